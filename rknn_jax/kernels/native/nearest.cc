@@ -2,13 +2,16 @@
 //
 // Half of |x - q|^2 is |q|^2/2 - <x, q> and a constant of the row. The steps of a point are:
 //
-// 1. A product of all references, in eight bits or in float32, whose error has a bound. References
-//    that are farther than the k-th by more than twice the bound are none of the k nearest.
-// 2. After eight bits, a float32 product of the others, and the same again.
+// 1. A product with all references, in one of three forms, whose error has a bound. References that
+//    are farther than the k-th by more than twice the bound are none of the k nearest.
+// 2. After the coarsest form, a float32 product with the others, and the same again.
 // 3. The others in the order of their distances. Neighbors in this order whose gap is at most twice
-//    the bound are in doubt, and their distances in float64 decide, then the lowest number.
+//    the bound are in doubt. Their distances in float64 decide, then the lowest number.
 //
 // So the answer always is float64's order, ties by the lowest number, as in `assignment.py`.
+//
+// The forms are float32; one digit, which rounds features to eight bits and needs a quarter of the
+// time; and two digits of eight bits, which need three quarters.
 
 #include <float.h>
 #include <math.h>
@@ -18,25 +21,49 @@
 
 #include "processor.h"
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512F__)
 #include <immintrin.h>
-#define HAS_EIGHT 1
-#else
-#define HAS_EIGHT 0
 #endif
 
+// Keeps the compiler from mixing a product with what surrounds it, which would cost registers.
+#define ALONE __attribute__((noinline))
+
+// Keeps an array that such loops alone use in registers.
+#define UNROLLED _Pragma("GCC unroll 16")
+
 namespace {
+
+enum Form { FLOATS = 0, ONE_DIGIT = 1, TWO_DIGITS = 2 };
 
 constexpr int ROWS = LANES == 16 ? 8 : 4;  // points of a product; its sums fill the registers
 constexpr int MOST_VECTORS = 3;            // vectors of references of a product
 constexpr int MOST_PANEL = 64;             // vectors of references whose distances exist at a time
 constexpr long PANEL_BYTES = 384 << 10;    // of references that stay in a core's cache
 constexpr long TILE = 256;                 // points that share a panel, if there are several
+constexpr long FEW = 3 * LANES;            // most candidates that are sorted by their ranks
+constexpr long MOST_DIGITS = 12288;        // features whose products of digits fit an int32
+constexpr float LOW = 254;                 // second digits of one first digit
 constexpr float UNIT = 0x1p-24f;           // largest relative error of a rounding
 constexpr float MOST_SQUARE = 1e37f;       // of a distance, above which a sum may overflow
 
 typedef float half_floats __attribute__((vector_size(2 * LANES), aligned(4), may_alias));
 typedef double doubles __attribute__((vector_size(4 * LANES)));
+
+// Vector of the processor's width, and the largest distance of a reference that exists.
+template <class T>
+struct Of;
+template <>
+struct Of<float> {
+  typedef floats vector;
+  static constexpr float MOST = FLT_MAX;
+};
+template <>
+struct Of<int32_t> {
+  typedef ints vector;
+  static constexpr int32_t MOST = 1000000000;
+};
+
+constexpr int32_t NO_REFERENCE = Of<int32_t>::MOST + 1;
 
 long round_up(long size, long unit) { return (size + unit - 1) / unit * unit; }
 
@@ -48,66 +75,64 @@ T* aligned(std::vector<T>& buffer, size_t size) {
 
 struct References {
   const float* rows;  // [count, width], the caller's
-  long count, width, padded, vectors, panel;
-  bool eight;
-  std::vector<float> centre_buffer, centred_buffer, packed_buffer, half_buffer, offset_buffer;
-  std::vector<int32_t> packed8_buffer;
-  float* centre;       // [padded]
-  float* centred;      // [count, padded], rows less the centre
-  float* packed;       // [vectors, width, LANES], for float32
-  int32_t* packed8;    // [vectors, width / 4, LANES] of four eight-bit features each
-  float* half_norms;   // [vectors * LANES], |q|^2 / 2, infinite for the padding
-  int32_t* offsets;    // [vectors * LANES], the product with 128 in each feature, negative
-  float reach;         // the greatest |q|
-  float scale;         // of eight-bit references
-  float lost;          // the greatest norm of what eight bits lose
+  long count, width, vectors, panel;
+  long padded;  // width up to whole vectors
+  long digit;   // integers that hold a digit of all features
+  Form form;
+  std::vector<float> centre_buffer, centred_buffer, packed_buffer, half_buffer;
+  std::vector<int32_t> digits_buffer[2], offset_buffer[2];
+  float* centre;        // [padded]
+  float* centred;       // [count, padded], rows less the centre
+  float* packed;        // [vectors, width, LANES]
+  int32_t* digits[2];   // [vectors, digit, LANES], digits of -q, four features each
+  int32_t* offsets[2];  // [vectors * LANES], what the products with 128 are too low
+  float* half_norms;    // [vectors * LANES], |q|^2 / 2, infinite for the padding
+  float reach;          // the greatest |q|
+  float scale;          // of a first digit
+  float lost[2];        // the greatest norms of what one and two digits lose
 };
 
-struct Candidate {
-  float distance;  // half a squared distance and a constant of the row
-  int32_t number;
+// Point of a product.
+struct Row {
+  const float* given;
+  float* centred;      // [padded]
+  int32_t* digits[2];  // [padded / 4], digits and 128, four features each
+  float norm, most;    // |x|, and the greatest size of a feature
+  float lost[2];       // norms of what one and two digits lose
+  float error;         // bound of half a squared distance's error; not finite if there is none
 };
 
-bool before(const Candidate& a, const Candidate& b) {
-  return a.distance < b.distance || (a.distance == b.distance && a.number < b.number);
-}
+// Candidates of a point, and a bound for the k-th smallest distance.
+template <class T>
+struct Found {
+  std::vector<T> distance;
+  std::vector<int32_t> number;
+  long count;
+  T kth;
 
-struct State {
-  std::vector<Candidate> found;
-  float kth;         // at least the k-th smallest distance so far
-  float norm, lost;  // |x|, and the norm of what eight bits lose of it
-  float scale;       // of eight bits
+  void clear() {
+    count = 0;
+    kth = Of<T>::MOST;
+    reserve(FEW);
+  }
+  void reserve(long size) {
+    if (long(distance.size()) >= size + LANES) return;
+    distance.resize(2 * size + LANES);
+    number.resize(2 * size + LANES);
+  }
 };
 
-float sum_of(floats v) {
-  float sum = 0;
-  for (int i = 0; i < LANES; i++) sum += v[i];
-  return sum;
+// Vectors ------------------------------------------------------------------------------------
+
+template <class T>
+typename Of<T>::vector load(const T* from) {
+  return *reinterpret_cast<const typename Of<T>::vector*>(from);
 }
 
-float least_of(floats v) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_min_ps((__m512)v);
-#else
-  float least = v[0];
-  for (int i = 1; i < LANES; i++) least = std::min(least, v[i]);
-  return least;
-#endif
+template <class T>
+void store(T* to, typename Of<T>::vector v) {
+  *reinterpret_cast<typename Of<T>::vector*>(to) = v;
 }
-
-// Return a bit for each lane that is at most the limit.
-unsigned at_most(floats v, float limit) {
-#if defined(__AVX512F__)
-  return _mm512_cmp_ps_mask((__m512)v, _mm512_set1_ps(limit), _CMP_LE_OQ);
-#else
-  ints below = v <= limit;
-  unsigned bits = 0;
-  for (int i = 0; i < LANES; i++) bits |= unsigned(below[i] & 1) << i;
-  return bits;
-#endif
-}
-
-floats load(const float* from) { return *reinterpret_cast<const floats*>(from); }
 
 // Load fewer features than lanes; the others are 0.
 floats load_some(const float* from, long count) {
@@ -120,158 +145,362 @@ floats load_some(const float* from, long count) {
 #endif
 }
 
-// Products and selection ---------------------------------------------------------------------
-
-// Write |q|^2/2 - <x, q> of ROWS points and V vectors of references.
-template <int V>
-void product(const References& r, const float* points, long first, float* out, long stride) {
-  floats sum[ROWS][V] = {};
-  const float* packed = r.packed + first * r.width * LANES;
-  for (long j = 0; j < r.width; j++) {
-    floats q[V];
-    for (int v = 0; v < V; v++) q[v] = load(packed + (v * r.width + j) * LANES);
-    for (int i = 0; i < ROWS; i++) {
-      for (int v = 0; v < V; v++) sum[i][v] += q[v] * points[i * r.padded + j];
-    }
-  }
-  for (int v = 0; v < V; v++) {
-    floats half = load(r.half_norms + (first + v) * LANES);
-    for (int i = 0; i < ROWS; i++) {
-      *reinterpret_cast<floats*>(out + i * stride + v * LANES) = half - sum[i][v];
-    }
-  }
-}
-
-#if HAS_EIGHT
-template <int V>
-void product8(const References& r, const int32_t* points, const float* scales, long first,
-              float* out, long stride) {
-  const long width = r.padded / 4;
-  __m512i sum[ROWS][V];
-  for (int v = 0; v < V; v++) {
-    __m512i offset = _mm512_loadu_si512(r.offsets + (first + v) * LANES);
-    for (int i = 0; i < ROWS; i++) sum[i][v] = offset;
-  }
-  const int32_t* packed = r.packed8 + first * width * LANES;
-  for (long j = 0; j < width; j++) {
-    __m512i q[V];
-    for (int v = 0; v < V; v++) q[v] = _mm512_loadu_si512(packed + (v * width + j) * LANES);
-    for (int i = 0; i < ROWS; i++) {
-      __m512i x = _mm512_set1_epi32(points[i * width + j]);
-      for (int v = 0; v < V; v++) sum[i][v] = _mm512_dpbusd_epi32(sum[i][v], x, q[v]);
-    }
-  }
-  for (int v = 0; v < V; v++) {
-    __m512 half = _mm512_loadu_ps(r.half_norms + (first + v) * LANES);
-    for (int i = 0; i < ROWS; i++) {
-      __m512 scale = _mm512_set1_ps(scales[i]);
-      __m512 distance = _mm512_fnmadd_ps(scale, _mm512_cvtepi32_ps(sum[i][v]), half);
-      _mm512_storeu_ps(out + i * stride + v * LANES, distance);
-    }
-  }
+#if defined(__AVX512F__)
+floats smaller(floats a, floats b) { return (floats)_mm512_min_ps((__m512)a, (__m512)b); }
+ints smaller(ints a, ints b) { return (ints)_mm512_min_epi32((__m512i)a, (__m512i)b); }
+#else
+template <class V>
+V smaller(V a, V b) {
+  return a < b ? a : b;
 }
 #endif
 
-// Write the distances of ROWS points to a panel of references, [ROWS, stride].
-void distances(const References& r, const float* points, const int32_t* points8,
-               const float* scales, long first, long last, float* out, long stride) {
-  for (long v = first; v < last; v += MOST_VECTORS, out += MOST_VECTORS * LANES) {
-    const int count = std::min<long>(MOST_VECTORS, last - v);
-#if HAS_EIGHT
-    if (r.eight) {
-      if (count == 3) product8<3>(r, points8, scales, v, out, stride);
-      if (count == 2) product8<2>(r, points8, scales, v, out, stride);
-      if (count == 1) product8<1>(r, points8, scales, v, out, stride);
-      continue;
-    }
+float sum_of(floats v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)v);
+#else
+  float sum = 0;
+  for (int i = 0; i < LANES; i++) sum += v[i];
+  return sum;
 #endif
-    if (count == 3) product<3>(r, points, v, out, stride);
-    if (count == 2) product<2>(r, points, v, out, stride);
-    if (count == 1) product<1>(r, points, v, out, stride);
+}
+
+float least_of(floats v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_min_ps((__m512)v);
+#else
+  float least = v[0];
+  for (int i = 1; i < LANES; i++) least = std::min(least, v[i]);
+  return least;
+#endif
+}
+
+int32_t least_of(ints v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_min_epi32((__m512i)v);
+#else
+  int32_t least = v[0];
+  for (int i = 1; i < LANES; i++) least = std::min(least, v[i]);
+  return least;
+#endif
+}
+
+// Return a bit for each lane that is at most the limit.
+#if defined(__AVX512F__)
+// Not a plain conversion of the mask, for which GCC 12 may read more bits than it has written.
+unsigned at_most(floats v, float limit) {
+  return _cvtmask16_u32(_mm512_cmp_ps_mask((__m512)v, _mm512_set1_ps(limit), _CMP_LE_OQ));
+}
+unsigned at_most(ints v, int32_t limit) {
+  return _cvtmask16_u32(_mm512_cmple_epi32_mask((__m512i)v, _mm512_set1_epi32(limit)));
+}
+#else
+template <class V, class T>
+unsigned at_most(V v, T limit) {
+  const ints below = v <= limit;
+  unsigned bits = 0;
+  for (int i = 0; i < LANES; i++) bits |= unsigned(below[i] & 1) << i;
+  return bits;
+}
+#endif
+
+// Store the lanes of some bits one after another. Up to LANES elements are overwritten.
+template <class T>
+void squeeze(T* to, typename Of<T>::vector v, unsigned bits) {
+#if defined(__AVX512F__)
+  store(to, (typename Of<T>::vector)_mm512_maskz_compress_epi32(bits, (__m512i)v));
+#else
+  for (; bits; bits &= bits - 1) *to++ = v[__builtin_ctz(bits)];
+#endif
+}
+
+ints lanes_from(int32_t first) {
+#if LANES == 16
+  return ints{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + first;
+#elif LANES == 8
+  return ints{0, 1, 2, 3, 4, 5, 6, 7} + first;
+#else
+  return ints{0, 1, 2, 3} + first;
+#endif
+}
+
+// Selection ----------------------------------------------------------------------------------
+
+// Write how many of some distances come before each; of equal ones, the earlier do.
+template <class T>
+void rank(const T* distance, long count, int32_t* ranks) {
+  typedef typename Of<T>::vector vector;
+  for (long first = 0; first < count; first += LANES) {
+    const vector own = load(distance + first);
+    const ints lane = lanes_from(first);
+    ints before = {};
+    for (long j = 0; j < count; j++) {
+      const vector other = distance[j] - vector{};
+      before -= (ints)(other < own) | ((ints)(other == own) & (lane > int32_t(j)));
+    }
+    store(ranks + first, before);
   }
 }
 
 // Return a bound of the k-th smallest of some distances: that of the minima of groups of them.
-float bound_of_kth(const float* distance, long vectors, long k) {
-  float minima[8 * LANES];
+template <class T>
+T bound_of_kth(const T* distance, long vectors, long k) {
+  typedef typename Of<T>::vector vector;
   if (k == 1) {
-    floats least = load(distance);
-    for (long v = 1; v < vectors; v++) {
-      floats other = load(distance + v * LANES);
-      least = other < least ? other : least;
+    vector least[4];
+    UNROLLED for (int u = 0; u < 4; u++) least[u] = load(distance);
+    long v = 0;
+    for (; v + 4 <= vectors; v += 4) {
+      UNROLLED for (int u = 0; u < 4; u++) {
+        least[u] = smaller(load(distance + (v + u) * LANES), least[u]);
+      }
     }
-    return least_of(least);
+    for (; v < vectors; v++) least[0] = smaller(load(distance + v * LANES), least[0]);
+    return least_of(smaller(smaller(least[0], least[1]), smaller(least[2], least[3])));
   }
-  const long groups = std::min<long>({vectors, 8, (4 * k + LANES - 1) / LANES});
-  if (k > groups * LANES) return FLT_MAX;
+  const long groups = std::min<long>(vectors, (3 * k / 2 + LANES - 1) / LANES);
+  if (k > groups * LANES || groups * LANES > FEW) return Of<T>::MOST;
+  T minima[FEW];
   for (long g = 0; g < groups; g++) {
-    floats least = load(distance + g * LANES);
+    vector least = load(distance + g * LANES);
     for (long v = g + groups; v < vectors; v += groups) {
-      floats other = load(distance + v * LANES);
-      least = other < least ? other : least;
+      least = smaller(load(distance + v * LANES), least);
     }
-    *reinterpret_cast<floats*>(minima + g * LANES) = least;
+    store(minima + g * LANES, least);
   }
-  std::nth_element(minima, minima + k - 1, minima + groups * LANES);
-  return std::min(minima[k - 1], FLT_MAX);
+  int32_t ranks[FEW];
+  rank(minima, groups * LANES, ranks);
+  long i = 0;
+  while (ranks[i] != k - 1) i++;
+  return std::min(minima[i], Of<T>::MOST);
 }
 
-// Drop candidates that cannot be among the k nearest.
-void shrink(State& state, long k, float error) {
-  auto& found = state.found;
-  if (long(found.size()) <= k) return;
+// Return the largest distance of a candidate, given one of the k-th.
+template <class T>
+T limit_of(T kth, T slack) {
+  return kth < Of<T>::MOST - slack ? kth + slack : Of<T>::MOST;
+}
+
+// Drop candidates that are too far from the k-th to be among the k nearest.
+template <class T>
+void shrink(Found<T>& found, long k, T slack) {
+  if (found.count <= k) return;
   if (k == 1) {
-    for (const Candidate& c : found) state.kth = std::min(state.kth, c.distance);
+    found.kth = *std::min_element(&found.distance[0], &found.distance[found.count]);
   } else {
-    std::nth_element(found.begin(), found.begin() + (k - 1), found.end(), before);
-    state.kth = std::min(state.kth, found[k - 1].distance);
+    std::vector<T> sorted(&found.distance[0], &found.distance[found.count]);
+    std::nth_element(sorted.begin(), sorted.begin() + (k - 1), sorted.end());
+    found.kth = sorted[k - 1];
   }
-  const float limit = state.kth + 2 * error;
-  found.erase(std::remove_if(found.begin(), found.end(),
-                             [&](const Candidate& c) { return c.distance > limit; }),
-              found.end());
+  const T limit = limit_of(found.kth, slack);
+  long kept = 0;
+  for (long i = 0; i < found.count; i++) {
+    found.distance[kept] = found.distance[i];
+    found.number[kept] = found.number[i];
+    kept += found.distance[i] <= limit;
+  }
+  found.count = kept;
+}
+
+template <class T>
+typename Of<T>::vector least_of_four(const T* d) {
+  return smaller(smaller(load(d), load(d + LANES)),
+                 smaller(load(d + 2 * LANES), load(d + 3 * LANES)));
 }
 
 // Add the candidates of a panel, which begins with the reference `first`.
-void collect(State& state, const float* distance, long vectors, long first, long k, float error) {
-  auto& found = state.found;
-  if (state.kth == FLT_MAX) state.kth = bound_of_kth(distance, vectors, k);
-  size_t most = std::max<size_t>(2 * k + 64, 2 * found.size());
-  float limit = std::min(state.kth + 2 * error, FLT_MAX);
+template <class T>
+void collect(Found<T>& found, const T* distance, long vectors, long first, long k, T slack) {
+  found.kth = std::min(found.kth, bound_of_kth(distance, vectors, k));
+  T limit = limit_of(found.kth, slack);
+  long most = std::max(2 * k + FEW, 2 * found.count);
   for (long v = 0; v < vectors; v++) {
-    unsigned bits = at_most(load(distance + v * LANES), limit);
+    // Most distances are too far, and four vectors of them pass at a time.
+    while (v + 4 <= vectors && !at_most(least_of_four(distance + v * LANES), limit)) v += 4;
+    if (v == vectors) break;
+    const auto own = load(distance + v * LANES);
+    const unsigned bits = at_most(own, limit);
     if (!bits) continue;
-    for (; bits; bits &= bits - 1) {
-      const long i = v * LANES + __builtin_ctz(bits);
-      found.push_back({distance[i], int32_t(first + i)});
-    }
-    if (found.size() > most) {
-      shrink(state, k, error);
-      limit = std::min(state.kth + 2 * error, FLT_MAX);
-      most = std::max<size_t>(2 * k + 64, 2 * found.size());
+    found.reserve(found.count);
+    squeeze(&found.distance[found.count], own, bits);
+    squeeze(&found.number[found.count], lanes_from(first + v * LANES), bits);
+    found.count += __builtin_popcount(bits);
+    if (found.count > most) {
+      shrink(found, k, slack);
+      limit = limit_of(found.kth, slack);
+      most = std::max(2 * k + FEW, 2 * found.count);
     }
   }
 }
+
+// Put candidates into the order of their distances.
+void sort(Found<float>& found) {
+  const long count = found.count;
+  std::vector<std::pair<float, int32_t>> pairs;
+  if (count > FEW) {
+    for (long i = 0; i < count; i++) pairs.push_back({found.distance[i], found.number[i]});
+    std::sort(pairs.begin(), pairs.end());
+    for (long i = 0; i < count; i++) {
+      found.distance[i] = pairs[i].first;
+      found.number[i] = pairs[i].second;
+    }
+    return;
+  }
+  int32_t ranks[FEW], number[FEW];
+  float distance[FEW];
+  for (long i = count; i % LANES; i++) found.distance[i] = INFINITY;
+  rank(&found.distance[0], count, ranks);
+  for (long i = 0; i < count; i++) {
+    distance[ranks[i]] = found.distance[i];
+    number[ranks[i]] = found.number[i];
+  }
+  std::copy(distance, distance + count, found.distance.begin());
+  std::copy(number, number + count, found.number.begin());
+}
+
+// Products -----------------------------------------------------------------------------------
+
+// Write |q|^2/2 - <x, q> of ROWS points and V vectors of references.
+template <int V>
+ALONE void product(const References& r, const Row* rows, long first, float* out, long stride) {
+  floats sum[ROWS][V] = {};
+  const float* packed = r.packed + first * r.width * LANES;
+  const float* points = rows[0].centred;
+  for (long j = 0; j < r.width; j++) {
+    floats q[V];
+    UNROLLED for (int v = 0; v < V; v++) q[v] = load(packed + (v * r.width + j) * LANES);
+    UNROLLED for (int i = 0; i < ROWS; i++) {
+      UNROLLED for (int v = 0; v < V; v++) sum[i][v] += q[v] * points[i * r.padded + j];
+    }
+  }
+  UNROLLED for (int v = 0; v < V; v++) {
+    const floats half = load(r.half_norms + (first + v) * LANES);
+    UNROLLED for (int i = 0; i < ROWS; i++) store(out + i * stride + v * LANES, half - sum[i][v]);
+  }
+}
+
+void distances(const References& r, const Row* rows, float, long first, long last, float* out,
+               long stride) {
+  long v = first;
+  for (; v + 3 <= last; v += 3) product<3>(r, rows, v, out + (v - first) * LANES, stride);
+  if (v + 2 == last) product<2>(r, rows, v, out + (v - first) * LANES, stride);
+  if (v + 1 == last) product<1>(r, rows, v, out + (v - first) * LANES, stride);
+}
+
+#if defined(__AVX512VNNI__)
+// Add the products of four unsigned and four signed features to each lane.
+//
+// GCC 12 keeps the sums of its own function for this in memory.
+inline void add_products(ints& sum, ints points, ints references) {
+  __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(points), "v"(references));
+}
+
+// Return |q|^2/2 in units of both scales, which is added to the products of one digit.
+ints start_of(const References& r, float inverse, long vector) {
+  const __m512 half = _mm512_mul_ps(_mm512_loadu_ps(r.half_norms + vector * LANES),
+                                    _mm512_set1_ps(inverse));
+  const __m512 least = _mm512_min_ps(half, _mm512_set1_ps(float(NO_REFERENCE)));
+  const __m512i offset = _mm512_loadu_si512(r.offsets[0] + vector * LANES);
+  return (ints)_mm512_add_epi32(_mm512_cvtps_epi32(least), offset);
+}
+
+// Write the same of one digit, in units of both scales.
+template <int V>
+ALONE void product(const References& r, const Row* rows, float inverse, long first, int32_t* out,
+             long stride) {
+  const long width = r.digit;
+  const int32_t* packed = r.digits[0] + first * width * LANES;
+  const int32_t* points = rows[0].digits[0];
+  ints sum[ROWS][V];
+  UNROLLED for (int v = 0; v < V; v++) {
+    const ints start = start_of(r, inverse, first + v);
+    UNROLLED for (int i = 0; i < ROWS; i++) sum[i][v] = start;
+  }
+  for (long j = 0; j < width; j++) {
+    ints q[V];
+    UNROLLED for (int v = 0; v < V; v++) q[v] = load(packed + (v * width + j) * LANES);
+    UNROLLED for (int i = 0; i < ROWS; i++) {
+      const ints x = points[i * width + j] - ints{};
+      UNROLLED for (int v = 0; v < V; v++) add_products(sum[i][v], x, q[v]);
+    }
+  }
+  UNROLLED for (int i = 0; i < ROWS; i++) {
+    UNROLLED for (int v = 0; v < V; v++) store(out + i * stride + v * LANES, sum[i][v]);
+  }
+}
+
+void distances(const References& r, const Row* rows, float scale, long first, long last,
+               int32_t* out, long stride) {
+  const float inverse = 1 / scale;
+  long v = first;
+  for (; v + 3 <= last; v += 3) product<3>(r, rows, inverse, v, out + (v - first) * LANES, stride);
+  if (v + 2 == last) product<2>(r, rows, inverse, v, out + (v - first) * LANES, stride);
+  if (v + 1 == last) product<1>(r, rows, inverse, v, out + (v - first) * LANES, stride);
+}
+
+// Write |q|^2/2 - <x, q> by two digits, without the product of the second ones.
+ALONE void distances2(const References& r, const Row* rows, float scale, long first, long last,
+                float* out, long stride) {
+  const long width = r.digit;
+  const int32_t* high = rows[0].digits[0];
+  const int32_t* low = rows[0].digits[1];
+  for (long v = first; v < last; v++) {
+    const int32_t* packed = r.digits[0] + v * width * LANES;
+    const int32_t* packed_low = r.digits[1] + v * width * LANES;
+    ints sum[ROWS], rest[ROWS];
+    UNROLLED for (int i = 0; i < ROWS; i++) {
+      sum[i] = load(r.offsets[0] + v * LANES);
+      rest[i] = load(r.offsets[1] + v * LANES);
+    }
+    for (long j = 0; j < width; j++) {
+      const ints q = load(packed + j * LANES);
+      const ints q_low = load(packed_low + j * LANES);
+      UNROLLED for (int i = 0; i < ROWS; i++) {
+        const ints x = high[i * width + j] - ints{};
+        add_products(sum[i], x, q);
+        add_products(rest[i], x, q_low);
+        add_products(rest[i], low[i * width + j] - ints{}, q);
+      }
+    }
+    const floats half = load(r.half_norms + v * LANES);
+    UNROLLED for (int i = 0; i < ROWS; i++) {
+      const floats whole = __builtin_convertvector(sum[i], floats);
+      const floats part = __builtin_convertvector(rest[i], floats);
+      store(out + i * stride + (v - first) * LANES, half + scale * (whole + part * (1 / LOW)));
+    }
+  }
+}
+#endif
 
 // Proofs -------------------------------------------------------------------------------------
 
 // Bound the error of a float32 distance, halved as the distance is. `assignment._error` derives it.
 float error_of(const References& r, float norm) {
   const float sum = norm + r.reach;
-  if (!(sum * sum < MOST_SQUARE)) return INFINITY;
   const float sums = 8 * sqrtf(float(r.width)) * norm * r.reach;
   return 1.01f * (UNIT * (sums + 4 * sum * sum) + 4 * float(r.width) * 0x1p-126f);
 }
 
-// Bound the error of an eight-bit distance, halved.
+// Bound the error of a distance by digits, halved.
 //
 // <x, q> - <x', q'> = <x - x', q'> + <x, q - q'>, by Cauchy and Schwarz at most |x - x'||q'| +
-// |x||q - q'|. The sum of integers is exact. Scaling, centring and the norm are rounded.
-float error_of8(const References& r, const State& x) {
-  const float sum = x.norm + x.lost + r.reach + r.lost;
+// |x||q - q'|. The product of second digits that is left out is at most that of the norms of what
+// first digits lose, and of what second ones lose. The sums of integers are exact. Scaling,
+// centering and norms are rounded, of one digit to a whole number of both scales.
+float error_of_digits(const References& r, const Row& x, float scale) {
+  const int last = r.form == ONE_DIGIT ? 0 : 1;
+  const float lost = x.lost[last];
+  float operands = lost * (r.reach + r.lost[last]) + x.norm * r.lost[last];
+  if (last) operands += (x.lost[0] + x.lost[1]) * (r.lost[0] + r.lost[1]);
+  const float sum = x.norm + lost + r.reach + r.lost[last];
+  const float rounding = 6 * UNIT * sum * sum + (last ? 0 : scale);
+  return 1.02f * (operands + rounding + 4 * float(r.width) * 0x1p-126f);
+}
+
+float bound_of_error(const References& r, const Row& x, float scale) {
+  const float sum = x.norm + r.reach;
   if (!(sum * sum < MOST_SQUARE)) return INFINITY;
-  const float operands = x.lost * (r.reach + r.lost) + x.norm * r.lost;
-  return 1.02f * (operands + 4 * UNIT * sum * sum + 4 * float(r.width) * 0x1p-126f);
+  return r.form == FLOATS ? error_of(r, x.norm) : error_of_digits(r, x, scale);
 }
 
 double exact_distance(const float* x, const float* q, long width) {
@@ -287,25 +516,6 @@ double exact_distance(const float* x, const float* q, long width) {
   for (; j < width; j++) rest += (double(x[j]) - q[j]) * (double(x[j]) - q[j]);
   for (int i = 0; i < HALF; i++) rest += sum[i];
   return rest;
-}
-
-// Replace the distances of candidates by those of a float32 product, four references at a time.
-void refine(const References& r, const float* centred, std::vector<Candidate>& found) {
-  const size_t count = found.size();
-  for (size_t c = 0; c < count; c += 4) {
-    const float* rows[4];
-    for (int i = 0; i < 4; i++) {
-      rows[i] = r.centred + long(found[std::min(c + i, count - 1)].number) * r.padded;
-    }
-    floats sum[4] = {};
-    for (long j = 0; j < r.padded; j += LANES) {
-      const floats x = load(centred + j);
-      for (int i = 0; i < 4; i++) sum[i] += x * load(rows[i] + j);
-    }
-    for (size_t i = 0; i < 4 && c + i < count; i++) {
-      found[c + i].distance = r.half_norms[found[c + i].number] - sum_of(sum[i]);
-    }
-  }
 }
 
 struct Exact {
@@ -331,144 +541,252 @@ void by_differences(const References& r, const float* x, long k, int32_t* index)
 }
 
 // Write the k nearest of the candidates, all of whose distances err by at most `error`.
-void by_gaps(const References& r, const float* x, std::vector<Candidate>& found, long k,
-             float error, int32_t* index) {
-  const long count = found.size();
-  std::sort(found.begin(), found.end(), before);
-  std::vector<Exact> doubtful;
+void by_gaps(const References& r, const Row& x, Found<float>& found, long k, float error,
+             int32_t* index) {
+  if (found.count == 1) {
+    index[0] = found.number[0];
+    return;
+  }
+  sort(found);
+  const float* distance = &found.distance[0];
+  const int32_t* number = &found.number[0];
   for (long start = 0, stop; start < k; start = stop) {
     stop = start + 1;
-    while (stop < count && found[stop].distance - found[stop - 1].distance <= 2 * error) stop++;
+    while (stop < found.count && distance[stop] - distance[stop - 1] <= 2 * error) stop++;
     if (stop == start + 1) {
-      index[start] = found[start].number;
+      index[start] = number[start];
       continue;
     }
-    doubtful.clear();
+    std::vector<Exact> doubtful;
     for (long i = start; i < stop; i++) {
-      const int32_t number = found[i].number;
-      doubtful.push_back({exact_distance(x, r.rows + long(number) * r.width, r.width), number});
+      const float* q = r.rows + long(number[i]) * r.width;
+      doubtful.push_back({exact_distance(x.given, q, r.width), number[i]});
     }
     std::sort(doubtful.begin(), doubtful.end());
     for (long i = start; i < std::min(stop, k); i++) index[i] = doubtful[i - start].number;
   }
 }
 
-void finish(const References& r, const float* x, const float* centred, State& state, long k,
+void finish(const References& r, const Row& x, float, Found<float>& found, long k,
             int32_t* index) {
-  float error = r.eight ? error_of8(r, state) : error_of(r, state.norm);
-  shrink(state, k, error);
-  if (k == 1 && state.found.size() == 1) {
-    index[0] = state.found[0].number;
+  if (found.count > FEW) shrink(found, k, 2 * x.error);
+  by_gaps(r, x, found, k, x.error, index);
+}
+
+// Multiply the candidates of one digit again in float32, four references at a time.
+void finish(const References& r, const Row& x, float scale, Found<int32_t>& found, long k,
+            int32_t* index) {
+  shrink(found, k, int32_t(2 * x.error / scale) + 2);
+  if (found.count == 1) {
+    index[0] = found.number[0];
     return;
   }
-  if (r.eight) {
-    refine(r, centred, state.found);
-    error = error_of(r, state.norm);
-    state.kth = FLT_MAX;
-    shrink(state, k, error);
+  Found<float> again;
+  again.clear();
+  again.reserve(found.count);
+  again.count = found.count;
+  for (long c = 0; c < found.count; c += 4) {
+    const float* rows[4];
+    for (int i = 0; i < 4; i++) {
+      rows[i] = r.centred + long(found.number[std::min(c + i, found.count - 1)]) * r.padded;
+    }
+    floats sum[4] = {};
+    for (long j = 0; j < r.padded; j += LANES) {
+      const floats v = load(x.centred + j);
+      for (int i = 0; i < 4; i++) sum[i] += v * load(rows[i] + j);
+    }
+    for (long i = 0; i < 4 && c + i < found.count; i++) {
+      const int32_t number = found.number[c + i];
+      again.number[c + i] = number;
+      again.distance[c + i] = r.half_norms[number] - sum_of(sum[i]);
+    }
   }
-  by_gaps(r, x, state.found, k, error, index);
+  const float error = error_of(r, x.norm);
+  if (again.count > FEW) shrink(again, k, 2 * error);
+  by_gaps(r, x, again, k, error, index);
 }
 
 // Points -------------------------------------------------------------------------------------
 
-// Center a point, and find its norm. Returns the greatest size of a feature.
-float center(const References& r, const float* x, float* centred, State& state) {
+// Center a point, and ask for a later one's memory.
+void center(const References& r, Row& x, const float* later) {
   floats squares = {}, most = {};
   for (long j = 0; j < r.width; j += LANES) {
-    const floats given = j + LANES <= r.width ? load(x + j) : load_some(x + j, r.width - j);
+    const floats given =
+        j + LANES <= r.width ? load(x.given + j) : load_some(x.given + j, r.width - j);
+    __builtin_prefetch(later + j);
     const floats v = given - load(r.centre + j);
-    *reinterpret_cast<floats*>(centred + j) = v;
+    store(x.centred + j, v);
     squares += v * v;
-    const floats size = v < 0 ? -v : v;
-    most = size > most ? size : most;
+    most = smaller(most, smaller(v, -v));
   }
-  state.norm = sqrtf(sum_of(squares));
-  return -least_of(-most);
+  x.norm = sqrtf(sum_of(squares));
+  x.most = -least_of(most);
 }
 
-#if HAS_EIGHT
-// Round a centered point to eight bits, of which 128 stands for 0.
-void round8(const References& r, const float* centred, float most, int32_t* out, State& state) {
-  const bool tiny = !(most > 1e-30f);
-  const float scale = tiny ? 0 : most / 127;
-  const __m512 inverse = _mm512_set1_ps(tiny ? 0 : 127 / most);
-  floats squares = {};
+#if defined(__AVX512VNNI__)
+void store_digits(int32_t* to, __m512i digits) {
+  const __m512i shifted = _mm512_add_epi32(digits, _mm512_set1_epi32(128));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(shifted));
+}
+
+// Round a centered point to digits of a scale.
+template <bool TWO>
+void round_digits(const References& r, Row& x, float scale) {
+  const __m512 inverse = _mm512_set1_ps(1 / scale);
+  floats squares = {}, squares2 = {};
   for (long j = 0; j < r.padded; j += LANES) {
-    const __m512 v = _mm512_loadu_ps(centred + j);
-    const __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(v, inverse));
-    const floats rest = (floats)v - scale * (floats)_mm512_cvtepi32_ps(whole);
+    const __m512 v = _mm512_loadu_ps(x.centred + j);
+    const __m512i digit = _mm512_cvtps_epi32(_mm512_mul_ps(v, inverse));
+    const floats rest = (floats)v - scale * (floats)_mm512_cvtepi32_ps(digit);
     squares += rest * rest;
-    const __m128i eight = _mm512_cvtepi32_epi8(_mm512_add_epi32(whole, _mm512_set1_epi32(128)));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + j / 4), eight);
+    store_digits(x.digits[0] + j / 4, digit);
+    if (TWO) {
+      const __m512i low = _mm512_cvtps_epi32((__m512)(rest * (LOW / scale)));
+      const floats rest2 = rest - scale / LOW * (floats)_mm512_cvtepi32_ps(low);
+      squares2 += rest2 * rest2;
+      store_digits(x.digits[1] + j / 4, low);
+    }
   }
-  state.scale = scale * r.scale;
-  state.lost = 1.01f * sqrtf(sum_of(squares)) + 4 * UNIT * state.norm;
+  x.lost[0] = 1.01f * sqrtf(sum_of(squares)) + 4 * UNIT * x.norm;
+  if (TWO) x.lost[1] = 1.01f * sqrtf(sum_of(squares2)) + 4 * UNIT * x.norm;
 }
 #endif
 
-void solve(const References& r, const float* points, long n, long k, int32_t* index) {
-  const bool single = r.vectors <= r.panel;
-  const long tile = single ? ROWS : TILE;
-  const long stride = std::min(r.panel, r.vectors) * LANES;
-  std::vector<float> centred_buffer, distance_buffer;
-  std::vector<int32_t> points8_buffer;
-  float* centred = aligned(centred_buffer, tile * r.padded);
-  float* distance = aligned(distance_buffer, ROWS * stride);
-  int32_t* points8 = aligned(points8_buffer, r.eight ? tile * r.padded / 4 : 0);
-  std::vector<State> states(tile);
-  std::vector<float> errors(tile), scales(tile);
-  for (long start = 0; start < n; start += tile) {
-    const long count = std::min(tile, n - start);
-    for (long i = 0; i < count; i++) {
-      State& state = states[i];
-      state.found.clear();
-      state.kth = FLT_MAX;
-      const float* x = points + (start + i) * r.width;
-      const float most = center(r, x, centred + i * r.padded, state);
-      errors[i] = error_of(r, state.norm);
-#if HAS_EIGHT
-      if (r.eight) {
-        round8(r, centred + i * r.padded, most, points8 + i * r.padded / 4, state);
-        errors[i] = error_of8(r, state);
-        scales[i] = state.scale;
-      }
-#endif
-      (void)most;
+// Solves points of a form; T is the type of its distances.
+template <class T, Form FORM>
+struct Solver {
+  const References& r;
+  const long tile, stride;
+  std::vector<float> centred_buffer;
+  std::vector<int32_t> digits_buffer[2];
+  std::vector<T> distance_buffer;
+  std::vector<Row> rows;
+  std::vector<float> scales;  // of both sides' first digits, for each ROWS points
+  std::vector<Found<T>> found;
+  T* distance;
+
+  Solver(const References& r)
+      : r(r),
+        tile(r.vectors <= r.panel ? ROWS : TILE),
+        stride(std::min(r.panel, r.vectors) * LANES),
+        rows(tile),
+        scales(tile / ROWS),
+        found(tile) {
+    float* centred = aligned(centred_buffer, tile * r.padded);
+    int32_t* digits[2];
+    for (int i = 0; i < 2; i++) digits[i] = aligned(digits_buffer[i], tile * r.digit + LANES);
+    distance = aligned(distance_buffer, ROWS * stride);
+    for (long i = 0; i < tile; i++) {
+      rows[i].centred = centred + i * r.padded;
+      for (int d = 0; d < 2; d++) rows[i].digits[d] = digits[d] + i * r.digit;
     }
-    for (long first = 0; first < r.vectors; first += r.panel) {
-      const long last = std::min(first + r.panel, r.vectors);
+  }
+
+  // Center and round up to ROWS points.
+  void prepare(const float* points, long count, long remaining, Row* row, float& scale) {
+    const long ahead = remaining > 2 * ROWS ? ROWS * r.width : 0;
+    float most = 0;
+    for (long i = 0; i < count; i++) {
+      row[i].given = points + i * r.width;
+      center(r, row[i], row[i].given + ahead);
+      most = std::max(most, row[i].most);
+    }
+    scale = 1;
+#if defined(__AVX512VNNI__)
+    if (FORM != FLOATS) {
+      // A smaller scale would let |q|^2 in units of both scales overflow.
+      const float own = std::max(most / 127, r.scale / 8);
+      scale = own * r.scale;
+      for (long i = 0; i < count; i++) round_digits<FORM == TWO_DIGITS>(r, row[i], own);
+    }
+#endif
+    for (long i = 0; i < count; i++) row[i].error = bound_of_error(r, row[i], scale);
+  }
+
+  void multiply(const Row* row, float scale, long first, long last) {
+#if defined(__AVX512VNNI__)
+    if constexpr (FORM == TWO_DIGITS) {
+      distances2(r, row, scale, first, last, distance, stride);
+      return;
+    }
+#endif
+    distances(r, row, scale, first, last, distance, stride);
+  }
+
+  static T slack_of(float error, float scale) {
+    if constexpr (FORM == ONE_DIGIT) {
+      return T(std::min(2 * error / scale, 1e9f)) + 2;
+    } else {
+      return 2 * error;
+    }
+  }
+
+  void solve(const float* points, long n, long k, int32_t* index) {
+    for (long start = 0; start < n; start += tile) {
+      const long count = std::min(tile, n - start);
       for (long i = 0; i < count; i += ROWS) {
-        distances(r, centred + i * r.padded, points8 + i * r.padded / 4, &scales[i], first, last,
-                  distance, stride);
-        for (long row = i; row < std::min(i + ROWS, count); row++) {
-          if (!(errors[row] <= FLT_MAX)) continue;
-          collect(states[row], distance + (row - i) * stride, last - first, first * LANES, k,
-                  errors[row]);
+        const long at = start + i;
+        prepare(points + at * r.width, std::min<long>(ROWS, count - i), n - at, &rows[i],
+                scales[i / ROWS]);
+      }
+      for (long i = 0; i < count; i++) found[i].clear();
+      for (long first = 0; first < r.vectors; first += r.panel) {
+        pass(count, first, std::min(first + r.panel, r.vectors), k);
+      }
+      for (long i = 0; i < count; i++) {
+        int32_t* out = index + (start + i) * k;
+        if (rows[i].error <= FLT_MAX) {
+          finish(r, rows[i], scales[i / ROWS], found[i], k, out);
+        } else {
+          by_differences(r, rows[i].given, k, out);
         }
       }
     }
-    for (long i = 0; i < count; i++) {
-      const float* x = points + (start + i) * r.width;
-      int32_t* out = index + (start + i) * k;
-      if (errors[i] <= FLT_MAX) {
-        finish(r, x, centred + i * r.padded, states[i], k, out);
-      } else {
-        by_differences(r, x, k, out);
+  }
+
+  // Collect the candidates of a panel.
+  void pass(long count, long first, long last, long k) {
+    for (long i = 0; i < count; i += ROWS) {
+      const float scale = scales[i / ROWS];
+      multiply(&rows[i], scale, first, last);
+      for (long row = i; row < std::min(i + ROWS, count); row++) {
+        if (!(rows[row].error <= FLT_MAX)) continue;
+        collect(found[row], distance + (row - i) * stride, last - first, first * LANES, k,
+                slack_of(rows[row].error, scale));
       }
     }
   }
-}
+};
 
 // References ---------------------------------------------------------------------------------
 
-void find_centre(References& r) {
+// Center the references. Returns the greatest size of a feature.
+float center_all(References& r) {
   std::vector<double> sums(r.width);
   for (long i = 0; i < r.count; i++) {
     for (long j = 0; j < r.width; j++) sums[j] += r.rows[i * r.width + j];
   }
   r.centre = aligned(r.centre_buffer, r.padded);
   for (long j = 0; j < r.width; j++) r.centre[j] = float(sums[j] / r.count);
+  r.half_norms = aligned(r.half_buffer, r.vectors * LANES);
+  std::fill(r.half_norms + r.count, r.half_norms + r.vectors * LANES, INFINITY);
+  r.centred = aligned(r.centred_buffer, r.count * r.padded);
+  float most = 0;
+  double reach = 0;
+  for (long i = 0; i < r.count; i++) {
+    double squares = 0;
+    for (long j = 0; j < r.width; j++) {
+      const float v = r.rows[i * r.width + j] - r.centre[j];
+      r.centred[i * r.padded + j] = v;
+      squares += double(v) * v;
+      most = std::max(most, fabsf(v));
+    }
+    r.half_norms[i] = float(squares / 2);
+    reach = squares <= reach ? reach : squares;  // keeps what is not a number
+  }
+  r.reach = float(sqrt(reach));
+  return most;
 }
 
 void pack(References& r) {
@@ -477,74 +795,68 @@ void pack(References& r) {
     float* to = r.packed + i / LANES * r.width * LANES + i % LANES;
     for (long j = 0; j < r.width; j++) to[j * LANES] = r.centred[i * r.padded + j];
   }
+  r.centred_buffer = {};
 }
 
-void pack8(References& r, float most) {
-  const long width = r.padded / 4;
-  r.packed8 = aligned(r.packed8_buffer, r.vectors * width * LANES);
-  r.scale = most > 1e-30f ? most / 127 : 0;
-  const float inverse = most > 1e-30f ? 127 / most : 0;
-  double lost = 0;
-  int8_t* packed = reinterpret_cast<int8_t*>(r.packed8);
-  for (long i = 0; i < r.count; i++) {
-    double squares = 0;
-    int32_t sum = 0;
-    int8_t* to = packed + (i / LANES * width * LANES + i % LANES) * 4;
-    for (long j = 0; j < r.width; j++) {
-      const float given = r.centred[i * r.padded + j];
-      const int whole = int(rintf(given * inverse));
-      const double rest = given - double(r.scale) * whole;
-      squares += rest * rest;
-      sum += whole;
-      to[j / 4 * LANES * 4 + j % 4] = int8_t(whole);
-    }
-    r.offsets[i] = -128 * sum;
-    lost = std::max(lost, squares);
+void pack_digits(References& r, float most) {
+  const long width = r.digit;
+  r.scale = std::max(most / 127, 1e-30f);
+  int8_t* packed[2];
+  for (int d = 0; d < 2; d++) {
+    r.digits[d] = aligned(r.digits_buffer[d], r.vectors * width * LANES);
+    r.offsets[d] = aligned(r.offset_buffer[d], r.vectors * LANES);
+    packed[d] = reinterpret_cast<int8_t*>(r.digits[d]);
   }
-  r.lost = float(1.0001 * sqrt(lost));
+  double lost[2] = {};
+  for (long i = 0; i < r.count; i++) {
+    const long to = (i / LANES * width * LANES + i % LANES) * 4;
+    double squares[2] = {};
+    for (long j = 0; j < r.width; j++) {
+      double rest = r.centred[i * r.padded + j];
+      double unit = r.scale;
+      for (int d = 0; d < 2; d++) {
+        const int digit = int(rint(rest / unit));
+        rest -= unit * digit;
+        unit /= LOW;
+        squares[d] += rest * rest;
+        packed[d][to + j / 4 * LANES * 4 + j % 4] = int8_t(-digit);
+        r.offsets[d][i] += 128 * digit;
+      }
+    }
+    for (int d = 0; d < 2; d++) lost[d] = std::max(lost[d], squares[d]);
+    r.offsets[1][i] += r.offsets[0][i];  // 128 stands in both digits of a point
+  }
+  for (int d = 0; d < 2; d++) r.lost[d] = float(1.0001 * sqrt(lost[d]));
+}
+
+template <class T, Form FORM>
+void solve(const References& r, const float* points, long n, long k, int32_t* index) {
+  Solver<T, FORM>(r).solve(points, n, k, index);
 }
 
 }  // namespace
 
-// Return whether `rknn_prepare` can take eight bits here.
-EXPORT int rknn_has_eight() { return HAS_EIGHT; }
-
 // Prepare references, float32 `[count, width]`, which must live as long as the result.
-EXPORT void* rknn_prepare(const float* rows, long count, long width, int eight) {
+EXPORT void* rknn_prepare(const float* rows, long count, long width, int form) {
   auto* r = new References();
   r->rows = rows;
   r->count = count;
   r->width = width;
-  r->eight = HAS_EIGHT && eight;
+  r->form = FLOATS;
+#if defined(__AVX512VNNI__)
+  if (width <= MOST_DIGITS) r->form = Form(form);
+#endif
   r->padded = round_up(width, LANES);
+  r->digit = round_up(width, 4) / 4;
   r->vectors = round_up(count, LANES) / LANES;
-  const long bytes = LANES * r->padded * (r->eight ? 1 : 4);
+  const long bytes = LANES * r->padded * (r->form == FLOATS ? 4 : int(r->form));
   r->panel = std::clamp<long>(PANEL_BYTES / bytes, MOST_VECTORS, MOST_PANEL);
-  find_centre(*r);
-  r->half_norms = aligned(r->half_buffer, r->vectors * LANES);
-  std::fill(r->half_norms + count, r->half_norms + r->vectors * LANES, INFINITY);
-  r->offsets = reinterpret_cast<int32_t*>(aligned(r->offset_buffer, r->vectors * LANES));
-  r->centred = aligned(r->centred_buffer, count * r->padded);
-  float most = 0;
-  double reach = 0;
-  for (long i = 0; i < count; i++) {
-    double squares = 0;
-    for (long j = 0; j < width; j++) {
-      const float v = rows[i * width + j] - r->centre[j];
-      r->centred[i * r->padded + j] = v;
-      squares += double(v) * v;
-      most = std::max(most, fabsf(v));
-    }
-    r->half_norms[i] = float(squares / 2);
-    reach = squares <= reach ? reach : squares;  // keeps what is not a number
-  }
-  r->reach = float(sqrt(reach));
+  const float most = center_all(*r);
   if (!(r->reach <= FLT_MAX)) return r;  // all rows are solved by differences
-  if (r->eight) {
-    pack8(*r, most);
-  } else {
+  if (r->form == FLOATS) {
     pack(*r);
-    r->centred_buffer = {};
+  } else {
+    pack_digits(*r, most);
   }
   return r;
 }
@@ -555,9 +867,15 @@ EXPORT void rknn_release(void* prepared) { delete static_cast<References*>(prepa
 EXPORT void rknn_nearest(const void* prepared, const float* points, long n, long k,
                          int32_t* index) {
   const References& r = *static_cast<const References*>(prepared);
-  if (r.reach <= FLT_MAX) {
-    solve(r, points, n, k, index);
-  } else {
+  if (!(r.reach <= FLT_MAX)) {
     for (long i = 0; i < n; i++) by_differences(r, points + i * r.width, k, index + i * k);
+  } else if (r.form == FLOATS) {
+    solve<float, FLOATS>(r, points, n, k, index);
+#if defined(__AVX512VNNI__)
+  } else if (r.form == TWO_DIGITS) {
+    solve<float, TWO_DIGITS>(r, points, n, k, index);
+  } else {
+    solve<int32_t, ONE_DIGIT>(r, points, n, k, index);
+#endif
   }
 }
