@@ -42,6 +42,8 @@ constexpr long PANEL_BYTES = 384 << 10;    // of references that stay in a core'
 constexpr long TILE = 256;                 // points that share a panel, if there are several
 constexpr long FEW = 3 * LANES;            // most candidates that are sorted by their ranks
 constexpr long MOST_DIGITS = 12288;        // features whose products of digits fit an int32
+constexpr int LEVELS = 13;                 // scales that a point may have, and the middle one, which
+constexpr int MIDDLE = 6;                  // is that of the references; two of them are an octave
 constexpr float LOW = 254;                 // second digits of one first digit
 constexpr float UNIT = 0x1p-24f;           // largest relative error of a rounding
 constexpr float MOST_SQUARE = 1e37f;       // of a distance, above which a sum may overflow
@@ -80,15 +82,17 @@ struct References {
   long digit;   // integers that hold a digit of all features
   Form form;
   std::vector<float> centre_buffer, centred_buffer, packed_buffer, half_buffer;
-  std::vector<int32_t> digits_buffer[2], offset_buffer[2];
+  std::vector<int32_t> digits_buffer[2], offset_buffer[2], start_buffer;
   float* centre;        // [padded]
   float* centred;       // [count, padded], rows less the centre
   float* packed;        // [vectors, width, LANES]
   int32_t* digits[2];   // [vectors, digit, LANES], digits of -q, four features each
   int32_t* offsets[2];  // [vectors * LANES], what the products with 128 are too low
+  int32_t* starts;      // [LEVELS, vectors * LANES], |q|^2 / 2 in units of both scales, and offsets
   float* half_norms;    // [vectors * LANES], |q|^2 / 2, infinite for the padding
   float reach;          // the greatest |q|
   float scale;          // of a first digit
+  float scales[LEVELS]; // that points may have, ascending
   float lost[2];        // the greatest norms of what one and two digits lose
 };
 
@@ -98,6 +102,8 @@ struct Row {
   float* centred;      // [padded]
   int32_t* digits[2];  // [padded / 4], digits and 128, four features each
   float norm, most;    // |x|, and the greatest size of a feature
+  float scale;         // of both sides' first digits together
+  int level;           // of the own scale
   float lost[2];       // norms of what one and two digits lose
   float error;         // bound of half a squared distance's error; not finite if there is none
 };
@@ -259,7 +265,8 @@ T bound_of_kth(const T* distance, long vectors, long k) {
     return least_of(smaller(smaller(least[0], least[1]), smaller(least[2], least[3])));
   }
   const long groups = std::min<long>(vectors, (3 * k / 2 + LANES - 1) / LANES);
-  if (k > groups * LANES || groups * LANES > FEW) return Of<T>::MOST;
+  // Groups of one distance each would be sorted twice.
+  if (groups == vectors || groups * LANES > FEW) return Of<T>::MOST;
   T minima[FEW];
   for (long g = 0; g < groups; g++) {
     vector least = load(distance + g * LANES);
@@ -379,14 +386,6 @@ ALONE void product(const References& r, const Row* rows, long first, float* out,
   }
 }
 
-void distances(const References& r, const Row* rows, float, long first, long last, float* out,
-               long stride) {
-  long v = first;
-  for (; v + 3 <= last; v += 3) product<3>(r, rows, v, out + (v - first) * LANES, stride);
-  if (v + 2 == last) product<2>(r, rows, v, out + (v - first) * LANES, stride);
-  if (v + 1 == last) product<1>(r, rows, v, out + (v - first) * LANES, stride);
-}
-
 #if defined(__AVX512VNNI__)
 // Add the products of four unsigned and four signed features to each lane.
 //
@@ -395,26 +394,16 @@ inline void add_products(ints& sum, ints points, ints references) {
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(points), "v"(references));
 }
 
-// Return |q|^2/2 in units of both scales, which is added to the products of one digit.
-ints start_of(const References& r, float inverse, long vector) {
-  const __m512 half = _mm512_mul_ps(_mm512_loadu_ps(r.half_norms + vector * LANES),
-                                    _mm512_set1_ps(inverse));
-  const __m512 least = _mm512_min_ps(half, _mm512_set1_ps(float(NO_REFERENCE)));
-  const __m512i offset = _mm512_loadu_si512(r.offsets[0] + vector * LANES);
-  return (ints)_mm512_add_epi32(_mm512_cvtps_epi32(least), offset);
-}
-
 // Write the same of one digit, in units of both scales.
 template <int V>
-ALONE void product(const References& r, const Row* rows, float inverse, long first, int32_t* out,
-             long stride) {
+ALONE void product(const References& r, const Row* rows, long first, int32_t* out, long stride) {
   const long width = r.digit;
   const int32_t* packed = r.digits[0] + first * width * LANES;
   const int32_t* points = rows[0].digits[0];
   ints sum[ROWS][V];
-  UNROLLED for (int v = 0; v < V; v++) {
-    const ints start = start_of(r, inverse, first + v);
-    UNROLLED for (int i = 0; i < ROWS; i++) sum[i][v] = start;
+  UNROLLED for (int i = 0; i < ROWS; i++) {
+    const int32_t* start = r.starts + (rows[i].level * r.vectors + first) * LANES;
+    UNROLLED for (int v = 0; v < V; v++) sum[i][v] = load(start + v * LANES);
   }
   for (long j = 0; j < width; j++) {
     ints q[V];
@@ -429,18 +418,9 @@ ALONE void product(const References& r, const Row* rows, float inverse, long fir
   }
 }
 
-void distances(const References& r, const Row* rows, float scale, long first, long last,
-               int32_t* out, long stride) {
-  const float inverse = 1 / scale;
-  long v = first;
-  for (; v + 3 <= last; v += 3) product<3>(r, rows, inverse, v, out + (v - first) * LANES, stride);
-  if (v + 2 == last) product<2>(r, rows, inverse, v, out + (v - first) * LANES, stride);
-  if (v + 1 == last) product<1>(r, rows, inverse, v, out + (v - first) * LANES, stride);
-}
-
 // Write |q|^2/2 - <x, q> by two digits, without the product of the second ones.
-ALONE void distances2(const References& r, const Row* rows, float scale, long first, long last,
-                float* out, long stride) {
+ALONE void distances2(const References& r, const Row* rows, long first, long last, float* out,
+                      long stride) {
   const long width = r.digit;
   const int32_t* high = rows[0].digits[0];
   const int32_t* low = rows[0].digits[1];
@@ -466,18 +446,44 @@ ALONE void distances2(const References& r, const Row* rows, float scale, long fi
     UNROLLED for (int i = 0; i < ROWS; i++) {
       const floats whole = __builtin_convertvector(sum[i], floats);
       const floats part = __builtin_convertvector(rest[i], floats);
-      store(out + i * stride + (v - first) * LANES, half + scale * (whole + part * (1 / LOW)));
+      const floats product = rows[i].scale * (whole + part * (1 / LOW));
+      store(out + i * stride + (v - first) * LANES, half + product);
     }
   }
 }
 #endif
 
+// Write the distances of ROWS points to a panel of references.
+template <class T>
+void distances(const References& r, const Row* rows, long first, long last, T* out, long stride) {
+  for (long v = first; v < last;) {
+    T* to = out + (v - first) * LANES;
+    const long left = last - v;
+    if (left >= 5 || left == 3) {
+      product<3>(r, rows, v, to, stride);
+      v += 3;
+    } else if (left >= 2) {  // a single vector would leave most of the registers unused
+      product<2>(r, rows, v, to, stride);
+      v += 2;
+    } else {
+      product<1>(r, rows, v, to, stride);
+      v += 1;
+    }
+  }
+}
+
 // Proofs -------------------------------------------------------------------------------------
 
-// Bound the error of a float32 distance, halved as the distance is. `assignment._error` derives it.
+// Bound the error of a float32 distance, halved as the distance is.
+//
+// In any order, a sum of w products errs by at most w roundings of the sum of their sizes, which is
+// |x||q| at most by Cauchy and Schwarz. Nothing is assumed of the roundings: features that are all
+// equal are rounded alike. Centering, |q|^2/2 and the last sum are rounded too, by less than 4
+// roundings of (|x| + |q|)^2 together. Products that underflow are lost. One percent covers the
+// rounding of the bound itself.
 float error_of(const References& r, float norm) {
   const float sum = norm + r.reach;
-  const float sums = 8 * sqrtf(float(r.width)) * norm * r.reach;
+  const float sums = float(r.width) * norm * r.reach;
   return 1.01f * (UNIT * (sums + 4 * sum * sum) + 4 * float(r.width) * 0x1p-126f);
 }
 
@@ -487,20 +493,20 @@ float error_of(const References& r, float norm) {
 // |x||q - q'|. The product of second digits that is left out is at most that of the norms of what
 // first digits lose, and of what second ones lose. The sums of integers are exact. Scaling,
 // centering and norms are rounded, of one digit to a whole number of both scales.
-float error_of_digits(const References& r, const Row& x, float scale) {
+float error_of_digits(const References& r, const Row& x) {
   const int last = r.form == ONE_DIGIT ? 0 : 1;
   const float lost = x.lost[last];
   float operands = lost * (r.reach + r.lost[last]) + x.norm * r.lost[last];
   if (last) operands += (x.lost[0] + x.lost[1]) * (r.lost[0] + r.lost[1]);
   const float sum = x.norm + lost + r.reach + r.lost[last];
-  const float rounding = 6 * UNIT * sum * sum + (last ? 0 : scale);
+  const float rounding = 6 * UNIT * sum * sum + (last ? 0 : x.scale);
   return 1.02f * (operands + rounding + 4 * float(r.width) * 0x1p-126f);
 }
 
-float bound_of_error(const References& r, const Row& x, float scale) {
+float bound_of_error(const References& r, const Row& x) {
   const float sum = x.norm + r.reach;
   if (!(sum * sum < MOST_SQUARE)) return INFINITY;
-  return r.form == FLOATS ? error_of(r, x.norm) : error_of_digits(r, x, scale);
+  return r.form == FLOATS ? error_of(r, x.norm) : error_of_digits(r, x);
 }
 
 double exact_distance(const float* x, const float* q, long width) {
@@ -567,16 +573,23 @@ void by_gaps(const References& r, const Row& x, Found<float>& found, long k, flo
   }
 }
 
-void finish(const References& r, const Row& x, float, Found<float>& found, long k,
-            int32_t* index) {
+// Return how much farther than the k-th a candidate may seem, in the unit of the distances.
+template <class T>
+T slack_of(const Row& x) {
+  if (sizeof(T) == sizeof(int32_t) && T(0.5f) == 0) {
+    return T(std::min(2 * x.error / x.scale, float(Of<int32_t>::MOST))) + 2;
+  }
+  return T(2 * x.error);
+}
+
+void finish(const References& r, const Row& x, Found<float>& found, long k, int32_t* index) {
   if (found.count > FEW) shrink(found, k, 2 * x.error);
   by_gaps(r, x, found, k, x.error, index);
 }
 
 // Multiply the candidates of one digit again in float32, four references at a time.
-void finish(const References& r, const Row& x, float scale, Found<int32_t>& found, long k,
-            int32_t* index) {
-  shrink(found, k, int32_t(2 * x.error / scale) + 2);
+void finish(const References& r, const Row& x, Found<int32_t>& found, long k, int32_t* index) {
+  shrink(found, k, slack_of<int32_t>(x));
   if (found.count == 1) {
     index[0] = found.number[0];
     return;
@@ -625,25 +638,37 @@ void center(const References& r, Row& x, const float* later) {
 }
 
 #if defined(__AVX512VNNI__)
-void store_digits(int32_t* to, __m512i digits) {
-  const __m512i shifted = _mm512_add_epi32(digits, _mm512_set1_epi32(128));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(shifted));
+void store_digits(int32_t* to, ints digits) {
+  const __m128i bytes = _mm512_cvtepi32_epi8((__m512i)(digits + 128));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), bytes);
 }
 
-// Round a centered point to digits of a scale.
+// Return the digits of features in units of a scale, which are at most 127 in size.
+ints digits_of(floats features, float inverse) {
+  const __m512i whole = _mm512_cvtps_epi32((__m512)(features * inverse));
+  const __m512i least = _mm512_max_epi32(whole, _mm512_set1_epi32(-127));
+  return (ints)_mm512_min_epi32(least, _mm512_set1_epi32(127));
+}
+
+// Round a centered point to digits.
+//
+// The scale depends on the point and the references alone, as all that is found for a point does.
 template <bool TWO>
-void round_digits(const References& r, Row& x, float scale) {
-  const __m512 inverse = _mm512_set1_ps(1 / scale);
+void round_digits(const References& r, Row& x) {
+  x.level = 0;
+  for (int level = 0; level < LEVELS - 1; level++) x.level += 127 * r.scales[level] < x.most;
+  const float own = r.scales[x.level];
+  x.scale = own * r.scale;
   floats squares = {}, squares2 = {};
   for (long j = 0; j < r.padded; j += LANES) {
-    const __m512 v = _mm512_loadu_ps(x.centred + j);
-    const __m512i digit = _mm512_cvtps_epi32(_mm512_mul_ps(v, inverse));
-    const floats rest = (floats)v - scale * (floats)_mm512_cvtepi32_ps(digit);
+    const floats v = load(x.centred + j);
+    const ints digit = digits_of(v, 1 / own);
+    const floats rest = v - own * __builtin_convertvector(digit, floats);
     squares += rest * rest;
     store_digits(x.digits[0] + j / 4, digit);
     if (TWO) {
-      const __m512i low = _mm512_cvtps_epi32((__m512)(rest * (LOW / scale)));
-      const floats rest2 = rest - scale / LOW * (floats)_mm512_cvtepi32_ps(low);
+      const ints low = digits_of(rest, LOW / own);
+      const floats rest2 = rest - own / LOW * __builtin_convertvector(low, floats);
       squares2 += rest2 * rest2;
       store_digits(x.digits[1] + j / 4, low);
     }
@@ -662,7 +687,6 @@ struct Solver {
   std::vector<int32_t> digits_buffer[2];
   std::vector<T> distance_buffer;
   std::vector<Row> rows;
-  std::vector<float> scales;  // of both sides' first digits, for each ROWS points
   std::vector<Found<T>> found;
   T* distance;
 
@@ -671,7 +695,6 @@ struct Solver {
         tile(r.vectors <= r.panel ? ROWS : TILE),
         stride(std::min(r.panel, r.vectors) * LANES),
         rows(tile),
-        scales(tile / ROWS),
         found(tile) {
     float* centred = aligned(centred_buffer, tile * r.padded);
     int32_t* digits[2];
@@ -683,61 +706,41 @@ struct Solver {
     }
   }
 
-  // Center and round up to ROWS points.
-  void prepare(const float* points, long count, long remaining, Row* row, float& scale) {
-    const long ahead = remaining > 2 * ROWS ? ROWS * r.width : 0;
-    float most = 0;
-    for (long i = 0; i < count; i++) {
-      row[i].given = points + i * r.width;
-      center(r, row[i], row[i].given + ahead);
-      most = std::max(most, row[i].most);
-    }
-    scale = 1;
+  // Center and round a point, and ask for the memory of one that comes `ahead`.
+  void prepare(const float* point, long ahead, Row& row) {
+    row.given = point;
+    center(r, row, point + ahead * r.width);
 #if defined(__AVX512VNNI__)
-    if (FORM != FLOATS) {
-      // A smaller scale would let |q|^2 in units of both scales overflow.
-      const float own = std::max(most / 127, r.scale / 8);
-      scale = own * r.scale;
-      for (long i = 0; i < count; i++) round_digits<FORM == TWO_DIGITS>(r, row[i], own);
-    }
+    if (FORM != FLOATS) round_digits<FORM == TWO_DIGITS>(r, row);
 #endif
-    for (long i = 0; i < count; i++) row[i].error = bound_of_error(r, row[i], scale);
+    row.error = bound_of_error(r, row);
   }
 
-  void multiply(const Row* row, float scale, long first, long last) {
+  void multiply(const Row* row, long first, long last) {
 #if defined(__AVX512VNNI__)
     if constexpr (FORM == TWO_DIGITS) {
-      distances2(r, row, scale, first, last, distance, stride);
+      distances2(r, row, first, last, distance, stride);
       return;
     }
 #endif
-    distances(r, row, scale, first, last, distance, stride);
-  }
-
-  static T slack_of(float error, float scale) {
-    if constexpr (FORM == ONE_DIGIT) {
-      return T(std::min(2 * error / scale, 1e9f)) + 2;
-    } else {
-      return 2 * error;
-    }
+    distances(r, row, first, last, distance, stride);
   }
 
   void solve(const float* points, long n, long k, int32_t* index) {
     for (long start = 0; start < n; start += tile) {
       const long count = std::min(tile, n - start);
-      for (long i = 0; i < count; i += ROWS) {
-        const long at = start + i;
-        prepare(points + at * r.width, std::min<long>(ROWS, count - i), n - at, &rows[i],
-                scales[i / ROWS]);
+      for (long i = 0; i < count; i++) {
+        const long ahead = std::min<long>(ROWS, n - 1 - start - i);
+        prepare(points + (start + i) * r.width, ahead, rows[i]);
+        found[i].clear();
       }
-      for (long i = 0; i < count; i++) found[i].clear();
       for (long first = 0; first < r.vectors; first += r.panel) {
         pass(count, first, std::min(first + r.panel, r.vectors), k);
       }
       for (long i = 0; i < count; i++) {
         int32_t* out = index + (start + i) * k;
         if (rows[i].error <= FLT_MAX) {
-          finish(r, rows[i], scales[i / ROWS], found[i], k, out);
+          finish(r, rows[i], found[i], k, out);
         } else {
           by_differences(r, rows[i].given, k, out);
         }
@@ -748,12 +751,11 @@ struct Solver {
   // Collect the candidates of a panel.
   void pass(long count, long first, long last, long k) {
     for (long i = 0; i < count; i += ROWS) {
-      const float scale = scales[i / ROWS];
-      multiply(&rows[i], scale, first, last);
+      multiply(&rows[i], first, last);
       for (long row = i; row < std::min(i + ROWS, count); row++) {
         if (!(rows[row].error <= FLT_MAX)) continue;
         collect(found[row], distance + (row - i) * stride, last - first, first * LANES, k,
-                slack_of(rows[row].error, scale));
+                slack_of<T>(rows[row]));
       }
     }
   }
@@ -827,6 +829,16 @@ void pack_digits(References& r, float most) {
     r.offsets[1][i] += r.offsets[0][i];  // 128 stands in both digits of a point
   }
   for (int d = 0; d < 2; d++) r.lost[d] = float(1.0001 * sqrt(lost[d]));
+  r.starts = aligned(r.start_buffer, LEVELS * r.vectors * LANES);
+  for (int level = 0; level < LEVELS; level++) {
+    r.scales[level] = r.scale * exp2f((level - MIDDLE) / 2.0f);
+    const double unit = double(r.scale) * r.scales[level];
+    int32_t* starts = r.starts + level * r.vectors * LANES;
+    for (long i = 0; i < r.vectors * LANES; i++) {
+      const double half = std::min(r.half_norms[i] / unit, double(NO_REFERENCE));
+      starts[i] = int32_t(rint(half)) + r.offsets[0][i];
+    }
+  }
 }
 
 template <class T, Form FORM>
