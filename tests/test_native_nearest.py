@@ -119,7 +119,7 @@ def test_roundings_that_all_go_one_way_decide_nothing(form):
 
 
 def losing(side):
-    """Two references, and points whose rest after the first digit decides between them.
+    """Two references, and points whose rest after rounding decides between them.
 
     The references have no rest, or the other way round.
     """
@@ -127,8 +127,8 @@ def losing(side):
     sign = rng.choice([-1.0, 1.0], 64)
     rests = 0.4 * sign
     whole = rng.integers(-90, 90, (20, 64)).astype(float)
-    whole[:, 1] = 125  # so that the digits of both sides have the unit 1
-    whole[:, 0] -= sign[0] * (whole @ sign + 10)  # the whole digits say the opposite
+    whole[:, 1] = 125  # so that the bytes of both sides have the unit 1
+    whole[:, 0] -= sign[0] * (whole @ sign + 10)  # the whole numbers say the opposite
     whole = whole[np.abs(whole[:, 0]) < 126]
     assert len(whole)
     exact = np.stack([sign, -sign]) * 127
@@ -140,7 +140,7 @@ def losing(side):
 
 @pytest.mark.parametrize("form", nearest.FORMS)
 @pytest.mark.parametrize("side", ["points", "references"])
-def test_digits_that_lose_alike_are_not_trusted(side, form):
+def test_integers_that_lose_alike_are_not_trusted(side, form):
     points, references = losing(side)
     k = len(references) - 1
     np.testing.assert_array_equal(
@@ -150,7 +150,7 @@ def test_digits_that_lose_alike_are_not_trusted(side, form):
 
 @pytest.mark.parametrize("form", nearest.FORMS)
 def test_features_of_any_scale(form):
-    """Points far larger and far smaller than references, whose scales have no digits for them."""
+    """Points far larger and far smaller than references, beyond the scales that points may have."""
     references = normal(0, 60, 50)
     scales = np.float32(10.0) ** np.arange(-30, 15)[:, None]
     points = scales * normal(1, 45, 50)
@@ -228,7 +228,7 @@ def test_every_shape_has_a_form():
     for s, f, k in itertools.product((1, 40, 200, 4000), (1, 64, 784, 20_000), (1, 10)):
         assert nearest.best_form(s, f, k) in nearest.FORMS
     wide = normal(0, 3, 20_000), normal(1, 5, 20_000)
-    for form in nearest.FORMS:  # digits fall back where their sums would not fit
+    for form in nearest.FORMS:  # integers give way where their sums would not fit
         np.testing.assert_array_equal(found(*wide, 1, form), order64(*wide, 1))
 
 
@@ -254,8 +254,8 @@ def test_the_comparison_before_the_first_use_finds_a_wrong_kernel(monkeypatch):
 
 FAULTS = {
     "no bound for float32": ("return 1.01f * (UNIT", "return 0 * (UNIT"),
-    "no bound for digits": ("return 1.02f * (operands", "return 0 * (operands"),
-    "digits lose nothing": ("  x.lost[0] = 1.01f * sqrtf(sum_of(squares))", "  x.lost[0] = 0"),
+    "no bound for integers": ("return 1.02f * (operands", "return 0 * (operands"),
+    "integers lose nothing": ("  x.lost = 1.01f * sqrtf(sum_of(squares))", "  x.lost = 0"),
     "ties by place": ("(distance == other.distance && number < other.number)", "false"),
 }
 

@@ -8,15 +8,15 @@ import numpy as np
 
 from rknn_jax.kernels import native
 
-Form = Literal["float32", "one digit", "two digits"]
-"""Form of the first product: float32, or eight-bit digits, one or two to a feature."""
+Form = Literal["floats", "words", "bytes"]
+"""Form of the first product: float32, or integers of about eleven or of eight bits."""
 
-FORMS: tuple[Form, ...] = ("float32", "one digit", "two digits")
+FORMS: tuple[Form, ...] = ("floats", "words", "bytes")
 
-FEWEST_FEATURES = 48  # for digits; rounding fewer takes longer than it saves
-FEWEST_FOR_ONE = 200  # references to a neighbor; of fewer, one digit leaves too many candidates
-FEWEST_FOR_TWO = 100  # references
-USUAL_FEATURES = 512  # above which one digit errs more
+FEWEST_FOR_WORDS = 30  # references; rounding points takes longer than fewer products save
+FEWEST_FOR_BYTES = 400  # references to a neighbor; of fewer, bytes leave too many candidates
+FEWEST_FEATURES = 64  # for words of several neighbors and for bytes
+MOST_LEAST = 4096  # references of a single neighbor that words number in their keys
 
 
 class References:
@@ -34,7 +34,9 @@ class References:
         self._library = _library()
         count, width = self._rows.shape
         code = FORMS.index(form or best_form(count, width, num_neighbors))
-        self._prepared = self._library.rknn_prepare(self._rows.ctypes.data, count, width, code)
+        self._prepared = self._library.rknn_prepare(
+            self._rows.ctypes.data, count, width, num_neighbors, code
+        )
         weakref.finalize(self, self._library.rknn_release, self._prepared)
 
     def nearest(self, points: np.ndarray) -> np.ndarray:
@@ -53,7 +55,6 @@ class References:
             self._prepared,
             points.ctypes.data,
             len(points),
-            self._num_neighbors,
             index.ctypes.data,
         )
         return index
@@ -62,14 +63,14 @@ class References:
 def best_form(num_references: int, width: int, num_neighbors: int) -> Form:
     """Return the form for s references, f features and k neighbors.
 
-    One digit leaves several candidates, whose number grows with the neighbors and the features. It
-    takes many references until that pays.
+    It is the fastest on Gaussian points, or nearly so. Bytes leave candidates in proportion to the
+    neighbors, so it takes many references until they pay.
     """
-    if width < FEWEST_FEATURES:
-        return "float32"
-    if num_references >= FEWEST_FOR_ONE * num_neighbors * max(1.0, width / USUAL_FEATURES):
-        return "one digit"
-    return "two digits" if num_references >= FEWEST_FOR_TWO else "float32"
+    if num_neighbors == 1 and num_references <= MOST_LEAST and width < FEWEST_FEATURES:
+        return "words" if num_references >= FEWEST_FOR_WORDS else "floats"
+    if width < FEWEST_FEATURES or num_references < FEWEST_FOR_WORDS * num_neighbors:
+        return "floats"
+    return "bytes" if num_references >= FEWEST_FOR_BYTES * num_neighbors else "words"
 
 
 def agrees() -> bool:
@@ -92,9 +93,9 @@ def _library() -> ctypes.CDLL:
     found = native.library()
     assert found is not None, "callers ask `kernels.chosen` first"
     address, size = ctypes.c_void_p, ctypes.c_long
-    found.rknn_prepare.argtypes = [address, size, size, ctypes.c_int]
+    found.rknn_prepare.argtypes = [address, size, size, size, ctypes.c_int]
     found.rknn_prepare.restype = address
-    found.rknn_nearest.argtypes = [address, address, size, size, address]
+    found.rknn_nearest.argtypes = [address, address, size, address]
     found.rknn_nearest.restype = None
     found.rknn_release.argtypes = [address]
     found.rknn_release.restype = None
