@@ -36,6 +36,7 @@ constexpr long MOST_WIDTH = 8192;          // features whose integer products fi
 constexpr int LEVELS = 13;                 // scales that a point may have, and the middle one, which
 constexpr int MIDDLE = 6;                  // is that of the references; two of them are an octave
 constexpr int NUMBER = 255;                // bits of a key that number its vector of references
+constexpr long MOST_ZEROS = 1024;          // features whose squares are summed at a time
 constexpr float UNIT = 0x1p-24f;           // largest relative error of a rounding
 constexpr float MOST_SQUARE = 1e37f;       // of a distance, above which a sum may overflow
 constexpr int32_t NO_REFERENCE = Of<int32_t>::MOST + 2 * (NUMBER + 1);  // its key, too, is above MOST
@@ -277,7 +278,7 @@ void by_differences(const References& r, const float* x, int32_t* index) {
 // Write the k nearest of the candidates, all of whose distances err by at most `error`.
 void by_gaps(const References& r, const Row& x, Found<float>& found, float error, int32_t* index) {
   const long k = r.neighbors;
-  if (found.count > FEW) shrink(found, k, 2 * error);
+  if (found.count > most_kept(k)) shrink(found, k, 2 * error);
   if (found.count == 1) {
     index[0] = found.number[0];
     return;
@@ -305,7 +306,7 @@ void by_gaps(const References& r, const Row& x, Found<float>& found, float error
 // Multiply candidates again in float32, four references at a time, and solve the point.
 void refine(const References& r, const Row& x, const int32_t* number, long count, int32_t* index) {
   Found<float> again;
-  again.clear();
+  again.clear(r.neighbors);
   again.reserve(count);
   again.count = count;
   for (long c = 0; c < count; c += 4) {
@@ -457,7 +458,7 @@ struct Solver {
     for (long start = 0; start < n; start += tile) {
       const long count = std::min(tile, n - start);
       prepare(points, start, count, n);
-      for (long i = 0; i < count; i++) found[i].clear();
+      for (long i = 0; i < count; i++) found[i].clear(r.neighbors);
       for (long first = 0; first < r.vectors; first += r.panel) {
         pass(count, first, std::min(first + r.panel, r.vectors));
       }
@@ -510,6 +511,15 @@ struct Solver {
 
 // References ---------------------------------------------------------------------------------
 
+double sq_norm_of(const float* v, long width) {
+  static const std::vector<float> zeros(MOST_ZEROS);
+  double sum = 0;
+  for (long j = 0; j < width; j += MOST_ZEROS) {
+    sum += exact_distance(v + j, zeros.data(), std::min(MOST_ZEROS, width - j));
+  }
+  return sum;
+}
+
 // Center the references. Returns the greatest size of a feature.
 float center_all(References& r) {
   std::vector<double> sums(r.width);
@@ -524,13 +534,10 @@ float center_all(References& r) {
   float most = 0;
   double reach = 0;
   for (long i = 0; i < r.count; i++) {
-    double squares = 0;
-    for (long j = 0; j < r.width; j++) {
-      const float v = r.rows[i * r.width + j] - r.centre[j];
-      r.centred[i * r.padded + j] = v;
-      squares += double(v) * v;
-      most = std::max(most, fabsf(v));
-    }
+    Row row = {r.rows + i * r.width, r.centred + i * r.padded};
+    center(r, row, row.given);
+    most = std::max(most, row.most);
+    const double squares = sq_norm_of(row.centred, r.padded);
     r.half_norms[i] = float(squares / 2);
     reach = squares <= reach ? reach : squares;  // keeps what is not a number
   }
@@ -538,11 +545,22 @@ float center_all(References& r) {
   return most;
 }
 
+// Put rows `[LANES, size]` side by side: `[size, LANES]`.
+template <class T>
+void interleave(const T* rows, long stride, long size, T* out) {
+  for (long j = 0; j < size; j++) {
+    for (long i = 0; i < LANES; i++) out[j * LANES + i] = rows[i * stride + j];
+  }
+}
+
 void pack_floats(References& r) {
   r.packed = aligned(r.packed_buffer, r.vectors * r.width * LANES);
-  for (long i = 0; i < r.count; i++) {
-    float* to = r.packed + i / LANES * r.width * LANES + i % LANES;
-    for (long j = 0; j < r.width; j++) to[j * LANES] = r.centred[i * r.padded + j];
+  std::vector<float> rows(LANES * r.padded);
+  for (long v = 0; v < r.vectors; v++) {
+    const long count = std::min<long>(LANES, r.count - v * LANES);
+    std::fill(rows.begin(), rows.end(), 0.0f);
+    std::copy_n(r.centred + v * LANES * r.padded, count * r.padded, rows.begin());
+    interleave(rows.data(), r.padded, r.width, r.packed + v * LANES * r.width);
   }
   r.centred_buffer = {};
 }
@@ -551,36 +569,41 @@ void pack_floats(References& r) {
 template <class T>
 void pack_integers(References& r, float most) {
   const bool words = sizeof(T) == 2;
-  const int together = sizeof(int32_t) / sizeof(T);
   // |q|^2/2 in units of both scales and the product are at most 2^29 each, for bytes less.
   r.most = words ? std::min(32767, int(sqrt(0x1p29 / double(r.width)))) : 127;
-  r.scale = std::max(most / r.most, 1e-30f);
+  r.scale = std::max(most / float(r.most), 1e-30f);
+  const float inverse = 1 / r.scale;
   r.integers = aligned(r.integer_buffer, r.vectors * r.group * LANES);
-  T* packed = reinterpret_cast<T*>(r.integers);
-  std::vector<int32_t> offsets(r.vectors * LANES);
+  std::vector<int32_t> offsets(r.vectors * LANES), rows(LANES * r.group);
   double lost = 0;
-  for (long i = 0; i < r.count; i++) {
-    T* to = packed + (i / LANES * r.group * LANES + i % LANES) * together;
-    double squares = 0;
-    for (long j = 0; j < r.width; j++) {
-      const double given = r.centred[i * r.padded + j];
-      const int integer = int(rint(given / r.scale));
-      const double rest = given - double(r.scale) * integer;
-      squares += rest * rest;
-      to[j / together * LANES * together + j % together] = T(-integer);
-      offsets[i] += words ? 0 : 128 * integer;  // bytes of points have 128 more
+  for (long v = 0; v < r.vectors; v++) {
+    std::fill(rows.begin(), rows.end(), 0);
+    for (long i = v * LANES; i < std::min(r.count, (v + 1) * LANES); i++) {
+      T* to = reinterpret_cast<T*>(&rows[i % LANES * r.group]);
+      double squares = 0;
+      int32_t sum = 0;
+      for (long j = 0; j < r.width; j++) {
+        const float given = r.centred[i * r.padded + j];
+        const int integer = std::clamp(int(rintf(given * inverse)), -r.most, r.most);
+        const double rest = given - double(r.scale) * integer;
+        squares += rest * rest;
+        sum += integer;
+        to[j] = T(-integer);
+      }
+      offsets[i] = words ? 0 : 128 * sum;  // bytes of points have 128 more
+      lost = std::max(lost, squares);
     }
-    lost = std::max(lost, squares);
+    interleave(rows.data(), r.group, r.group, r.integers + v * LANES * r.group);
   }
   r.lost = float(1.0001 * sqrt(lost));
   r.starts = aligned(r.start_buffer, LEVELS * r.vectors * LANES);
   for (int level = 0; level < LEVELS; level++) {
     const int own = std::max(level, words ? MIDDLE - 2 : 0);  // less would overflow
     r.scales[level] = r.scale * exp2f((own - MIDDLE) / 2.0f);
-    const double unit = double(r.scale) * r.scales[level];
+    const double unit = 1 / (double(r.scale) * r.scales[level]);
     int32_t* starts = r.starts + level * r.vectors * LANES;
     for (long i = 0; i < r.vectors * LANES; i++) {
-      const double half = std::min(r.half_norms[i] / unit, double(NO_REFERENCE));
+      const double half = std::min(r.half_norms[i] * unit, double(NO_REFERENCE));
       starts[i] = int32_t(rint(half)) + offsets[i];
     }
   }

@@ -13,10 +13,12 @@ Form = Literal["floats", "words", "bytes"]
 
 FORMS: tuple[Form, ...] = ("floats", "words", "bytes")
 
-FEWEST_FOR_WORDS = 30  # references; rounding points takes longer than fewer products save
-FEWEST_FOR_BYTES = 400  # references to a neighbor; of fewer, bytes leave too many candidates
-FEWEST_FEATURES = 64  # for words of several neighbors and for bytes
-MOST_LEAST = 4096  # references of a single neighbor that words number in their keys
+FEWEST_REFERENCES = 30  # for words; rounding points takes longer than fewer products save
+LEAST_WORK = 12_000  # features of all references to a neighbor, below which words do not pay
+FEWEST_FOR_BYTES = 600  # references to a neighbor; of fewer, bytes leave too many candidates
+FEWEST_FEATURES = 64  # for bytes
+USUAL_FEATURES = 512  # above which bytes leave more candidates
+MOST_LEAST = 4096  # references of a single neighbor, which words find without candidates
 
 
 class References:
@@ -66,11 +68,12 @@ def best_form(num_references: int, width: int, num_neighbors: int) -> Form:
     It is the fastest on Gaussian points, or nearly so. Bytes leave candidates in proportion to the
     neighbors, so it takes many references until they pay.
     """
-    if num_neighbors == 1 and num_references <= MOST_LEAST and width < FEWEST_FEATURES:
-        return "words" if num_references >= FEWEST_FOR_WORDS else "floats"
-    if width < FEWEST_FEATURES or num_references < FEWEST_FOR_WORDS * num_neighbors:
-        return "floats"
-    return "bytes" if num_references >= FEWEST_FOR_BYTES * num_neighbors else "words"
+    crowd = num_neighbors * max(1.0, width / USUAL_FEATURES)
+    if width >= FEWEST_FEATURES and num_references >= FEWEST_FOR_BYTES * crowd:
+        return "bytes"
+    if num_neighbors == 1 and num_references <= MOST_LEAST:
+        return "words" if num_references >= FEWEST_REFERENCES else "floats"
+    return "words" if num_references * width >= LEAST_WORK * num_neighbors else "floats"
 
 
 def agrees() -> bool:

@@ -13,16 +13,20 @@ namespace {
 
 constexpr long FEW = 3 * LANES;  // most distances that are sorted by their ranks
 
+// Return how many candidates are kept. Sorting more of them takes longer than dropping some.
+inline long most_kept(long k) { return std::max(4 * k, 1024l) + FEW; }
+
 // Candidates of a point, and a bound for the k-th smallest distance.
 template <class T>
 struct Found {
   std::vector<T> distance;
   std::vector<int32_t> number;
-  long count;
+  long count, most;  // candidates, and how many of them are kept before some are dropped
   T kth;
 
-  void clear() {
+  void clear(long k) {
     count = 0;
+    most = most_kept(k);
     kth = Of<T>::MOST;
     reserve(FEW);
   }
@@ -121,7 +125,6 @@ template <class T>
 void collect(Found<T>& found, const T* distance, long vectors, long first, long k, T slack) {
   found.kth = std::min(found.kth, bound_of_kth(distance, vectors, k));
   T limit = limit_of(found.kth, slack);
-  long most = std::max(2 * k + FEW, 2 * found.count);
   for (long v = 0; v < vectors; v++) {
     // Most distances are too far, and four vectors of them pass at a time.
     while (v + 4 <= vectors && !at_most(least_of_four(distance + v * LANES), limit)) v += 4;
@@ -133,27 +136,50 @@ void collect(Found<T>& found, const T* distance, long vectors, long first, long 
     squeeze(&found.distance[found.count], own, bits);
     squeeze(&found.number[found.count], lanes_from(first + v * LANES), bits);
     found.count += __builtin_popcount(bits);
-    if (found.count > most) {
+    if (found.count > found.most) {
       shrink(found, k, slack);
       limit = limit_of(found.kth, slack);
-      most = std::max(2 * k + FEW, 2 * found.count);
+      found.most = std::max(most_kept(k), 2 * found.count);
     }
   }
 }
 
-// Put candidates into the order of their distances.
-void sort(Found<float>& found) {
+// Distance and number, of which the first sorts as an integer.
+struct Keyed {
+  uint32_t key;
+  int32_t number;
+};
+
+// Sort many candidates by one byte of their keys after another.
+inline void sort_many(Found<float>& found) {
   const long count = found.count;
-  std::vector<std::pair<float, int32_t>> pairs;
-  if (count > FEW) {
-    for (long i = 0; i < count; i++) pairs.push_back({found.distance[i], found.number[i]});
-    std::sort(pairs.begin(), pairs.end());
-    for (long i = 0; i < count; i++) {
-      found.distance[i] = pairs[i].first;
-      found.number[i] = pairs[i].second;
-    }
-    return;
+  std::vector<Keyed> from(count), to(count);
+  uint32_t starts[4][256] = {};
+  for (long i = 0; i < count; i++) {
+    uint32_t bits;
+    memcpy(&bits, &found.distance[i], 4);
+    const uint32_t key = bits ^ (bits >> 31 ? 0xFFFFFFFFu : 0x80000000u);
+    from[i] = {key, found.number[i]};
+    for (int b = 0; b < 4; b++) starts[b][key >> 8 * b & 255]++;
   }
+  for (int b = 0; b < 4; b++) {
+    uint32_t before = 0;
+    for (uint32_t& start : starts[b]) before += std::exchange(start, before);
+    for (const Keyed& one : from) to[starts[b][one.key >> 8 * b & 255]++] = one;
+    from.swap(to);
+  }
+  for (long i = 0; i < count; i++) {
+    const uint32_t key = from[i].key;
+    const uint32_t bits = key ^ (key >> 31 ? 0x80000000u : 0xFFFFFFFFu);
+    memcpy(&found.distance[i], &bits, 4);
+    found.number[i] = from[i].number;
+  }
+}
+
+// Put candidates into the order of their distances.
+inline void sort(Found<float>& found) {
+  const long count = found.count;
+  if (count > FEW) return sort_many(found);
   int32_t ranks[FEW], number[FEW];
   float distance[FEW];
   for (long i = count; i % LANES; i++) found.distance[i] = INFINITY;
