@@ -12,9 +12,10 @@
 namespace {
 
 constexpr long FEW = 3 * LANES;  // most distances that are sorted by their ranks
+constexpr long MOST_GROUPS = 32;  // vectors of minima that bound the k-th distance
 
 // Return how many candidates are kept. Sorting more of them takes longer than dropping some.
-inline long most_kept(long k) { return std::max(4 * k, 1024l) + FEW; }
+inline long most_kept(long k) { return 4 * k + FEW; }
 
 // Candidates of a point, and a bound for the k-th smallest distance.
 template <class T>
@@ -71,14 +72,18 @@ T bound_of_kth(const T* distance, long vectors, long k) {
   }
   const long groups = std::min<long>(vectors, (3 * k / 2 + LANES - 1) / LANES);
   // Groups of one distance each would be sorted twice.
-  if (groups == vectors || groups * LANES > FEW) return Of<T>::MOST;
-  T minima[FEW];
+  if (groups == vectors || groups > MOST_GROUPS) return Of<T>::MOST;
+  T minima[MOST_GROUPS * LANES];
   for (long g = 0; g < groups; g++) {
     vector least = load(distance + g * LANES);
     for (long v = g + groups; v < vectors; v += groups) {
       least = smaller(load(distance + v * LANES), least);
     }
     store(minima + g * LANES, least);
+  }
+  if (groups * LANES > FEW) {
+    std::nth_element(minima, minima + (k - 1), minima + groups * LANES);
+    return std::min(minima[k - 1], Of<T>::MOST);
   }
   int32_t ranks[FEW];
   rank(minima, groups * LANES, ranks);
@@ -123,7 +128,10 @@ typename Of<T>::vector least_of_four(const T* d) {
 // Add the candidates of a panel, which begins with the reference `first`.
 template <class T>
 void collect(Found<T>& found, const T* distance, long vectors, long first, long k, T slack) {
-  found.kth = std::min(found.kth, bound_of_kth(distance, vectors, k));
+  // For many neighbors, the bound of one panel is enough: later ones would cost more than they drop.
+  if (found.kth == Of<T>::MOST || 3 * k / 2 <= FEW) {
+    found.kth = std::min(found.kth, bound_of_kth(distance, vectors, k));
+  }
   T limit = limit_of(found.kth, slack);
   for (long v = 0; v < vectors; v++) {
     // Most distances are too far, and four vectors of them pass at a time.
