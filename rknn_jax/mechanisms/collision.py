@@ -24,7 +24,7 @@ import numpy as np
 
 from rknn_jax import kernels
 from rknn_jax._internal import pytree
-from rknn_jax.kernels import hashing
+from rknn_jax.kernels import hashing, native
 from rknn_jax.mechanisms.local import PureProtocol, exp, expm1, happens, real
 from rknn_jax.privacy.entropy import Entropy, at_most
 
@@ -238,24 +238,34 @@ def count_held(
 ) -> jax.Array:
     """Count as `count_in_intervals` does, with the kernel that `count_support` would use."""
     count = count_in_intervals
-    if kernels.chosen(implementation, _kernel_agrees) == "pallas":
+    form = kernels.chosen(implementation, _kernel_agrees, _native_agrees)
+    if form == "native":
+        totals = jax.ShapeDtypeStruct((num_cells,), jnp.int32)
+        counts: jax.Array = native.call("rknn_count_in_intervals", totals, seed, first, width)
+        return counts
+    if form == "pallas":
         from rknn_jax.kernels.decode import (
             count_in_intervals as count,
         )  # Late: Pallas takes a second to import.
     return count(seed, first, width, num_cells)
 
 
-def _kernel_agrees() -> bool:
-    """Compare the kernel with XLA on random messages."""
+def _native_agrees() -> bool:
+    """Compare the native kernel with XLA on random messages."""
+    return _kernel_agrees("native")
+
+
+def _kernel_agrees(kernel: kernels.Implementation = "pallas") -> bool:
+    """Compare a kernel with XLA on random messages."""
     rng = np.random.default_rng(0)
     messages = Message(
         jnp.asarray(rng.integers(0, 2**32, (5_000, 2), np.uint32)),
         jnp.asarray(rng.integers(0, 5, 5_000, np.int32)),
     )
-    pallas, xla = (
-        count_support(messages, 5, 1_500, implementation=form) for form in ("pallas", "xla")
+    found, xla = (
+        count_support(messages, 5, 1_500, implementation=form) for form in (kernel, "xla")
     )
-    return np.array_equal(pallas, xla)
+    return np.array_equal(found, xla)
 
 
 def count_in_intervals(
