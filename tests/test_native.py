@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rknn_jax.kernels import native
-from rknn_jax.mechanisms import _distributed, collision, local, randomized_response, wheel
+from rknn_jax.mechanisms import _distributed, base, collision, local, randomized_response, wheel
 from rknn_jax.mechanisms.optimized_unary_encoding import OptimizedUnaryEncoding
 from rknn_jax.mechanisms.subset_selection import SubsetSelection, uniform_set
 
@@ -56,7 +56,9 @@ def test_messages_in_intervals_are_counted(monkeypatch, n, num_cells, whole):
     assert_native_is_xla(monkeypatch, run)
 
 
-@pytest.mark.parametrize(("n", "num_cells"), [(0, 5), (1, 1), (1100, 600), (17, 97), (1023, 32)])
+@pytest.mark.parametrize(
+    ("n", "num_cells"), [(0, 5), (1, 1), (1100, 600), (17, 97), (2047, 32), (35, 160)]
+)
 def test_set_bits_are_counted(monkeypatch, n, num_cells):
     messages = words(0, n, -(-num_cells // 32)).at[: n // 3].set(2**32 - 1)
 
@@ -125,11 +127,19 @@ MECHANISMS = (
 def test_totals_of_clients_are_those_of_xla_on_all_devices(monkeypatch, mechanism):
     votes = np.random.default_rng(0).integers(-1, 35, (80, mechanism.votes_per_record))
     cells = jnp.asarray(votes, jnp.int32)
-    mesh = _distributed.all_devices()
-    totals = []
-    for found in (native.library(), None):
-        monkeypatch.setattr(native, "library", lambda found=found: found)
-        _distributed.client_totals.clear_cache()
-        totals.append(_distributed.client_totals(mechanism, jax.random.key(3), cells, 5, mesh=mesh))
-    _distributed.client_totals.clear_cache()
-    np.testing.assert_array_equal(*totals)
+    called = []
+    call = native.call
+    monkeypatch.setattr(native, "call", lambda *args, **kw: called.append(1) or call(*args, **kw))
+
+    def totals(*, have_library):
+        if not have_library:
+            monkeypatch.setattr(native, "library", lambda: None)
+        for function in (base.client_totals, _distributed.client_totals):
+            function.clear_cache()
+        called.clear()
+        mesh = _distributed.all_devices()
+        found = _distributed.client_totals(mechanism, jax.random.key(3), cells, 5, mesh=mesh)
+        assert bool(called) == have_library
+        return found
+
+    np.testing.assert_array_equal(totals(have_library=True), totals(have_library=False))

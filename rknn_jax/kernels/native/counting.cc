@@ -7,6 +7,7 @@
 #endif
 
 #include "hashing.h"
+#include "packed.h"
 #include "parallel.h"
 
 namespace {
@@ -142,36 +143,37 @@ void add_messages(const Read& read, long count, words* digits) {
 
 // Count the messages that have each bit.
 //
-// messages [..., n, w], packed -> totals [..., d], of the lowest d bits.
+// messages [..., n, w], packed -> totals [..., d], of the lowest d bits. Short messages lie side by
+// side in a vector.
 ffi::Error count_bits(ffi::ThreadPool pool, ffi::Buffer<ffi::U32> messages,
                       ffi::ResultBuffer<ffi::S32> totals) {
   const auto shape = messages.dimensions();
-  const long width = shape.back(), n = shape[shape.size() - 2];
+  const long width = shape.back(), words_in_all = shape[shape.size() - 2] * width;
   const long cells = totals->dimensions().back();
-  const long vectors = parts_of(width, LANES), blocks = parts_of(n, BITS_AT_ONCE);
+  const long stride = std::max<long>(LANES / width, 1) * width;
+  const long n = parts_of(words_in_all, stride);
+  const long vectors = parts_of(stride, LANES), blocks = parts_of(n, BITS_AT_ONCE);
   const long batch = cells ? totals->element_count() / cells : 0;
   int32_t* sums = totals->typed_data();
   std::fill(sums, sums + totals->element_count(), 0);
   in_parallel(pool, batch * blocks * vectors, [&](long task) {
     const long row = task / (vectors * blocks), block = task / vectors % blocks;
     const long word = task % vectors * LANES, begin = block * BITS_AT_ONCE;
-    const long some = std::min<long>(width - word, LANES);
-    const long count = std::min(n - begin, BITS_AT_ONCE);
-    const uint32_t* from = messages.typed_data() + (row * n + begin) * width + word;
-    words digits[PLANES] = {};
-    const auto whole = [&](long m) { return *reinterpret_cast<const words*>(from + m * width); };
-    const auto part = [&](long m) {
-      words read = {};
-      memcpy(&read, from + m * width, some * sizeof(uint32_t));
-      return read;
+    const uint32_t* all = messages.typed_data() + row * words_in_all;
+    words mine = {};
+    for (long i = 0; i < std::min<long>(stride - word, LANES); i++) mine[i] = ~0u;
+    const auto read = [&](long m) {
+      const long at = (begin + m) * stride + word;
+      return load_some(all + at, words_in_all - at) & mine;
     };
-    some == LANES ? add_messages(whole, count, digits) : add_messages(part, count, digits);
+    words digits[PLANES] = {};
+    add_messages(read, std::min(n - begin, BITS_AT_ONCE), digits);
     for (int bit = 0; bit < 32; bit++) {
       words found = {};
       for (int i = 0; i < PLANES; i++) found |= (digits[i] >> bit & 1) << i;
-      for (long i = 0; i < LANES; i++) {
-        const long cell = (word + i) * 32 + bit;
-        if (cell >= cells) break;
+      for (long i = 0; i < std::min<long>(stride - word, LANES); i++) {
+        const long cell = (word + i) % width * 32 + bit;
+        if (cell >= cells) continue;
         __atomic_fetch_add(sums + row * cells + cell, int32_t(found[i]), __ATOMIC_RELAXED);
       }
     }

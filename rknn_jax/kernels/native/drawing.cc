@@ -10,6 +10,7 @@
 #endif
 
 #include "hashing.h"
+#include "packed.h"
 #include "parallel.h"
 
 namespace {
@@ -22,8 +23,6 @@ constexpr int EARLY = 9;    // digits that all numbers draw
 
 #if defined(__AVX512F__)
 inline bool any_bit(words x) { return _mm512_test_epi32_mask((__m512i)x, (__m512i)x); }
-
-inline __mmask16 lowest(long count) { return _cvtu32_mask16((1u << count) - 1); }
 #else
 inline bool any_bit(words x) {
   uint64_t parts[LANES / 2], found = 0;
@@ -32,31 +31,6 @@ inline bool any_bit(words x) {
   return found;
 }
 #endif
-
-inline words load(const uint32_t* from) { return *reinterpret_cast<const words*>(from); }
-
-inline words load_some(const uint32_t* from, long count) {
-  if (count >= LANES) return load(from);
-#if defined(__AVX512F__)
-  return (words)_mm512_maskz_loadu_epi32(lowest(count), from);
-#else
-  words read = {};
-  for (int i = 0; i < LANES; i++) read[i] = i < count ? from[i] : 0;
-  return read;
-#endif
-}
-
-inline void store_some(uint32_t* to, long count, words value) {
-  if (count >= LANES) {
-    *reinterpret_cast<words*>(to) = value;
-    return;
-  }
-#if defined(__AVX512F__)
-  _mm512_mask_storeu_epi32(to, lowest(count), (__m512i)value);
-#else
-  for (int i = 0; i < count; i++) to[i] = value[i];
-#endif
-}
 
 // Words of a chunk, of which some numbers are not decided yet.
 struct Undecided {
