@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import jax
+import numpy as np
 
 from rknn_jax.kernels import native
 
@@ -57,6 +58,21 @@ def chosen(
             f"compiled) or None, got {implementation} on a {platform}."
         )
     return implementation
+
+
+def native_agrees(run: Callable[[Implementation], jax.Array]) -> bool:
+    """Compare the result of a native kernel with that of XLA, bit for bit.
+
+    Args:
+      run: Function that solves a small problem with an implementation.
+    """
+    # Level 0 halves the second that a comparison takes, almost all of which is for compiling.
+    options = {"xla_backend_optimization_level": 0}
+    native, xla = (
+        jax.jit(functools.partial(run, form), compiler_options=options)()
+        for form in ("native", "xla")
+    )
+    return np.array_equal(native, xla)
 
 
 @functools.cache

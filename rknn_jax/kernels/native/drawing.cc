@@ -119,7 +119,7 @@ struct Numbers {
       words undecided = rest.at(place), result = zero;
       for (int digit = digits - EARLY - 1; digit >= 0;) {
         // To leave the loop early is worth a wrong guess of the processor only once in a while.
-        const int last = std::max(0, digit - 3);
+        const int last = std::max(0, digit - 7);
         for (; digit >= last; digit--) {
           const words drawn = mix(multiples(place + uint32_t(chunk), digit), one, two);
           compare(digit, drawn, undecided, result);
