@@ -401,3 +401,14 @@ def test_the_labeler_gives_it_the_budget_of_the_release_and_amplifies_local_mech
         ).labeler.noise
         == "multi_message"
     )
+
+
+def test_totals_of_clients_are_those_of_their_messages():
+    """Clients who vote for fewer cells, or twice for one, and clients of many clusters."""
+    mechanism = MultiMessage(1.0, 4, 3, num_neighbors=2, num_clients=20)
+    cells = jnp.asarray(np.random.default_rng(0).integers(-1, 12, (30, 2)), jnp.int32)
+    keys = jax.random.split(jax.random.key(0), 30)
+    messages = jax.vmap(mechanism.randomize)(keys, cells)
+    np.testing.assert_array_equal(
+        mechanism.totals_of_clients(keys, cells), mechanism.aggregate(messages)
+    )

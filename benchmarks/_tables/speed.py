@@ -151,12 +151,19 @@ def randomizers() -> str:
     found = load("randomizers")["results"]
     sizes = sorted({row["cells"] for row in found})
     rows = []
-    for name in dict.fromkeys(row["mechanism"] for row in found):
-        mine = {row["cells"]: row for row in found if row["mechanism"] == name}
+    for name, votes in dict.fromkeys((row["mechanism"], row["num_neighbors"]) for row in found):
+        mine = {
+            row["cells"]: row
+            for row in found
+            if (row["mechanism"], row["num_neighbors"]) == (name, votes)
+        }
         clients = [f"{mine[size]['clients']:,.0f}" for size in sizes]
-        counts = [f"{mine[size]['count']:.1f}" for size in sizes]
-        rows.append([f"`{name}`", *clients, *counts])
+        xla = [f"{mine[size]['xla']:,.0f}" for size in sizes]
+        counts = [f"{mine[size]['count']:.1f}" if mine[size]["count"] else "" for size in sizes]
+        label = f"`{name}`" if votes == 1 else f"`{name}`, k = {votes}"
+        rows.append([label, *clients, *xla, *counts])
     heads = [f"clients/s, d = {size:,}" for size in sizes]
+    heads += [f"XLA alone, d = {size:,}" for size in sizes]
     heads += [f"count, d = {size:,}" for size in sizes]
     return table(["mechanism", *heads], rows, "randomizers")
 

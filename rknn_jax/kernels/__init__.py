@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import jax
+import numpy as np
 
 from rknn_jax.kernels import native
 
@@ -25,7 +26,7 @@ MOST_KEYS = 64
 
 def chosen(
     implementation: Implementation | None,
-    agrees: Callable[[], bool],
+    agrees: Callable[[], bool] | None,
     native_agrees: Callable[[], bool] | None = None,
 ) -> Implementation:
     """Return the requested implementation, or the best one for this platform.
@@ -34,7 +35,7 @@ def chosen(
       implementation: `xla`; `native`, which a CPU has if the installation compiled it; `pallas`,
         which a CPU interprets, slowly, for tests; or None for the best.
       agrees: Function that compares the Pallas kernel with its XLA form on this device. It is
-        called once, if None is given on a GPU.
+        called once, if None is given on a GPU. None if there is no Pallas kernel.
       native_agrees: Function that compares the native kernel with its XLA form. It is called once,
         if None is given on a CPU. Defaults to no native kernel.
 
@@ -42,20 +43,36 @@ def chosen(
       ValueError: If the name is unknown, or the implementation does not run here.
     """
     platform = jax.default_backend()
-    has_native = native_agrees is not None and native.library() is not None
+    has_pallas = agrees is not None and platform != "tpu"
+    has_native = native_agrees is not None and platform == "cpu" and native.library() is not None
     if implementation is None:
-        if platform == "gpu" and _verified(agrees):
+        if platform == "gpu" and agrees is not None and _verified(agrees):
             return "pallas"
-        if platform == "cpu" and has_native and _verified(native_agrees):
+        if native_agrees is not None and has_native and _verified(native_agrees):
             return "native"
         return "xla"
-    runs = {"xla": True, "pallas": platform != "tpu", "native": platform == "cpu" and has_native}
+    runs = {"xla": True, "pallas": has_pallas, "native": has_native}
     if not runs.get(implementation, False):
         raise ValueError(
             "Expected implementation xla, pallas (on a GPU or a CPU), native (on a CPU, if it was "
             f"compiled) or None, got {implementation} on a {platform}."
         )
     return implementation
+
+
+def native_agrees(run: Callable[[Implementation], jax.Array]) -> bool:
+    """Compare the result of a native kernel with that of XLA, bit for bit.
+
+    Args:
+      run: Function that solves a small problem with an implementation.
+    """
+    # Level 0 halves the second that a comparison takes, almost all of which is for compiling.
+    options = {"xla_backend_optimization_level": 0}
+    native, xla = (
+        jax.jit(functools.partial(run, form), compiler_options=options)()
+        for form in ("native", "xla")
+    )
+    return np.array_equal(native, xla)
 
 
 @functools.cache

@@ -61,6 +61,9 @@ class Mechanism(Protocol):
         Totals of blocks, devices and hosts add up.
         """
 
+    def totals_of_clients(self, keys: jax.Array, cells: jax.Array) -> jax.Array:
+        """Return `aggregate` of the messages of many clients, whose keys are consumed."""
+
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
         """Return float32 counts `[num_queries, num_classes]`, unbiased if `unbiased` is True.
 
@@ -135,6 +138,21 @@ class CalibratedMechanism(abc.ABC):
     def votes_per_record(self) -> int:
         """Number of votes k·r of a record."""
         return self.num_neighbors * self.labels_per_record
+
+    @abc.abstractmethod
+    def randomize(self, key: jax.Array, cells: jax.Array) -> Any:
+        """Return one client's message; see `Mechanism`."""
+
+    @abc.abstractmethod
+    def aggregate(self, messages: Any) -> jax.Array:
+        """Return the totals of a block of messages; see `Mechanism`."""
+
+    def totals_of_clients(self, keys: jax.Array, cells: jax.Array) -> jax.Array:
+        """Return `aggregate` of the messages of many clients; see `Mechanism`.
+
+        A mechanism of large messages overrides this, and holds none of them.
+        """
+        return self.aggregate(jax.vmap(self.randomize)(keys, cells))
 
     @property
     def num_cells(self) -> int:
@@ -401,9 +419,7 @@ def client_totals(
     def totals_of(start: Any, size: int) -> jax.Array:
         clients = first_client + start + jnp.arange(size)
         keys = jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)
-        return mechanism.aggregate(
-            jax.vmap(mechanism.randomize)(keys, jax.lax.dynamic_slice_in_dim(cells, start, size))
-        )
+        return mechanism.totals_of_clients(keys, jax.lax.dynamic_slice_in_dim(cells, start, size))
 
     blocks, rest = divmod(num_clients, block)
     totals = totals_of(0, block)

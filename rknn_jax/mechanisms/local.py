@@ -19,6 +19,7 @@ Reference: Wang et al., "Locally Differentially Private Protocols for Frequency 
 
 import abc
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,6 +27,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax import kernels
+from rknn_jax.kernels import native
 from rknn_jax.mechanisms.base import CalibratedMechanism
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.guarantee import Event, Guarantee, Trust
@@ -156,16 +159,7 @@ class LocalRandomizer(CalibratedMechanism):
 
     def aggregate(self, messages: Any) -> jax.Array:
         """Count the messages that support each cell, int32 `[num_totals]`."""
-        leaves = jax.tree.leaves(messages)
-        size = self.messages_at_once
-        whole = len(leaves[0]) // size * size
-
-        def add(totals: jax.Array, part: Any) -> tuple[jax.Array, None]:
-            return totals + self.block_totals(part), None
-
-        parts = jax.tree.map(lambda x: x[:whole].reshape(-1, size, *x.shape[1:]), messages)
-        totals, _ = jax.lax.scan(add, jnp.zeros(self.num_totals, jnp.int32), parts)
-        return add(totals, jax.tree.map(lambda x: x[whole:], messages))[0]
+        return sum_of_blocks(self.block_totals, messages, self.messages_at_once, self.num_totals)
 
     def block_totals(self, messages: Any) -> jax.Array:
         """Return `aggregate` of a block of messages, of which all may be held in memory."""
@@ -282,6 +276,20 @@ class PureProtocol(LocalRandomizer):
         return np.sqrt(voted * member + (num_records - voted) * other)
 
 
+def sum_of_blocks(
+    block_totals: Callable[[Any], jax.Array], messages: Any, size: int, num_totals: int
+) -> jax.Array:
+    """Add up the totals of blocks of `size` messages, int32 `[num_totals]`."""
+    whole = len(jax.tree.leaves(messages)[0]) // size * size
+
+    def add(totals: jax.Array, part: Any) -> tuple[jax.Array, None]:
+        return totals + block_totals(part), None
+
+    parts = jax.tree.map(lambda x: x[:whole].reshape(-1, size, *x.shape[1:]), messages)
+    totals, _ = jax.lax.scan(add, jnp.zeros(num_totals, jnp.int32), parts)
+    return add(totals, jax.tree.map(lambda x: x[whole:], messages))[0]
+
+
 def exp(x: Any) -> float:
     """Return e^x, in float64 for a number and as traced for a tracer."""
     library: Any = jnp if isinstance(x, jax.Array) else math
@@ -369,6 +377,41 @@ def unpack(words: Array, num_cells: int) -> jax.Array:
     bits = jnp.asarray(words)[:, None] >> jnp.arange(WORD, dtype=jnp.uint32)[None] & jnp.uint32(1)
     mask: jax.Array = bits.ravel()[:num_cells].astype(bool)
     return mask
+
+
+def count_bits(
+    messages: jax.Array,
+    num_cells: int,
+    *,
+    implementation: kernels.Implementation | None = None,
+) -> jax.Array:
+    """Count the messages that have each of the first bits set.
+
+    Args:
+      messages: Messages, packed as by `pack`, uint32 `[n, w]`.
+      num_cells: Number of cells d, at most 32·w.
+      implementation: Name of the kernel, as `kernels.chosen` takes it; there is none for GPUs.
+        Defaults to the platform's best.
+
+    Returns:
+      int32 `[d]`.
+    """
+    if kernels.chosen(implementation, None, _native_agrees) == "native":
+        totals = jax.ShapeDtypeStruct((num_cells,), jnp.int32)
+        counts: jax.Array = native.call("rknn_count_bits", totals, messages)
+        return counts
+
+    def block_totals(part: jax.Array) -> jax.Array:
+        masks = jax.vmap(unpack, in_axes=(0, None))(part, num_cells)
+        return jnp.sum(masks, axis=0, dtype=jnp.int32)
+
+    return sum_of_blocks(block_totals, messages, LocalRandomizer.messages_at_once, num_cells)
+
+
+def _native_agrees() -> bool:
+    """Compare the native kernel with XLA on random messages."""
+    messages = jnp.asarray(np.random.default_rng(0).integers(0, 2**32, (2_000, 20), np.uint32))
+    return kernels.native_agrees(lambda form: count_bits(messages, 631, implementation=form))
 
 
 def fits(words: jax.Array, count: int) -> jax.Array:

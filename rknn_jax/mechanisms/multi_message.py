@@ -36,7 +36,7 @@ from rknn_jax.privacy.flooding import NONE, Flooding, above, law, odds, publishe
 from rknn_jax.privacy.guarantee import Guarantee, Trust
 from rknn_jax.types import Array
 
-CLUSTERS_AT_ONCE = 8  # Most clients send fewer.
+CLUSTERS_AT_ONCE = 2  # With a million clients, most send fewer at 5,000 cells.
 RULES: dict[str, Callable[[float, float, float], Flooding]] = {
     "tight": tight,
     "published": published,
@@ -183,41 +183,14 @@ class MultiMessage(CalibratedMechanism):
         its own messages and not with the number of cells. Clusters arrive until the rate is used
         up, however many they are.
         """
-        # ln(1 - p) of either kind of noise.
-        rest = jnp.log(
-            -jnp.expm1(
-                -jnp.stack([jnp.float32(self.count_epsilon), jnp.float32(self.flooding_decay)])
-            )
-        )
-        share = self.num_cells / self.honest_clients
-        lone = -share * rest[0]
-        paired = -share * self.flooding_shape * rest[1]
-        rate = 2 * lone + paired
+        rate = self._rate()
 
         def step(
             state: tuple[jax.Array, jax.Array, jax.Array],
         ) -> tuple[jax.Array, jax.Array, jax.Array]:
             number, time, counts = state
-            bits = jax.random.bits(
-                jax.random.fold_in(key, number), (5, CLUSTERS_AT_ONCE), jnp.uint32
-            )
-            wait, kind, spread, size = _uniform(bits[:4])
-            times = time + jnp.cumsum(-jnp.log1p(-wait))
-            kind = kind * rate
-            # A logarithmic variable of parameter p is geometric of ratio q = 1 - (1 - p)^U.
-            sizes = 1 + jnp.floor(
-                jnp.log(size)
-                / jax.nn.log1mexp(-spread * jnp.where(kind < 2 * lone, rest[0], rest[1]))
-            )
-            sizes = jnp.where(times < rate, sizes, 0).astype(jnp.int32)
-            sent = jnp.stack(
-                [
-                    jnp.where(kind >= lone, sizes, 0),
-                    jnp.where((kind < lone) | (kind >= 2 * lone), sizes, 0),
-                ]
-            )
-            where = bits[4] % jnp.uint32(self.num_cells)  # Bias: d/2³² of a cell's probability.
-            return number + 1, times[-1], counts.at[:, where].add(sent)
+            time, where, sent = self._clusters(jax.random.fold_in(key, number), time)
+            return number + 1, time, counts.at[:, where].add(sent)
 
         cells = bsvs.once(cells)
         votes = (
@@ -228,6 +201,78 @@ class MultiMessage(CalibratedMechanism):
         return jax.lax.while_loop(
             lambda state: state[1] < rate, step, (jnp.int32(0), jnp.float32(0), votes)
         )[2]
+
+    def totals_of_clients(self, keys: jax.Array, cells: jax.Array) -> jax.Array:
+        """Return `aggregate` of the messages of many clients; see `Mechanism`.
+
+        A client's message has two numbers for each cell, almost all of which are 0. So clusters are
+        added to the totals as they are drawn. Clients whose rate is used up draw empty clusters
+        until the last client is done.
+        """
+        rate = self._rate()
+
+        def step(
+            state: tuple[jax.Array, jax.Array, jax.Array],
+        ) -> tuple[jax.Array, jax.Array, jax.Array]:
+            number, times, totals = state
+            now = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, number)
+            times, where, sent = jax.vmap(self._clusters)(now, times)
+            more = sent[:, 0] - sent[:, 1]
+            return number + 1, times, totals.at[where.ravel()].add(more.ravel())
+
+        votes = bsvs.sum_votes(jax.vmap(bsvs.once)(cells), self.num_cells)
+        start = (jnp.int32(0), jnp.zeros(len(keys), jnp.float32), votes)
+        end = jax.lax.while_loop(lambda state: jnp.any(state[1] < rate), step, start)
+        totals: jax.Array = end[2]
+        return totals
+
+    def _log_rests(self) -> jax.Array:
+        """Return ln(1 - p) of either kind of noise, float32 `[2]`."""
+        decays = jnp.stack([jnp.float32(self.count_epsilon), jnp.float32(self.flooding_decay)])
+        return jnp.log(-jnp.expm1(-decays))
+
+    def _rates(self) -> tuple[jax.Array, jax.Array]:
+        """Return the rates of clusters of n₁, or of n₂, and of n₃."""
+        share = self.num_cells / self.honest_clients
+        rest = self._log_rests()
+        return -share * rest[0], -share * self.flooding_shape * rest[1]
+
+    def _rate(self) -> jax.Array:
+        """Return the rate of a client's clusters."""
+        lone, paired = self._rates()
+        return 2 * lone + paired
+
+    def _clusters(self, key: jax.Array, time: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return the next few clusters of a client's Poisson process. `key` is consumed.
+
+        Args:
+          key: Key of the clusters.
+          time: Time of the cluster before; clusters beyond the rate are empty.
+
+        Returns:
+          Time of the last cluster; cells, uint32 `[CLUSTERS_AT_ONCE]`; sizes in (+) and in (-),
+          int32 `[2, CLUSTERS_AT_ONCE]`.
+        """
+        rest = self._log_rests()
+        lone, paired = self._rates()
+        rate = 2 * lone + paired
+        bits = jax.random.bits(key, (5, CLUSTERS_AT_ONCE), jnp.uint32)
+        wait, kind, spread, size = _uniform(bits[:4])
+        times = time + jnp.cumsum(-jnp.log1p(-wait))
+        kind = kind * rate
+        # A logarithmic variable of parameter p is geometric of ratio q = 1 - (1 - p)^U.
+        sizes = 1 + jnp.floor(
+            jnp.log(size) / jax.nn.log1mexp(-spread * jnp.where(kind < 2 * lone, rest[0], rest[1]))
+        )
+        sizes = jnp.where(times < rate, sizes, 0).astype(jnp.int32)
+        sent = jnp.stack(
+            [
+                jnp.where(kind >= lone, sizes, 0),
+                jnp.where((kind < lone) | (kind >= 2 * lone), sizes, 0),
+            ]
+        )
+        where = bits[4] % jnp.uint32(self.num_cells)  # Bias: d/2³² of a cell's probability.
+        return times[-1], where, sent
 
     def aggregate(self, messages: jax.Array) -> jax.Array:
         """Count (+) less (-), int32 `[num_queries·num_classes]`."""

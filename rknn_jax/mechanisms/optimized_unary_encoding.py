@@ -19,6 +19,7 @@ from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.local import (
     PureProtocol,
     all_bits,
+    count_bits,
     exp,
     expm1,
     fits,
@@ -88,6 +89,10 @@ class OptimizedUnaryEncoding(PureProtocol):
     def support(self, message: jax.Array) -> jax.Array:
         """Return a mask of the supported cells: the message's bits."""
         return unpack(message, self.num_cells)
+
+    def aggregate(self, messages: jax.Array) -> jax.Array:
+        """Count the messages that support each cell; see `LocalRandomizer`."""
+        return count_bits(messages, self.num_cells)
 
     def valid(self, message: jax.Array) -> jax.Array:
         """Return True if no bit is set but those of the cells."""

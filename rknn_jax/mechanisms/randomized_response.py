@@ -7,6 +7,7 @@ Bernoulli(q) bits combines one uniform word for each binary digit of q.
 Reference: Li et al., "Fine-grained Private Knowledge Distillation", section on local mechanisms.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax import kernels
 from rknn_jax._internal import pytree
-from rknn_jax.kernels import hashing
+from rknn_jax.kernels import hashing, native
 from rknn_jax.mechanisms.local import (
     WORD,
     PureProtocol,
     all_bits,
+    count_bits,
     exp,
     expm1,
     fits,
@@ -33,6 +36,7 @@ from rknn_jax.mechanisms.local import (
 from rknn_jax.privacy.entropy import Entropy, at_least
 
 DIGITS = 24  # binary digits of a simulated probability
+FEWEST_WORDS = 8  # fewer words of a client do not fill the vectors of the native kernel
 
 
 @pytree.register
@@ -81,6 +85,10 @@ class RandomizedResponse(PureProtocol):
         """Return a mask of the supported cells: the message's bits."""
         return unpack(message, self.num_cells)
 
+    def aggregate(self, messages: jax.Array) -> jax.Array:
+        """Count the messages that support each cell; see `LocalRandomizer`."""
+        return count_bits(messages, self.num_cells)
+
     def valid(self, message: jax.Array) -> jax.Array:
         """Return True if no bit is set but those of the cells."""
         return fits(message, self.num_cells)
@@ -110,16 +118,62 @@ def bernoulli_bits(key: jax.Array, probability: Any, count: int, digits: int = D
     probabilities are resolved twice as finely as by `jax.random.bernoulli`, which spends a word on
     every bit.
     """
-    num_words = -(-count // WORD)
     seed = jax.random.bits(key, (2,), jnp.uint32)
+    # The flip probability is rounded up, so that no bit is safe from a flip.
+    share = jnp.ceil(jnp.asarray(probability, jnp.float32) * 2**digits)
+    threshold = jnp.minimum(share, 2**digits - 1).astype(jnp.uint32)
+    return bits_below(seed, threshold, count, digits)
+
+
+def bits_below(
+    seed: jax.Array,
+    threshold: jax.Array,
+    count: int,
+    digits: int,
+    *,
+    implementation: kernels.Implementation | None = None,
+) -> jax.Array:
+    """Compare random numbers with a threshold, and pack the results.
+
+    Args:
+      seed: Seed of the numbers, uint32 `[2]`.
+      threshold: Threshold, a uint32 scalar below 2^digits.
+      count: Number of numbers.
+      digits: Number of binary digits of a number.
+      implementation: Name of the kernel, as `kernels.chosen` takes it; there is none for GPUs.
+        Defaults to the platform's best. The native kernel leaves out the digits of numbers that are
+        decided.
+
+    Returns:
+      Bits that are 1 iff their number is below the threshold, uint32 `[ceil(count / 32)]`.
+    """
+    num_words = -(-count // WORD)
+    if implementation is None and num_words < FEWEST_WORDS:
+        implementation = "xla"
+    if kernels.chosen(implementation, None, _native_agrees) == "native":
+        bits = jax.ShapeDtypeStruct((num_words,), jnp.uint32)
+        settings = {"count": np.int64(count), "digits": np.int64(digits)}
+        drawn: jax.Array = native.call("rknn_bernoulli", bits, seed, threshold, **settings)
+        return drawn
     uniform = [
         hashing.mix(seed, jnp.arange(num_words) + digit * num_words) for digit in range(digits)
     ]
     used = np.full(num_words, 2**WORD - 1, np.uint32)
     used[-1] >>= -count % WORD
-    # The flip probability is rounded up, so that no bit is safe from a flip.
-    threshold = jnp.ceil(jnp.asarray(probability, jnp.float32) * 2**digits)
-    return below(uniform, jnp.minimum(threshold, 2**digits - 1).astype(jnp.uint32)) & used
+    return below(uniform, threshold) & used
+
+
+def _native_agrees() -> bool:
+    """Compare the native kernel with XLA on the bits of a few seeds."""
+    seeds = jnp.asarray(np.random.default_rng(0).integers(0, 2**32, (3, 2), np.uint32))
+    thresholds = jnp.asarray([0, 0x123456, 2**DIGITS - 1], jnp.uint32)
+
+    def run(form: kernels.Implementation) -> jax.Array:
+        draw = functools.partial(bits_below, count=999, digits=DIGITS, implementation=form)
+        drawn: jax.Array = jax.vmap(draw)(seeds, thresholds)
+        return drawn
+
+    return kernels.native_agrees(run)
 
 
 def below(uniform: Sequence[jax.Array], threshold: jax.Array) -> jax.Array:
