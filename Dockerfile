@@ -1,6 +1,7 @@
 # rknn, for files that are mounted at /data:
 #   docker build -t rknn . && docker run --rm -v "$PWD:/data" rknn label --public public.npz --private private.npz --epsilon 0.5
 FROM python:3.12-slim AS wheel
+RUN apt-get update && apt-get install --yes --no-install-recommends g++
 COPY . /source
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheel /source
 

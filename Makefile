@@ -3,6 +3,9 @@ PYTHON ?= python3
 UV_VERSION = 0.12.24
 VENV = .venv
 RUN = $(VENV)/bin/python
+NATIVE = hatch_build.py $(wildcard rknn_jax/kernels/native/*.cc rknn_jax/kernels/native/*.h)
+# The package is built anew, because a build that uv keeps does not bring back the native kernels.
+SYNC = $(VENV)/bin/uv sync --quiet --frozen --inexact --compile-bytecode --reinstall-package rknn-jax
 DEMO_OUT = runs/demo
 SECONDS = 20
 export UV_PROJECT_ENVIRONMENT = $(VENV)
@@ -65,12 +68,12 @@ $(VENV)/.uv: Makefile
 	$(RUN) -m pip install --quiet uv==$(UV_VERSION)
 	touch $@
 
-$(VENV)/.demo: $(VENV)/.uv uv.lock pyproject.toml
-	$(VENV)/bin/uv sync --quiet --frozen --inexact --compile-bytecode --no-default-groups
+$(VENV)/.demo: $(VENV)/.uv uv.lock pyproject.toml $(NATIVE)
+	$(SYNC) --no-default-groups
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.uv uv.lock pyproject.toml
-	$(VENV)/bin/uv sync --quiet --frozen --inexact --compile-bytecode --all-extras
+$(VENV)/.dev: $(VENV)/.uv uv.lock pyproject.toml $(NATIVE)
+	$(SYNC) --all-extras
 	touch $@ $(VENV)/.demo
 
 clean:

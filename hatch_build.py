@@ -8,6 +8,7 @@ XLA does the work.
 import os
 import subprocess
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,13 @@ class Hook(BuildHookInterface):
             old.unlink()
         if os.environ.get("RKNN_NATIVE") == "0":
             return []
-        found = []
-        for name, options in PROCESSORS.items():
-            path = NATIVE / f"{name}.so"
-            if self._compiles(path, options):
-                found.append(path)
-        return found
+        paths = [NATIVE / f"{name}.so" for name in PROCESSORS]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            compiled = pool.map(self._compiles, paths, PROCESSORS.values())
+        return [path for path, done in zip(paths, compiled, strict=True) if done]
 
     def _compiles(self, path: Path, options: tuple[str, ...]) -> bool:
+        """Compile one library. Returns False, with a warning, if the compiler fails."""
         import jaxlib  # type: ignore[import-not-found]  # the build's own, for its headers
 
         headers = Path(jaxlib.__file__).parent / "include"

@@ -1,9 +1,15 @@
 """What a package says of itself: its metadata, and the image that it is installed into."""
 
 import importlib.metadata
+import os
 import re
+import shutil
 import tomllib
 from pathlib import Path
+
+import pytest
+
+from rknn_jax.kernels import native
 
 ROOT = Path(__file__).parent.parent
 INSTRUCTIONS = {"FROM", "COPY", "RUN", "USER", "WORKDIR", "ENTRYPOINT", "CMD"}
@@ -34,3 +40,9 @@ def test_the_image_runs_rknn_and_not_as_root():
     extras = re.search(r"\[(.*?)\]", last["RUN"])[1].split(",")
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(extras) <= set(known["optional-dependencies"])
+
+
+@pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "c++")), reason="no C++ compiler")
+def test_an_installation_with_a_compiler_has_native_kernels():
+    """Other tests pass over kernels that are missing, and XLA would do the work without a word."""
+    assert native.library() is not None
