@@ -43,6 +43,15 @@ def wide_vectors() -> dict[str, Any]:
     return {"xla_cpu_prefer_vector_width": 512} if "avx512f" in _features().split() else {}
 
 
+def brief() -> dict[str, Any]:
+    """Return `compiler_options` of a `jax.jit` that takes longer to compile than to run.
+
+    XLA then optimizes little, and compiles in half of the time or less. Level 0 would compile as
+    fast, but round differently. As with `wide_vectors`, only outermost functions take the options.
+    """
+    return {"xla_backend_optimization_level": 1, "xla_cpu_use_fusion_emitters": False}
+
+
 def _processor() -> str:
     text = _features() or platform.processor()
     return f"{platform.machine()}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

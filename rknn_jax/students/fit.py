@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rknn_jax._internal import checkpoints, pytree
+from rknn_jax._internal import checkpoints, compilation, pytree
 from rknn_jax.images import augment
 from rknn_jax.students import models
 from rknn_jax.types import Array
@@ -363,7 +363,8 @@ def _optimizer(config: Config, num_steps: int) -> optax.GradientTransformation:
     )
 
 
-@partial(jax.jit, static_argnames="network")
+# A network's many random draws run once and take seconds to compile otherwise.
+@partial(jax.jit, static_argnames="network", compiler_options=compilation.brief())
 def drawn(network: Any, key: jax.Array, images: jax.Array) -> Any:
     """Return a network's initial variables, `params` and `batch_stats`.
 
@@ -389,7 +390,7 @@ def initial(
     return State(jnp.zeros((), jnp.int32), variables, average, optimizer)
 
 
-@partial(jax.jit, static_argnames=("config", "num_steps"))
+@partial(jax.jit, static_argnames=("config", "num_steps"), compiler_options=compilation.brief())
 def _begun_with(config: Config, num_steps: int, variables: Any) -> tuple[Any, Any]:
     """Return a copy of the variables as the average, and the optimizer's state.
 
