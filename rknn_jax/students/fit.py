@@ -436,7 +436,12 @@ def begun_at(start: Any, drawn: Any) -> Any:
     return jax.tree.map(jnp.array, begun)
 
 
-@partial(jax.jit, static_argnames=("config", "num_steps"), donate_argnames="state")
+@partial(
+    jax.jit,
+    static_argnames=("config", "num_steps"),
+    donate_argnames="state",
+    compiler_options=compilation.moderate(),
+)
 def _step(
     config: Config,
     num_steps: int,
