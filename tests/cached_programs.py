@@ -8,8 +8,8 @@ JSON object: how many programs there are, and the names of those that hold priva
 
 The private records are noise, so that eight bytes of one are found nowhere else. They are looked
 for as bytes of images, as float32 features of either sign (XLA makes x - c into x + (-c)), row by
-row and column by column, and as int32 labels. A number that was computed from several records, or
-folded with another constant, is not found.
+row and column by column, and as labels of any width. A number that was computed from several
+records, or folded with another constant, is not found.
 """
 
 import dataclasses
@@ -64,7 +64,9 @@ def holds(program, images, features, labels):
         if np.isin(words, images).any() or np.isin(words & MAGNITUDE, features).any():
             return True
     starts = range(0, len(labels) - NUM_LABELS + 1, NUM_LABELS)
-    return any(labels[i : i + NUM_LABELS].tobytes() in program for i in starts)
+    # A compiler may narrow a table of small integers.
+    kinds = [labels.astype(kind) for kind in (np.int8, np.int16, np.int32, np.float32)]
+    return any(one[i : i + NUM_LABELS].tobytes() in program for one in kinds for i in starts)
 
 
 def searched(folder, images, features, labels):

@@ -300,10 +300,15 @@ def batches(
       index: Record indices, int32 `[batch_size]`.
       present: 1 for a record, 0 for padding, float32 `[batch_size]`.
     """
-    order = np.asarray(jax.random.permutation(key, num_records), np.int32)
+    order = np.asarray(_permutation(key, num_records))
     for start in range(0, num_records, batch_size):
         position = np.arange(start, start + batch_size)
         yield np.take(order, position, mode="wrap"), (position < num_records).astype(np.float32)
+
+
+@partial(jax.jit, static_argnums=1, compiler_options=compilation.brief())
+def _permutation(key: jax.Array, num_records: int) -> jax.Array:
+    return jax.random.permutation(key, num_records).astype(jnp.int32)
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array, label_smoothing: float) -> jax.Array:
