@@ -62,6 +62,15 @@ def test_the_users_folder_wins(tmp_path, monkeypatch):
     assert told["jax_compilation_cache_dir"].startswith(str(tmp_path / "rknn_jax"))
 
 
+def test_options_of_the_user_win(monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    assert compilation.brief()["xla_backend_optimization_level"] == 1
+    assert compilation.moderate() == {"xla_backend_optimization_level": 2}
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    assert compilation.brief() == {"xla_cpu_use_fusion_emitters": False}
+    assert compilation.moderate() == {}
+
+
 @pytest.mark.slow
 def test_the_next_process_finds_what_was_compiled_and_the_users_folder_wins(tmp_path):
     assert hits(tmp_path) == [0]

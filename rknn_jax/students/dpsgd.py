@@ -62,7 +62,7 @@ import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from rknn_jax import bsvs
-from rknn_jax._internal import checkpoints
+from rknn_jax._internal import checkpoints, compilation
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
@@ -762,7 +762,12 @@ def scaled(inputs: jax.Array) -> jax.Array:
     return inputs.astype(jnp.float32) / 255 if inputs.dtype == jnp.uint8 else inputs
 
 
-@functools.partial(jax.jit, static_argnames=("network", "clip"), donate_argnames="total")
+@functools.partial(
+    jax.jit,
+    static_argnames=("network", "clip"),
+    donate_argnames="total",
+    compiler_options=compilation.moderate(),
+)
 def _add_clipped(
     network: Any,
     clip: float,
@@ -830,7 +835,7 @@ def _dense_outputs(
 
     def look(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
         outputs = call(*args, **kwargs)
-        if isinstance(context.module, nn.Dense) and context.method_name == "__call__":
+        if type(context.module) is nn.Dense and context.method_name == "__call__":
             found.setdefault(_kernel_of(context.module), []).append(outputs.shape)
         return outputs
 
