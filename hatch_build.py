@@ -1,4 +1,4 @@
-"""Build hook: compile the native kernels, and put `train/` into the wheel as `rknn_jax.experiments`.
+"""Build hook: compile the native kernels; the wheel has `train/` as `rknn_jax.experiments`.
 
 The native kernels are optional. Each file of `rknn_jax/kernels/native/` goes into one library for
 each kind of processor. A machine without a C++ compiler, or `RKNN_NATIVE=0`, gets none of them, and

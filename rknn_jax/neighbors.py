@@ -6,7 +6,10 @@ connects every query to its k nearest records. Points are streamed in blocks, so
 num_references]` matrix never exists. `nearest_votes` sums the votes in the same pass. Votes need no
 distances; `distances` has those of the neighbors.
 
-`kernels.assignment` solves a block. A record's neighbors depend on no other record.
+On a CPU, the native kernel `kernels.native.nearest` solves a block, if the installation compiled
+it. It takes NumPy arrays and compiles nothing. In a traced call, on accelerators and without the
+kernel, `kernels.assignment` does. Both have the same ids. A record's neighbors depend on no other
+record.
 """
 
 import contextlib
@@ -26,6 +29,7 @@ import numpy as np
 from rknn_jax import bsvs, kernels
 from rknn_jax.kernels import assignment
 from rknn_jax.kernels.assignment import How, References
+from rknn_jax.kernels.native import nearest as native
 from rknn_jax.types import Array
 
 Metric = Literal["sqeuclidean", "cosine"]
@@ -97,15 +101,9 @@ def nearest(
         overflow.
     """
     points, references = _checked(points, references, num_neighbors)
-    how = _how(points, references, num_neighbors, implementation)
-    ready = _prepared(references, metric, how)
+    find = _finder(points, references, num_neighbors, metric, implementation)
 
-    def run(start: int, stop: int, size: int) -> tuple[Array, Array]:
-        block = _filled(points, start, stop, size, "edge")
-        index, least = _nearest(block, ready, how=how, metric=metric)
-        return index, least
-
-    index, least = zip(*_over_blocks(run, points), strict=True)
+    index, least = zip(*_over_blocks(find, points), strict=True)
     _check_found(least, points, references)
     return _joined(index, len(points))
 
@@ -173,15 +171,13 @@ def nearest_votes(
         raise ValueError(
             f"Expected a row of labels for each of {len(points)} points, got {len(labels)}."
         )
-    how = _how(points, references, num_neighbors, implementation)
-    ready = _prepared(references, metric, how)
+    find = _finder(points, references, num_neighbors, metric, implementation)
 
     def run(start: int, stop: int, size: int) -> tuple[Array, Array]:
-        block = _filled(points, start, stop, size, "edge")
+        index, least = find(start, stop, size)
+        near = _filled(index, 0, len(index), size, "edge")
         cast = _filled(labels, start, stop, size, "constant", constant_values=bsvs.NO_CELL)
-        votes, least = _nearest_votes(
-            block, ready, cast, how=how, metric=metric, num_classes=num_classes
-        )
+        votes: Array = _votes(near, cast, num_queries=len(references), num_classes=num_classes)
         return votes, least
 
     total: Any = 0
@@ -245,6 +241,42 @@ def _check_found(least: Sequence[Array], points: Array, references: Array) -> No
         )
 
 
+def _finder(
+    points: Array,
+    references: jax.Array,
+    num_neighbors: int,
+    metric: Metric,
+    implementation: kernels.Implementation | None,
+) -> Callable[[int, int, int], tuple[Array, Array]]:
+    """Return the function that solves a block.
+
+    The function takes the first row, the row after the last, and the size that other blocks have.
+    It returns the indices `[size or fewer, k]`, and the least of them.
+    """
+    how = _how(points, references, num_neighbors, implementation)
+    rows = _unit(references, 1) if metric == "cosine" else references
+    if how.implementation == "native":
+        solver = native.References(np.asarray(rows), num_neighbors)
+
+        def find(start: int, stop: int, size: int) -> tuple[Array, Array]:
+            block = points[start:stop]
+            if metric == "cosine":
+                unit = _unit_points(_filled(points, start, stop, size, "edge"))
+                block = np.asarray(unit)[: stop - start]
+            index = solver.nearest(np.asarray(block))
+            return index, index.min(initial=0)
+
+        return find
+    ready: References = assignment.prepare(rows, how.products)
+
+    def find_by_xla(start: int, stop: int, size: int) -> tuple[Array, Array]:
+        block = _filled(points, start, stop, size, "edge")
+        index, least = _nearest(block, ready, how=how, metric=metric)
+        return index, least
+
+    return find_by_xla
+
+
 def _how(
     points: Array,
     references: Array,
@@ -254,9 +286,12 @@ def _how(
     platform = jax.default_backend()
     few = math.prod(points.shape) * len(references) <= FEW_DIFFERENCES
     many = assignment.num_candidates(num_neighbors) > kernels.MOST_KEYS
-    if implementation is None and (few or many):
+    if implementation is None and platform != "cpu" and (few or many):
         implementation = "xla"
-    implementation = kernels.chosen(implementation, _kernel_agrees)
+    on_host = isinstance(points, np.ndarray)
+    implementation = kernels.chosen(
+        implementation, _kernel_agrees, native.agrees if on_host else None
+    )
     tile, again = (TILE, AGAIN) if platform == "cpu" else (LARGE_TILE, LARGE_AGAIN)
     if num_neighbors >= assignment.UNROLLED:  # the first stage gathers the candidates' features
         tile = min(tile, LARGE_AGAIN)
@@ -303,12 +338,6 @@ def num_cores() -> int:
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _prepared(references: jax.Array, metric: Metric, how: How) -> References:
-    rows = _unit(references, 1) if metric == "cosine" else references
-    ready: References = assignment.prepare(rows, how.products)
-    return ready
 
 
 def _over_blocks(run: Callable[[int, int, int], _T], points: Array) -> Iterator[_T]:
@@ -383,19 +412,16 @@ def _distances(
     return assignment.distances(points, references, index)
 
 
-@functools.partial(jax.jit, static_argnames=("how", "metric", "num_classes"))
-def _nearest_votes(
-    points: jax.Array,
-    references: References,
-    labels: jax.Array,
-    how: How,
-    metric: Metric,
-    num_classes: int,
-) -> tuple[jax.Array, jax.Array]:
-    points = _unit(points, 0) if metric == "cosine" else points
-    index = assignment.solve(points, references, how)
+@functools.partial(jax.jit, static_argnames=("num_queries", "num_classes"))
+def _votes(index: jax.Array, labels: jax.Array, num_queries: int, num_classes: int) -> jax.Array:
     cells = bsvs.cells(index, labels, num_classes)
-    return bsvs.sum_votes(cells, len(references.rows) * num_classes), jnp.min(index, initial=0)
+    votes: jax.Array = bsvs.sum_votes(cells, num_queries * num_classes)
+    return votes
+
+
+@jax.jit
+def _unit_points(points: jax.Array) -> jax.Array:
+    return _unit(points, 0)
 
 
 def _unit(vectors: jax.Array, side: int) -> jax.Array:

@@ -221,6 +221,20 @@ def test_a_gpu_takes_only_a_kernel_that_agrees(monkeypatch):
     assert kernels.chosen("pallas", wrong) == "pallas"
 
 
+def test_a_cpu_takes_a_native_kernel_that_was_compiled_and_agrees(monkeypatch):
+    monkeypatch.setattr(kernels.native, "library", lambda: "library")
+    assert kernels.chosen(None, lambda: False, lambda: True) == "native"
+    assert kernels.chosen(None, lambda: True) == "xla"
+    with pytest.warns(RuntimeWarning, match="differs from XLA"):
+        assert kernels.chosen(None, lambda: True, lambda: False) == "xla"
+    with pytest.raises(ValueError, match="got native on a cpu"):
+        kernels.chosen("native", lambda: True)
+    monkeypatch.setattr(kernels.native, "library", lambda: None)
+    assert kernels.chosen(None, lambda: True, lambda: True) == "xla"
+    with pytest.raises(ValueError, match="got native on a cpu"):
+        kernels.chosen("native", lambda: True, lambda: True)
+
+
 def test_the_comparison_of_the_decode_passes_and_finds_a_wrong_kernel(monkeypatch):
     assert collision._kernel_agrees()
     right = pallas_decode.count_in_intervals

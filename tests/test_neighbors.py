@@ -1,4 +1,6 @@
-"""Distances and neighbors against float64, over ragged shapes, ties and far-away origins.
+"""Distances and neighbors by XLA against float64: ragged shapes, ties and far-away origins.
+
+`test_native_nearest` has the native kernel.
 
 Compiling takes all the time, so that nearly all tests ask about the same number of points,
 references, features and neighbors: they share a program or two.
@@ -20,7 +22,7 @@ from scipy.spatial.distance import cdist
 from sklearn.datasets import load_digits
 
 from rknn_jax import bsvs, neighbor_graph, neighbors
-from rknn_jax.kernels import assignment
+from rknn_jax.kernels import assignment, native
 
 POINTS = 131
 REFERENCES = 60
@@ -64,8 +66,11 @@ def nearest_votes(points, references, labels):
 
 @pytest.fixture(autouse=True, scope="module")
 def _not_by_differences():
-    """Small problems go the way of large ones, and no machine tries bfloat16 where no test asks."""
+    """XLA does the work. Small problems go the way of large ones, and no machine tries bfloat16
+    where no test asks.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "library", lambda: None)
         patch.setattr(neighbors, "FEW_DIFFERENCES", 0)
         patch.setattr(neighbors, "FEWEST_FOR_HALVES", 1)
         patch.setattr(neighbors, "multiplies_halves", lambda: False)
@@ -179,7 +184,7 @@ def test_blocks_on_several_cores_are_put_together(monkeypatch):
 
     monkeypatch.setattr(neighbors, "_nearest", recorded)
     parts = nearest(points, references), nearest_votes(points, references, labels)
-    assert sizes == [64, 64, 64]
+    assert sizes == [64] * 6
     chex.assert_trees_all_equal(parts, whole)
 
 
@@ -545,9 +550,8 @@ def test_a_block_holds_neither_all_distances_nor_a_copy_of_the_points():
     block = jax.ShapeDtypeStruct((neighbors.BLOCK, 324), jnp.float32)
     queries = jax.ShapeDtypeStruct((500, 324), jnp.float32)
     ready = jax.eval_shape(lambda rows: assignment.prepare(rows, how.products), queries)
-    labels = jax.ShapeDtypeStruct((neighbors.BLOCK,), jnp.int32)
-    options = {"how": how, "metric": "sqeuclidean", "num_classes": 10}
-    compiled = neighbors._nearest_votes.lower(block, ready, labels, **options).compile()
+    options = {"how": how, "metric": "sqeuclidean"}
+    compiled = neighbors._nearest.lower(block, ready, **options).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 30e6
 
 

@@ -1,48 +1,59 @@
-"""Pallas kernels for the two hot functions, `neighbors.nearest` and `collision.count_support`.
+"""Kernels for the hot functions, each of which replaces an XLA form with the same results.
 
-Each kernel replaces an XLA form, in `assignment` or next to its caller, which has the same
-signature and is the reference. Both kernels are written for GPUs, through Triton; on a TPU the XLA
-forms run. `kernels.nearest` and `kernels.decode` are imported when they run, because importing
-Pallas takes a second. On a GPU, a kernel's first use compares it with its XLA form on a small
-random problem. A kernel that fails there is not used.
+The XLA form is the reference, and has the same signature. A Pallas kernel runs on a GPU, through
+Triton; a native kernel, of `kernels.native`, on a CPU. On a TPU the XLA forms run.
+`kernels.nearest` and `kernels.decode` are imported when they run, because importing Pallas takes a
+second. A kernel's first use compares it with its XLA form on a small problem. A kernel that fails
+there is not used.
 """
 
 import functools
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 
-Implementation = Literal["xla", "pallas"]
+from rknn_jax.kernels import native
+
+Implementation = Literal["xla", "pallas", "native"]
 
 MOST_KEYS = 64
 """Most keys of a point that fit the registers of `kernels.nearest`."""
 
 
-def chosen(implementation: Implementation | None, agrees: Callable[[], bool]) -> Implementation:
+def chosen(
+    implementation: Implementation | None,
+    agrees: Callable[[], bool],
+    native_agrees: Callable[[], bool] | None = None,
+) -> Implementation:
     """Return the requested implementation, or the best one for this platform.
 
     Args:
-      implementation: `xla`; or `pallas`, which a CPU interprets, slowly, for tests; or None for the
-        best.
-      agrees: Function that compares the kernel with its XLA form on this device. It is called once,
-        if None is given on a GPU.
+      implementation: `xla`; `native`, which a CPU has if the installation compiled it; `pallas`,
+        which a CPU interprets, slowly, for tests; or None for the best.
+      agrees: Function that compares the Pallas kernel with its XLA form on this device. It is
+        called once, if None is given on a GPU.
+      native_agrees: Function that compares the native kernel with its XLA form. It is called once,
+        if None is given on a CPU. Defaults to no native kernel.
 
     Raises:
-      ValueError: If the name is unknown, or `pallas` is requested on a TPU.
+      ValueError: If the name is unknown, or the implementation does not run here.
     """
     platform = jax.default_backend()
+    has_native = native_agrees is not None and native.library() is not None
     if implementation is None:
-        return "pallas" if platform == "gpu" and _verified(agrees) else "xla"
-    if implementation not in get_args(Implementation) or (implementation, platform) == (
-        "pallas",
-        "tpu",
-    ):
+        if platform == "gpu" and _verified(agrees):
+            return "pallas"
+        if platform == "cpu" and has_native and _verified(native_agrees):
+            return "native"
+        return "xla"
+    runs = {"xla": True, "pallas": platform != "tpu", "native": platform == "cpu" and has_native}
+    if not runs.get(implementation, False):
         raise ValueError(
-            "Expected implementation xla, pallas (on a GPU or a CPU) or None, got "
-            f"{implementation} on a {platform}."
+            "Expected implementation xla, pallas (on a GPU or a CPU), native (on a CPU, if it was "
+            f"compiled) or None, got {implementation} on a {platform}."
         )
     return implementation
 
@@ -58,7 +69,7 @@ def _verified(agrees: Callable[[], bool]) -> bool:
         return True
     found = f"{type(error).__name__}: {error}" if error else "its result differs from XLA's"
     warnings.warn(
-        f"A Pallas kernel is not used on this {jax.devices()[0].device_kind}, because "
+        f"A kernel is not used on this {jax.devices()[0].device_kind}, because "
         f"{found.splitlines()[0][:200]}. XLA computes the same, more slowly.",
         RuntimeWarning,
         stacklevel=2,

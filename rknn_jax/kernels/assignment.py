@@ -108,7 +108,10 @@ class References(NamedTuple):
 @functools.partial(jax.jit, static_argnames="products")
 def prepare(rows: jax.Array, products: tuple[Product, ...]) -> References:
     """Center, group and round references `[s, f]`."""
-    centre = jnp.mean(rows, axis=0, keepdims=True)
+    # As a product, because XLA may sum a mean again wherever it is used, in another order, and then
+    # norms and products would have different centers.
+    weights = jnp.full((1, len(rows)), 1 / len(rows), jnp.float32)
+    centre = jnp.matmul(weights, rows, precision=jax.lax.Precision.HIGHEST)
     groups = -(-len(rows) // LARGEST_GROUP)
     size = -(-len(rows) // groups)
     centred = jnp.pad(rows - centre, ((0, groups * size - len(rows)), (0, 0)))

@@ -2,12 +2,15 @@
 
 `hatch_build.py` compiles each `.cc` of this folder into one library for each kind of processor.
 `library` loads the best one that this processor runs. Where there is none, XLA does the work: the
-results are the same.
+results are the same. `call` runs a kernel inside of a traced function.
 """
 
 import ctypes
 import functools
 from pathlib import Path
+from typing import Any
+
+import jax
 
 PROCESSORS = ("avx512", "avx2", "any")
 """Names of the libraries, the fastest first."""
@@ -23,3 +26,29 @@ def library() -> ctypes.CDLL | None:
             if loaded.rknn_supported():
                 return loaded
     return None
+
+
+def call(name: str, result: Any, *arguments: jax.Array, **settings: Any) -> Any:
+    """Call a kernel of the library from a function that may be traced or mapped.
+
+    Under `jax.vmap`, every argument and the result have the mapped axes in front.
+
+    Args:
+      name: Name that the kernel is exported by.
+      result: `jax.ShapeDtypeStruct` of the result.
+      *arguments: Arrays of the types that the kernel expects.
+      **settings: NumPy scalars of the types that the kernel expects.
+    """
+    found = library()
+    assert found is not None, "callers ask `kernels.chosen` first"
+    target = _registered(name, found)
+    kernel: Any = jax.ffi.ffi_call(target, result, vmap_method="broadcast_all")
+    return kernel(*arguments, **settings)
+
+
+@functools.cache
+def _registered(name: str, found: ctypes.CDLL) -> str:
+    """Register a kernel with XLA, and return its name there."""
+    target = f"{Path(found._name).stem}_{name}"
+    jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(found, name)), platform="cpu")
+    return target

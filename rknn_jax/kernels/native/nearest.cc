@@ -2,13 +2,17 @@
 //
 // Half of |x - q|^2 is |q|^2/2 - <x, q> and a constant of the row. The steps of a point are:
 //
-// 1. A product of all references, in eight bits or in float32, whose error has a bound. References
-//    that are farther than the k-th by more than twice the bound are none of the k nearest.
-// 2. After eight bits, a float32 product of the others, and the same again.
+// 1. A product with all references, in one of three forms, whose error has a bound. References that
+//    are farther than the k-th by more than twice the bound are none of the k nearest.
+// 2. After a product of integers, a float32 product with the others, and the same again.
 // 3. The others in the order of their distances. Neighbors in this order whose gap is at most twice
-//    the bound are in doubt, and their distances in float64 decide, then the lowest number.
+//    the bound are in doubt. Their distances in float64 decide, then the lowest number.
 //
-// So the answer always is float64's order, ties by the lowest number, as in `assignment.py`.
+// So the answer always is float64's order, ties by the lowest number, as in `assignment.py`. It
+// depends on the point and the references alone.
+//
+// The forms are float32; words, which round features to about eleven bits and need half of the time;
+// and bytes, which need a quarter of it and leave more candidates.
 
 #include <float.h>
 #include <math.h>
@@ -16,27 +20,25 @@
 #include <algorithm>
 #include <vector>
 
-#include "processor.h"
-
-#if defined(__AVX512VNNI__)
-#include <immintrin.h>
-#define HAS_EIGHT 1
-#else
-#define HAS_EIGHT 0
-#endif
+#include "selection.h"
+#include "vectors.h"
 
 namespace {
+
+enum Form { FLOATS = 0, WORDS = 1, BYTES = 2 };
 
 constexpr int ROWS = LANES == 16 ? 8 : 4;  // points of a product; its sums fill the registers
 constexpr int MOST_VECTORS = 3;            // vectors of references of a product
 constexpr int MOST_PANEL = 64;             // vectors of references whose distances exist at a time
 constexpr long PANEL_BYTES = 384 << 10;    // of references that stay in a core's cache
 constexpr long TILE = 256;                 // points that share a panel, if there are several
+constexpr long MOST_WIDTH = 8192;          // features whose integer products fit an int32
+constexpr int LEVELS = 13;                 // scales that a point may have, and the middle one, which
+constexpr int MIDDLE = 6;                  // is that of the references; two of them are an octave
+constexpr int NUMBER = 255;                // bits of a key that number its vector of references
 constexpr float UNIT = 0x1p-24f;           // largest relative error of a rounding
 constexpr float MOST_SQUARE = 1e37f;       // of a distance, above which a sum may overflow
-
-typedef float half_floats __attribute__((vector_size(2 * LANES), aligned(4), may_alias));
-typedef double doubles __attribute__((vector_size(4 * LANES)));
+constexpr int32_t NO_REFERENCE = Of<int32_t>::MOST + 2 * (NUMBER + 1);  // its key, too, is above MOST
 
 long round_up(long size, long unit) { return (size + unit - 1) / unit * unit; }
 
@@ -48,230 +50,191 @@ T* aligned(std::vector<T>& buffer, size_t size) {
 
 struct References {
   const float* rows;  // [count, width], the caller's
-  long count, width, padded, vectors, panel;
-  bool eight;
-  std::vector<float> centre_buffer, centred_buffer, packed_buffer, half_buffer, offset_buffer;
-  std::vector<int32_t> packed8_buffer;
-  float* centre;       // [padded]
-  float* centred;      // [count, padded], rows less the centre
-  float* packed;       // [vectors, width, LANES], for float32
-  int32_t* packed8;    // [vectors, width / 4, LANES] of four eight-bit features each
-  float* half_norms;   // [vectors * LANES], |q|^2 / 2, infinite for the padding
-  int32_t* offsets;    // [vectors * LANES], the product with 128 in each feature, negative
-  float reach;         // the greatest |q|
-  float scale;         // of eight-bit references
-  float lost;          // the greatest norm of what eight bits lose
+  long count, width, neighbors, vectors, panel;
+  long padded;  // width up to whole vectors
+  long group;   // pairs of words or quadruples of bytes that hold all features
+  Form form;
+  float* centre;         // [padded]
+  float* centred;        // [count, padded], rows less the centre
+  float* packed;         // [vectors, width, LANES], of floats
+  int32_t* integers;     // [vectors, group, LANES], -q in units of its scale
+  int32_t* starts;       // [LEVELS, vectors * LANES], what products of integers begin with
+  float* half_norms;     // [vectors * LANES], |q|^2 / 2, infinite for the padding
+  float reach;           // the greatest |q|
+  float lost;            // the greatest norm of what integers lose
+  float scale;           // of the integers
+  float scales[LEVELS];  // that points may have, ascending
+  int most;              // the greatest size of an integer
+  std::vector<float> centre_buffer, centred_buffer, packed_buffer, half_buffer;
+  std::vector<int32_t> integer_buffer, start_buffer;
 };
 
-struct Candidate {
-  float distance;  // half a squared distance and a constant of the row
-  int32_t number;
+// Point of a product.
+struct Row {
+  const float* given;
+  float* centred;     // [padded]
+  int32_t* integers;  // [group], two words or four bytes each; bytes have 128 more
+  float norm, most;   // |x|, and the greatest size of a feature
+  int level;          // of the own scale
+  float scale;        // of both sides' integers together
+  float lost;         // the norm of what integers lose
+  float error;        // bound of half a squared distance's error; not finite if there is none
 };
 
-bool before(const Candidate& a, const Candidate& b) {
-  return a.distance < b.distance || (a.distance == b.distance && a.number < b.number);
-}
-
-struct State {
-  std::vector<Candidate> found;
-  float kth;         // at least the k-th smallest distance so far
-  float norm, lost;  // |x|, and the norm of what eight bits lose of it
-  float scale;       // of eight bits
-};
-
-float sum_of(floats v) {
-  float sum = 0;
-  for (int i = 0; i < LANES; i++) sum += v[i];
-  return sum;
-}
-
-float least_of(floats v) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_min_ps((__m512)v);
-#else
-  float least = v[0];
-  for (int i = 1; i < LANES; i++) least = std::min(least, v[i]);
-  return least;
-#endif
-}
-
-// Return a bit for each lane that is at most the limit.
-unsigned at_most(floats v, float limit) {
-#if defined(__AVX512F__)
-  return _mm512_cmp_ps_mask((__m512)v, _mm512_set1_ps(limit), _CMP_LE_OQ);
-#else
-  ints below = v <= limit;
-  unsigned bits = 0;
-  for (int i = 0; i < LANES; i++) bits |= unsigned(below[i] & 1) << i;
-  return bits;
-#endif
-}
-
-floats load(const float* from) { return *reinterpret_cast<const floats*>(from); }
-
-// Load fewer features than lanes; the others are 0.
-floats load_some(const float* from, long count) {
-#if defined(__AVX512F__)
-  return (floats)_mm512_maskz_loadu_ps((1u << count) - 1, from);
-#else
-  floats v = {};
-  memcpy(&v, from, 4 * count);
-  return v;
-#endif
-}
-
-// Products and selection ---------------------------------------------------------------------
+// Products -----------------------------------------------------------------------------------
 
 // Write |q|^2/2 - <x, q> of ROWS points and V vectors of references.
-template <int V>
-void product(const References& r, const float* points, long first, float* out, long stride) {
+template <int V, Form FORM>
+ALONE void product(const References& r, const Row* rows, long first, float* out, long stride) {
   floats sum[ROWS][V] = {};
   const float* packed = r.packed + first * r.width * LANES;
+  const float* points = rows[0].centred;
   for (long j = 0; j < r.width; j++) {
     floats q[V];
-    for (int v = 0; v < V; v++) q[v] = load(packed + (v * r.width + j) * LANES);
-    for (int i = 0; i < ROWS; i++) {
-      for (int v = 0; v < V; v++) sum[i][v] += q[v] * points[i * r.padded + j];
+    UNROLLED for (int v = 0; v < V; v++) q[v] = load(packed + (v * r.width + j) * LANES);
+    UNROLLED for (int i = 0; i < ROWS; i++) {
+      UNROLLED for (int v = 0; v < V; v++) sum[i][v] += q[v] * points[i * r.padded + j];
     }
   }
-  for (int v = 0; v < V; v++) {
-    floats half = load(r.half_norms + (first + v) * LANES);
-    for (int i = 0; i < ROWS; i++) {
-      *reinterpret_cast<floats*>(out + i * stride + v * LANES) = half - sum[i][v];
+  UNROLLED for (int v = 0; v < V; v++) {
+    const floats half = load(r.half_norms + (first + v) * LANES);
+    UNROLLED for (int i = 0; i < ROWS; i++) {
+      store(out + i * stride + v * LANES, half - sum[i][v]);
     }
   }
 }
 
-#if HAS_EIGHT
-template <int V>
-void product8(const References& r, const int32_t* points, const float* scales, long first,
-              float* out, long stride) {
-  const long width = r.padded / 4;
-  __m512i sum[ROWS][V];
-  for (int v = 0; v < V; v++) {
-    __m512i offset = _mm512_loadu_si512(r.offsets + (first + v) * LANES);
-    for (int i = 0; i < ROWS; i++) sum[i][v] = offset;
-  }
-  const int32_t* packed = r.packed8 + first * width * LANES;
-  for (long j = 0; j < width; j++) {
-    __m512i q[V];
-    for (int v = 0; v < V; v++) q[v] = _mm512_loadu_si512(packed + (v * width + j) * LANES);
-    for (int i = 0; i < ROWS; i++) {
-      __m512i x = _mm512_set1_epi32(points[i * width + j]);
-      for (int v = 0; v < V; v++) sum[i][v] = _mm512_dpbusd_epi32(sum[i][v], x, q[v]);
-    }
-  }
-  for (int v = 0; v < V; v++) {
-    __m512 half = _mm512_loadu_ps(r.half_norms + (first + v) * LANES);
-    for (int i = 0; i < ROWS; i++) {
-      __m512 scale = _mm512_set1_ps(scales[i]);
-      __m512 distance = _mm512_fnmadd_ps(scale, _mm512_cvtepi32_ps(sum[i][v]), half);
-      _mm512_storeu_ps(out + i * stride + v * LANES, distance);
-    }
-  }
-}
-#endif
+#if defined(__AVX512VNNI__)
 
-// Write the distances of ROWS points to a panel of references, [ROWS, stride].
-void distances(const References& r, const float* points, const int32_t* points8,
-               const float* scales, long first, long last, float* out, long stride) {
-  for (long v = first; v < last; v += MOST_VECTORS, out += MOST_VECTORS * LANES) {
-    const int count = std::min<long>(MOST_VECTORS, last - v);
-#if HAS_EIGHT
-    if (r.eight) {
-      if (count == 3) product8<3>(r, points8, scales, v, out, stride);
-      if (count == 2) product8<2>(r, points8, scales, v, out, stride);
-      if (count == 1) product8<1>(r, points8, scales, v, out, stride);
-      continue;
-    }
-#endif
-    if (count == 3) product<3>(r, points, v, out, stride);
-    if (count == 2) product<2>(r, points, v, out, stride);
-    if (count == 1) product<1>(r, points, v, out, stride);
-  }
-}
-
-// Return a bound of the k-th smallest of some distances: that of the minima of groups of them.
-float bound_of_kth(const float* distance, long vectors, long k) {
-  float minima[8 * LANES];
-  if (k == 1) {
-    floats least = load(distance);
-    for (long v = 1; v < vectors; v++) {
-      floats other = load(distance + v * LANES);
-      least = other < least ? other : least;
-    }
-    return least_of(least);
-  }
-  const long groups = std::min<long>({vectors, 8, (4 * k + LANES - 1) / LANES});
-  if (k > groups * LANES) return FLT_MAX;
-  for (long g = 0; g < groups; g++) {
-    floats least = load(distance + g * LANES);
-    for (long v = g + groups; v < vectors; v += groups) {
-      floats other = load(distance + v * LANES);
-      least = other < least ? other : least;
-    }
-    *reinterpret_cast<floats*>(minima + g * LANES) = least;
-  }
-  std::nth_element(minima, minima + k - 1, minima + groups * LANES);
-  return std::min(minima[k - 1], FLT_MAX);
-}
-
-// Drop candidates that cannot be among the k nearest.
-void shrink(State& state, long k, float error) {
-  auto& found = state.found;
-  if (long(found.size()) <= k) return;
-  if (k == 1) {
-    for (const Candidate& c : found) state.kth = std::min(state.kth, c.distance);
+// Add the products of two words, or of four unsigned and four signed bytes, to each lane.
+//
+// GCC 12 keeps the sums of its own functions for this in memory.
+template <Form FORM>
+inline void add_products(ints& sum, ints points, ints references) {
+  if (FORM == WORDS) {
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(points), "v"(references));
   } else {
-    std::nth_element(found.begin(), found.begin() + (k - 1), found.end(), before);
-    state.kth = std::min(state.kth, found[k - 1].distance);
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(points), "v"(references));
   }
-  const float limit = state.kth + 2 * error;
-  found.erase(std::remove_if(found.begin(), found.end(),
-                             [&](const Candidate& c) { return c.distance > limit; }),
-              found.end());
 }
 
-// Add the candidates of a panel, which begins with the reference `first`.
-void collect(State& state, const float* distance, long vectors, long first, long k, float error) {
-  auto& found = state.found;
-  if (state.kth == FLT_MAX) state.kth = bound_of_kth(distance, vectors, k);
-  size_t most = std::max<size_t>(2 * k + 64, 2 * found.size());
-  float limit = std::min(state.kth + 2 * error, FLT_MAX);
-  for (long v = 0; v < vectors; v++) {
-    unsigned bits = at_most(load(distance + v * LANES), limit);
-    if (!bits) continue;
-    for (; bits; bits &= bits - 1) {
-      const long i = v * LANES + __builtin_ctz(bits);
-      found.push_back({distance[i], int32_t(first + i)});
+// Return |q|^2/2 - <x, q> by integers, in units of both scales.
+template <int V, Form FORM>
+inline __attribute__((always_inline)) void multiply(const References& r, const Row* rows,
+                                                    long first, ints (&sum)[ROWS][V]) {
+  const int32_t* integers = r.integers + first * r.group * LANES;
+  const int32_t* points = rows[0].integers;
+  UNROLLED for (int i = 0; i < ROWS; i++) {
+    const int32_t* start = r.starts + (rows[i].level * r.vectors + first) * LANES;
+    UNROLLED for (int v = 0; v < V; v++) sum[i][v] = load(start + v * LANES);
+  }
+  for (long j = 0; j < r.group; j++) {
+    ints q[V];
+    UNROLLED for (int v = 0; v < V; v++) q[v] = load(integers + (v * r.group + j) * LANES);
+    UNROLLED for (int i = 0; i < ROWS; i++) {
+      const ints x = points[i * r.group + j] - ints{};
+      UNROLLED for (int v = 0; v < V; v++) add_products<FORM>(sum[i][v], x, q[v]);
     }
-    if (found.size() > most) {
-      shrink(state, k, error);
-      limit = std::min(state.kth + 2 * error, FLT_MAX);
-      most = std::max<size_t>(2 * k + 64, 2 * found.size());
+  }
+}
+
+template <int V, Form FORM>
+ALONE void product(const References& r, const Row* rows, long first, int32_t* out, long stride) {
+  ints sum[ROWS][V];
+  multiply<V, FORM>(r, rows, first, sum);
+  UNROLLED for (int i = 0; i < ROWS; i++) {
+    UNROLLED for (int v = 0; v < V; v++) store(out + i * stride + v * LANES, sum[i][v]);
+  }
+}
+
+// The two smallest keys of ROWS points in each lane.
+//
+// A key is a distance by words whose lowest bits are replaced by the number of the vector.
+struct alignas(64) Least {
+  ints one[ROWS], two[ROWS];
+};
+
+template <int V, Form FORM>
+ALONE void product(const References& r, const Row* rows, long first, Least* least, long) {
+  ints sum[ROWS][V];
+  multiply<V, FORM>(r, rows, first, sum);
+  UNROLLED for (int i = 0; i < ROWS; i++) {
+    ints one = least->one[i], two = least->two[i];
+    UNROLLED for (int v = 0; v < V; v++) {
+      const ints key = (sum[i][v] & ~NUMBER) | int32_t(first + v);
+      two = smaller(two, larger(one, key));
+      one = smaller(one, key);
+    }
+    least->one[i] = one;
+    least->two[i] = two;
+  }
+}
+
+#endif
+
+inline float* after(float* out, long vectors) { return out + vectors * LANES; }
+inline int32_t* after(int32_t* out, long vectors) { return out + vectors * LANES; }
+template <class T>
+T* after(T* out, long) {
+  return out;
+}
+
+// Multiply ROWS points with a panel of references.
+template <Form FORM, class Out>
+void products(const References& r, const Row* rows, long first, long last, Out* out, long stride) {
+  for (long v = first; v < last;) {
+    Out* to = after(out, v - first);
+    const long left = last - v;
+    if (left >= 5 || left == 3) {
+      product<3, FORM>(r, rows, v, to, stride);
+      v += 3;
+    } else if (left >= 2) {  // a single vector would leave most of the registers unused
+      product<2, FORM>(r, rows, v, to, stride);
+      v += 2;
+    } else {
+      product<1, FORM>(r, rows, v, to, stride);
+      v += 1;
     }
   }
 }
 
 // Proofs -------------------------------------------------------------------------------------
 
-// Bound the error of a float32 distance, halved as the distance is. `assignment._error` derives it.
-float error_of(const References& r, float norm) {
+// Bound the error of a float32 distance, halved as the distance is.
+//
+// In any order, a sum of w products errs by at most w roundings of the sum of their sizes, which is
+// |x||q| at most by Cauchy and Schwarz. Nothing is assumed of the roundings: features that are all
+// equal are rounded alike. Centering, |q|^2/2 and the last sum are rounded too, by less than 4
+// roundings of (|x| + |q|)^2 together. Products that underflow are lost. One percent covers the
+// rounding of the bound itself.
+float error_of_floats(const References& r, float norm) {
   const float sum = norm + r.reach;
-  if (!(sum * sum < MOST_SQUARE)) return INFINITY;
-  const float sums = 8 * sqrtf(float(r.width)) * norm * r.reach;
+  const float sums = float(r.width) * norm * r.reach;
   return 1.01f * (UNIT * (sums + 4 * sum * sum) + 4 * float(r.width) * 0x1p-126f);
 }
 
-// Bound the error of an eight-bit distance, halved.
+// Bound the error of a distance by integers, halved.
 //
 // <x, q> - <x', q'> = <x - x', q'> + <x, q - q'>, by Cauchy and Schwarz at most |x - x'||q'| +
-// |x||q - q'|. The sum of integers is exact. Scaling, centring and the norm are rounded.
-float error_of8(const References& r, const State& x) {
-  const float sum = x.norm + x.lost + r.reach + r.lost;
-  if (!(sum * sum < MOST_SQUARE)) return INFINITY;
+// |x||q - q'|. Sums of integers are exact. Centering and norms are rounded, and |q|^2/2 to a whole
+// number of both scales.
+float error_of_integers(const References& r, const Row& x) {
   const float operands = x.lost * (r.reach + r.lost) + x.norm * r.lost;
-  return 1.02f * (operands + 4 * UNIT * sum * sum + 4 * float(r.width) * 0x1p-126f);
+  const float sum = x.norm + x.lost + r.reach + r.lost;
+  const float roundings = 4 * UNIT * sum * sum + x.scale;
+  return 1.02f * (operands + roundings + 4 * float(r.width) * 0x1p-126f);
+}
+
+float bound_of_error(const References& r, const Row& x) {
+  const float sum = x.norm + r.reach;
+  if (!(sum * sum < MOST_SQUARE)) return INFINITY;
+  return r.form == FLOATS ? error_of_floats(r, x.norm) : error_of_integers(r, x);
+}
+
+// Return how much farther than the k-th a candidate may seem, in the unit of the distances.
+float slack_of(const Row& x, float) { return 2 * x.error; }
+int32_t slack_of(const Row& x, int32_t) {
+  return int32_t(std::min(2 * x.error / x.scale, float(Of<int32_t>::MOST))) + 2;
 }
 
 double exact_distance(const float* x, const float* q, long width) {
@@ -289,25 +252,6 @@ double exact_distance(const float* x, const float* q, long width) {
   return rest;
 }
 
-// Replace the distances of candidates by those of a float32 product, four references at a time.
-void refine(const References& r, const float* centred, std::vector<Candidate>& found) {
-  const size_t count = found.size();
-  for (size_t c = 0; c < count; c += 4) {
-    const float* rows[4];
-    for (int i = 0; i < 4; i++) {
-      rows[i] = r.centred + long(found[std::min(c + i, count - 1)].number) * r.padded;
-    }
-    floats sum[4] = {};
-    for (long j = 0; j < r.padded; j += LANES) {
-      const floats x = load(centred + j);
-      for (int i = 0; i < 4; i++) sum[i] += x * load(rows[i] + j);
-    }
-    for (size_t i = 0; i < 4 && c + i < count; i++) {
-      found[c + i].distance = r.half_norms[found[c + i].number] - sum_of(sum[i]);
-    }
-  }
-}
-
 struct Exact {
   double distance;
   int32_t number;
@@ -317,247 +261,373 @@ struct Exact {
 };
 
 // Write the k nearest by float64 distances to all references; -1 if one overflows float32.
-void by_differences(const References& r, const float* x, long k, int32_t* index) {
+void by_differences(const References& r, const float* x, int32_t* index) {
   std::vector<Exact> all(r.count);
   for (long i = 0; i < r.count; i++) {
     all[i] = {exact_distance(x, r.rows + i * r.width, r.width), int32_t(i)};
     if (!(all[i].distance <= FLT_MAX)) {
-      std::fill(index, index + k, -1);
+      std::fill(index, index + r.neighbors, -1);
       return;
     }
   }
-  std::partial_sort(all.begin(), all.begin() + k, all.end());
-  for (long i = 0; i < k; i++) index[i] = all[i].number;
+  std::partial_sort(all.begin(), all.begin() + r.neighbors, all.end());
+  for (long i = 0; i < r.neighbors; i++) index[i] = all[i].number;
 }
 
 // Write the k nearest of the candidates, all of whose distances err by at most `error`.
-void by_gaps(const References& r, const float* x, std::vector<Candidate>& found, long k,
-             float error, int32_t* index) {
-  const long count = found.size();
-  std::sort(found.begin(), found.end(), before);
-  std::vector<Exact> doubtful;
+void by_gaps(const References& r, const Row& x, Found<float>& found, float error, int32_t* index) {
+  const long k = r.neighbors;
+  if (found.count > FEW) shrink(found, k, 2 * error);
+  if (found.count == 1) {
+    index[0] = found.number[0];
+    return;
+  }
+  sort(found);
+  const float* distance = &found.distance[0];
+  const int32_t* number = &found.number[0];
   for (long start = 0, stop; start < k; start = stop) {
     stop = start + 1;
-    while (stop < count && found[stop].distance - found[stop - 1].distance <= 2 * error) stop++;
+    while (stop < found.count && distance[stop] - distance[stop - 1] <= 2 * error) stop++;
     if (stop == start + 1) {
-      index[start] = found[start].number;
+      index[start] = number[start];
       continue;
     }
-    doubtful.clear();
+    std::vector<Exact> doubtful;
     for (long i = start; i < stop; i++) {
-      const int32_t number = found[i].number;
-      doubtful.push_back({exact_distance(x, r.rows + long(number) * r.width, r.width), number});
+      const float* q = r.rows + long(number[i]) * r.width;
+      doubtful.push_back({exact_distance(x.given, q, r.width), number[i]});
     }
     std::sort(doubtful.begin(), doubtful.end());
     for (long i = start; i < std::min(stop, k); i++) index[i] = doubtful[i - start].number;
   }
 }
 
-void finish(const References& r, const float* x, const float* centred, State& state, long k,
-            int32_t* index) {
-  float error = r.eight ? error_of8(r, state) : error_of(r, state.norm);
-  shrink(state, k, error);
-  if (k == 1 && state.found.size() == 1) {
-    index[0] = state.found[0].number;
+// Multiply candidates again in float32, four references at a time, and solve the point.
+void refine(const References& r, const Row& x, const int32_t* number, long count, int32_t* index) {
+  Found<float> again;
+  again.clear();
+  again.reserve(count);
+  again.count = count;
+  for (long c = 0; c < count; c += 4) {
+    const float* rows[4];
+    UNROLLED for (int i = 0; i < 4; i++) {
+      rows[i] = r.centred + long(number[std::min(c + i, count - 1)]) * r.padded;
+    }
+    floats sum[4] = {};
+    for (long j = 0; j < r.padded; j += LANES) {
+      const floats v = load(x.centred + j);
+      UNROLLED for (int i = 0; i < 4; i++) sum[i] += v * load(rows[i] + j);
+    }
+    for (long i = 0; i < 4 && c + i < count; i++) {
+      again.number[c + i] = number[c + i];
+      again.distance[c + i] = r.half_norms[number[c + i]] - sum_of(sum[i]);
+    }
+  }
+  by_gaps(r, x, again, error_of_floats(r, x.norm), index);
+}
+
+void finish(const References& r, const Row& x, Found<float>& found, int32_t* index) {
+  by_gaps(r, x, found, x.error, index);
+}
+
+void finish(const References& r, const Row& x, Found<int32_t>& found, int32_t* index) {
+  shrink(found, r.neighbors, slack_of(x, int32_t()));
+  if (found.count == 1) {
+    index[0] = found.number[0];
+  } else {
+    refine(r, x, &found.number[0], found.count, index);
+  }
+}
+
+// Write the nearest reference, given the two smallest keys of each lane.
+void finish(const References& r, const Row& x, ints one, ints two, int32_t* index) {
+  const int32_t slack = std::min(slack_of(x, int32_t()), Of<int32_t>::MOST - NUMBER) + NUMBER;
+  const int32_t limit = limit_of(least_of(one) | NUMBER, slack);
+  const unsigned lanes = at_most(one, limit);
+  const unsigned crowded = at_most(two, limit);
+  if (!crowded && !(lanes & (lanes - 1))) {
+    const int lane = __builtin_ctz(lanes);
+    index[0] = (one[lane] & NUMBER) * LANES + lane;
     return;
   }
-  if (r.eight) {
-    refine(r, centred, state.found);
-    error = error_of(r, state.norm);
-    state.kth = FLT_MAX;
-    shrink(state, k, error);
+  std::vector<int32_t> numbers;
+  for (int lane = 0; lane < LANES; lane++) {
+    if (crowded >> lane & 1) {  // a third one may be near, too
+      for (int32_t i = lane; i < r.count; i += LANES) numbers.push_back(i);
+    } else if (lanes >> lane & 1) {
+      numbers.push_back((one[lane] & NUMBER) * LANES + lane);
+    }
   }
-  by_gaps(r, x, state.found, k, error, index);
+  refine(r, x, numbers.data(), numbers.size(), index);
 }
 
 // Points -------------------------------------------------------------------------------------
 
-// Center a point, and find its norm. Returns the greatest size of a feature.
-float center(const References& r, const float* x, float* centred, State& state) {
+// Center a point, and ask for a later one's memory.
+void center(const References& r, Row& x, const float* later) {
   floats squares = {}, most = {};
   for (long j = 0; j < r.width; j += LANES) {
-    const floats given = j + LANES <= r.width ? load(x + j) : load_some(x + j, r.width - j);
+    const floats given =
+        j + LANES <= r.width ? load(x.given + j) : load_some(x.given + j, r.width - j);
+    __builtin_prefetch(later + j);
     const floats v = given - load(r.centre + j);
-    *reinterpret_cast<floats*>(centred + j) = v;
+    store(x.centred + j, v);
     squares += v * v;
-    const floats size = v < 0 ? -v : v;
-    most = size > most ? size : most;
+    most = smaller(most, smaller(v, -v));
   }
-  state.norm = sqrtf(sum_of(squares));
-  return -least_of(-most);
+  x.norm = sqrtf(sum_of(squares));
+  x.most = -least_of(most);
 }
 
-#if HAS_EIGHT
-// Round a centered point to eight bits, of which 128 stands for 0.
-void round8(const References& r, const float* centred, float most, int32_t* out, State& state) {
-  const bool tiny = !(most > 1e-30f);
-  const float scale = tiny ? 0 : most / 127;
-  const __m512 inverse = _mm512_set1_ps(tiny ? 0 : 127 / most);
+#if defined(__AVX512VNNI__)
+
+// Round a centered point to integers.
+//
+// The scale depends on the point and the references alone, as all that is found for a point does.
+template <Form FORM>
+void round_point(const References& r, Row& x) {
+  const float most = x.most / float(r.most);
+  int level = 0;
+  UNROLLED for (int i = 0; i < LEVELS - 1; i++) level += r.scales[i] < most;
+  const float own = r.scales[level];
+  x.level = level;
+  x.scale = own * r.scale;
   floats squares = {};
   for (long j = 0; j < r.padded; j += LANES) {
-    const __m512 v = _mm512_loadu_ps(centred + j);
-    const __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(v, inverse));
-    const floats rest = (floats)v - scale * (floats)_mm512_cvtepi32_ps(whole);
+    const floats v = load(x.centred + j);
+    const ints whole = (ints)_mm512_cvtps_epi32((__m512)(v * (1 / own)));
+    const ints integer = smaller(larger(whole, ints{} - r.most), ints{} + r.most);
+    const floats rest = v - own * __builtin_convertvector(integer, floats);
     squares += rest * rest;
-    const __m128i eight = _mm512_cvtepi32_epi8(_mm512_add_epi32(whole, _mm512_set1_epi32(128)));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + j / 4), eight);
+    if (FORM == WORDS) {
+      const __m256i words = _mm512_cvtepi32_epi16((__m512i)integer);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(x.integers + j / 2), words);
+    } else {
+      const __m128i bytes = _mm512_cvtepi32_epi8((__m512i)(integer + 128));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(x.integers + j / 4), bytes);
+    }
   }
-  state.scale = scale * r.scale;
-  state.lost = 1.01f * sqrtf(sum_of(squares)) + 4 * UNIT * state.norm;
+  x.lost = 1.01f * sqrtf(sum_of(squares)) + 4 * UNIT * x.norm;
 }
+
 #endif
 
-void solve(const References& r, const float* points, long n, long k, int32_t* index) {
-  const bool single = r.vectors <= r.panel;
-  const long tile = single ? ROWS : TILE;
-  const long stride = std::min(r.panel, r.vectors) * LANES;
-  std::vector<float> centred_buffer, distance_buffer;
-  std::vector<int32_t> points8_buffer;
-  float* centred = aligned(centred_buffer, tile * r.padded);
-  float* distance = aligned(distance_buffer, ROWS * stride);
-  int32_t* points8 = aligned(points8_buffer, r.eight ? tile * r.padded / 4 : 0);
-  std::vector<State> states(tile);
-  std::vector<float> errors(tile), scales(tile);
-  for (long start = 0; start < n; start += tile) {
-    const long count = std::min(tile, n - start);
-    for (long i = 0; i < count; i++) {
-      State& state = states[i];
-      state.found.clear();
-      state.kth = FLT_MAX;
-      const float* x = points + (start + i) * r.width;
-      const float most = center(r, x, centred + i * r.padded, state);
-      errors[i] = error_of(r, state.norm);
-#if HAS_EIGHT
-      if (r.eight) {
-        round8(r, centred + i * r.padded, most, points8 + i * r.padded / 4, state);
-        errors[i] = error_of8(r, state);
-        scales[i] = state.scale;
-      }
-#endif
-      (void)most;
+// Solves points of a form; T is the type of its distances.
+template <class T, Form FORM>
+struct Solver {
+  const References& r;
+  const long tile, stride;
+  std::vector<float> centred_buffer;
+  std::vector<int32_t> integer_buffer;
+  std::vector<T> distance_buffer;
+  std::vector<Row> rows;
+  std::vector<Found<T>> found;
+  T* distance;
+
+  Solver(const References& r)
+      : r(r),
+        tile(r.vectors <= r.panel ? ROWS : TILE),
+        stride(std::min(r.panel, r.vectors) * LANES),
+        rows(tile),
+        found(tile) {
+    float* centred = aligned(centred_buffer, tile * r.padded);
+    int32_t* integers = aligned(integer_buffer, tile * r.group + LANES);
+    distance = aligned(distance_buffer, ROWS * stride);
+    for (long i = 0; i < tile; i++) {
+      rows[i].centred = centred + i * r.padded;
+      rows[i].integers = integers + i * r.group;
     }
-    for (long first = 0; first < r.vectors; first += r.panel) {
-      const long last = std::min(first + r.panel, r.vectors);
-      for (long i = 0; i < count; i += ROWS) {
-        distances(r, centred + i * r.padded, points8 + i * r.padded / 4, &scales[i], first, last,
-                  distance, stride);
-        for (long row = i; row < std::min(i + ROWS, count); row++) {
-          if (!(errors[row] <= FLT_MAX)) continue;
-          collect(states[row], distance + (row - i) * stride, last - first, first * LANES, k,
-                  errors[row]);
+  }
+
+  // Center, round and bound the points of some rows.
+  void prepare(const float* points, long start, long count, long n) {
+    for (long i = 0; i < count; i++) {
+      Row& row = rows[i];
+      row.given = points + (start + i) * r.width;
+      const long ahead = std::min<long>(ROWS, n - 1 - start - i);
+      center(r, row, row.given + ahead * r.width);
+#if defined(__AVX512VNNI__)
+      if constexpr (FORM != FLOATS) round_point<FORM>(r, row);
+#endif
+      row.error = bound_of_error(r, row);
+    }
+  }
+
+  void solve(const float* points, long n, int32_t* index) {
+    for (long start = 0; start < n; start += tile) {
+      const long count = std::min(tile, n - start);
+      prepare(points, start, count, n);
+      for (long i = 0; i < count; i++) found[i].clear();
+      for (long first = 0; first < r.vectors; first += r.panel) {
+        pass(count, first, std::min(first + r.panel, r.vectors));
+      }
+      for (long i = 0; i < count; i++) {
+        int32_t* out = index + (start + i) * r.neighbors;
+        if (rows[i].error <= FLT_MAX) {
+          finish(r, rows[i], found[i], out);
+        } else {
+          by_differences(r, rows[i].given, out);
         }
       }
     }
-    for (long i = 0; i < count; i++) {
-      const float* x = points + (start + i) * r.width;
-      int32_t* out = index + (start + i) * k;
-      if (errors[i] <= FLT_MAX) {
-        finish(r, x, centred + i * r.padded, states[i], k, out);
-      } else {
-        by_differences(r, x, k, out);
+  }
+
+  // Collect the candidates of a panel.
+  void pass(long count, long first, long last) {
+    for (long i = 0; i < count; i += ROWS) {
+      products<FORM>(r, &rows[i], first, last, distance, stride);
+      for (long row = i; row < std::min(i + ROWS, count); row++) {
+        if (!(rows[row].error <= FLT_MAX)) continue;
+        collect(found[row], distance + (row - i) * stride, last - first, first * LANES,
+                r.neighbors, slack_of(rows[row], T()));
       }
     }
   }
-}
+
+#if defined(__AVX512VNNI__)
+  // Solve for a single neighbor without storing distances.
+  void solve_least(const float* points, long n, int32_t* index) {
+    // Beside the rows. On the stack it may lie at their addresses up to whole pages, and then loads
+    // wait for stores of others, three times as long in all.
+    std::vector<Least> buffer(1);
+    Least* least = &buffer[0];
+    for (long start = 0; start < n; start += ROWS) {
+      const long count = std::min<long>(ROWS, n - start);
+      prepare(points, start, count, n);
+      for (int i = 0; i < ROWS; i++) least->one[i] = least->two[i] = ints{} + INT32_MAX;
+      products<FORM>(r, &rows[0], 0, r.vectors, least, 0);
+      for (long i = 0; i < count; i++) {
+        if (rows[i].error <= FLT_MAX) {
+          finish(r, rows[i], least->one[i], least->two[i], index + start + i);
+        } else {
+          by_differences(r, rows[i].given, index + start + i);
+        }
+      }
+    }
+  }
+#endif
+};
 
 // References ---------------------------------------------------------------------------------
 
-void find_centre(References& r) {
+// Center the references. Returns the greatest size of a feature.
+float center_all(References& r) {
   std::vector<double> sums(r.width);
   for (long i = 0; i < r.count; i++) {
     for (long j = 0; j < r.width; j++) sums[j] += r.rows[i * r.width + j];
   }
   r.centre = aligned(r.centre_buffer, r.padded);
   for (long j = 0; j < r.width; j++) r.centre[j] = float(sums[j] / r.count);
+  r.half_norms = aligned(r.half_buffer, r.vectors * LANES);
+  std::fill(r.half_norms + r.count, r.half_norms + r.vectors * LANES, INFINITY);
+  r.centred = aligned(r.centred_buffer, r.count * r.padded);
+  float most = 0;
+  double reach = 0;
+  for (long i = 0; i < r.count; i++) {
+    double squares = 0;
+    for (long j = 0; j < r.width; j++) {
+      const float v = r.rows[i * r.width + j] - r.centre[j];
+      r.centred[i * r.padded + j] = v;
+      squares += double(v) * v;
+      most = std::max(most, fabsf(v));
+    }
+    r.half_norms[i] = float(squares / 2);
+    reach = squares <= reach ? reach : squares;  // keeps what is not a number
+  }
+  r.reach = float(sqrt(reach));
+  return most;
 }
 
-void pack(References& r) {
+void pack_floats(References& r) {
   r.packed = aligned(r.packed_buffer, r.vectors * r.width * LANES);
   for (long i = 0; i < r.count; i++) {
     float* to = r.packed + i / LANES * r.width * LANES + i % LANES;
     for (long j = 0; j < r.width; j++) to[j * LANES] = r.centred[i * r.padded + j];
   }
+  r.centred_buffer = {};
 }
 
-void pack8(References& r, float most) {
-  const long width = r.padded / 4;
-  r.packed8 = aligned(r.packed8_buffer, r.vectors * width * LANES);
-  r.scale = most > 1e-30f ? most / 127 : 0;
-  const float inverse = most > 1e-30f ? 127 / most : 0;
+// Round the references to integers of type T, and write what their products begin with.
+template <class T>
+void pack_integers(References& r, float most) {
+  const bool words = sizeof(T) == 2;
+  const int together = sizeof(int32_t) / sizeof(T);
+  // |q|^2/2 in units of both scales and the product are at most 2^29 each, for bytes less.
+  r.most = words ? std::min(32767, int(sqrt(0x1p29 / double(r.width)))) : 127;
+  r.scale = std::max(most / r.most, 1e-30f);
+  r.integers = aligned(r.integer_buffer, r.vectors * r.group * LANES);
+  T* packed = reinterpret_cast<T*>(r.integers);
+  std::vector<int32_t> offsets(r.vectors * LANES);
   double lost = 0;
-  int8_t* packed = reinterpret_cast<int8_t*>(r.packed8);
   for (long i = 0; i < r.count; i++) {
+    T* to = packed + (i / LANES * r.group * LANES + i % LANES) * together;
     double squares = 0;
-    int32_t sum = 0;
-    int8_t* to = packed + (i / LANES * width * LANES + i % LANES) * 4;
     for (long j = 0; j < r.width; j++) {
-      const float given = r.centred[i * r.padded + j];
-      const int whole = int(rintf(given * inverse));
-      const double rest = given - double(r.scale) * whole;
+      const double given = r.centred[i * r.padded + j];
+      const int integer = int(rint(given / r.scale));
+      const double rest = given - double(r.scale) * integer;
       squares += rest * rest;
-      sum += whole;
-      to[j / 4 * LANES * 4 + j % 4] = int8_t(whole);
+      to[j / together * LANES * together + j % together] = T(-integer);
+      offsets[i] += words ? 0 : 128 * integer;  // bytes of points have 128 more
     }
-    r.offsets[i] = -128 * sum;
     lost = std::max(lost, squares);
   }
   r.lost = float(1.0001 * sqrt(lost));
+  r.starts = aligned(r.start_buffer, LEVELS * r.vectors * LANES);
+  for (int level = 0; level < LEVELS; level++) {
+    const int own = std::max(level, words ? MIDDLE - 2 : 0);  // less would overflow
+    r.scales[level] = r.scale * exp2f((own - MIDDLE) / 2.0f);
+    const double unit = double(r.scale) * r.scales[level];
+    int32_t* starts = r.starts + level * r.vectors * LANES;
+    for (long i = 0; i < r.vectors * LANES; i++) {
+      const double half = std::min(r.half_norms[i] / unit, double(NO_REFERENCE));
+      starts[i] = int32_t(rint(half)) + offsets[i];
+    }
+  }
 }
 
 }  // namespace
 
-// Return whether `rknn_prepare` can take eight bits here.
-EXPORT int rknn_has_eight() { return HAS_EIGHT; }
-
 // Prepare references, float32 `[count, width]`, which must live as long as the result.
-EXPORT void* rknn_prepare(const float* rows, long count, long width, int eight) {
+EXPORT void* rknn_prepare(const float* rows, long count, long width, long neighbors, int form) {
   auto* r = new References();
   r->rows = rows;
   r->count = count;
   r->width = width;
-  r->eight = HAS_EIGHT && eight;
+  r->neighbors = neighbors;
+  r->form = FLOATS;
+#if defined(__AVX512VNNI__)
+  if (width <= MOST_WIDTH) r->form = Form(form);
+#endif
+  const int together = r->form == BYTES ? 4 : r->form == WORDS ? 2 : 1;
+  r->group = round_up(width, together) / together;
   r->padded = round_up(width, LANES);
   r->vectors = round_up(count, LANES) / LANES;
-  const long bytes = LANES * r->padded * (r->eight ? 1 : 4);
-  r->panel = std::clamp<long>(PANEL_BYTES / bytes, MOST_VECTORS, MOST_PANEL);
-  find_centre(*r);
-  r->half_norms = aligned(r->half_buffer, r->vectors * LANES);
-  std::fill(r->half_norms + count, r->half_norms + r->vectors * LANES, INFINITY);
-  r->offsets = reinterpret_cast<int32_t*>(aligned(r->offset_buffer, r->vectors * LANES));
-  r->centred = aligned(r->centred_buffer, count * r->padded);
-  float most = 0;
-  double reach = 0;
-  for (long i = 0; i < count; i++) {
-    double squares = 0;
-    for (long j = 0; j < width; j++) {
-      const float v = rows[i * width + j] - r->centre[j];
-      r->centred[i * r->padded + j] = v;
-      squares += double(v) * v;
-      most = std::max(most, fabsf(v));
-    }
-    r->half_norms[i] = float(squares / 2);
-    reach = squares <= reach ? reach : squares;  // keeps what is not a number
-  }
-  r->reach = float(sqrt(reach));
+  r->panel = std::clamp<long>(PANEL_BYTES / (4 * LANES * r->group), MOST_VECTORS, MOST_PANEL);
+  const float most = center_all(*r);
   if (!(r->reach <= FLT_MAX)) return r;  // all rows are solved by differences
-  if (r->eight) {
-    pack8(*r, most);
-  } else {
-    pack(*r);
-    r->centred_buffer = {};
-  }
+  if (r->form == FLOATS) pack_floats(*r);
+  if (r->form == WORDS) pack_integers<int16_t>(*r, most);
+  if (r->form == BYTES) pack_integers<int8_t>(*r, most);
   return r;
 }
 
 EXPORT void rknn_release(void* prepared) { delete static_cast<References*>(prepared); }
 
 // Write the numbers of the nearest references, int32 `[n, k]`, of points float32 `[n, width]`.
-EXPORT void rknn_nearest(const void* prepared, const float* points, long n, long k,
-                         int32_t* index) {
+EXPORT void rknn_nearest(const void* prepared, const float* points, long n, int32_t* index) {
   const References& r = *static_cast<const References*>(prepared);
-  if (r.reach <= FLT_MAX) {
-    solve(r, points, n, k, index);
+  if (!(r.reach <= FLT_MAX)) {
+    for (long i = 0; i < n; i++) by_differences(r, points + i * r.width, index + i * r.neighbors);
+  } else if (r.form == FLOATS) {
+    Solver<float, FLOATS>(r).solve(points, n, index);
+#if defined(__AVX512VNNI__)
+  } else if (r.form == BYTES) {
+    Solver<int32_t, BYTES>(r).solve(points, n, index);
+  } else if (r.neighbors == 1 && r.vectors <= NUMBER + 1) {
+    Solver<int32_t, WORDS>(r).solve_least(points, n, index);
   } else {
-    for (long i = 0; i < n; i++) by_differences(r, points + i * r.width, k, index + i * k);
+    Solver<int32_t, WORDS>(r).solve(points, n, index);
+#endif
   }
 }

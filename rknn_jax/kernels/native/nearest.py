@@ -1,0 +1,102 @@
+"""Nearest references of points in NumPy, by the native kernel of `nearest.cc`."""
+
+import ctypes
+import weakref
+from typing import Literal
+
+import numpy as np
+
+from rknn_jax.kernels import native
+
+Form = Literal["floats", "words", "bytes"]
+"""Form of the first product: float32, or integers of about eleven or of eight bits."""
+
+FORMS: tuple[Form, ...] = ("floats", "words", "bytes")
+
+FEWEST_FOR_WORDS = 30  # references; rounding points takes longer than fewer products save
+FEWEST_FOR_BYTES = 400  # references to a neighbor; of fewer, bytes leave too many candidates
+FEWEST_FEATURES = 64  # for words of several neighbors and for bytes
+MOST_LEAST = 4096  # references of a single neighbor that words number in their keys
+
+
+class References:
+    """References, prepared for `nearest`, which several threads may call.
+
+    Args:
+      rows: float32 `[s, f]`, finite or not.
+      form: Form of the product. Defaults to the one that is fastest on Gaussian points.
+      num_neighbors: Number of neighbors k, at most s.
+    """
+
+    def __init__(self, rows: np.ndarray, num_neighbors: int, form: Form | None = None) -> None:
+        self._rows = np.ascontiguousarray(rows, np.float32)  # the kernel reads them
+        self._num_neighbors = num_neighbors
+        self._library = _library()
+        count, width = self._rows.shape
+        code = FORMS.index(form or best_form(count, width, num_neighbors))
+        self._prepared = self._library.rknn_prepare(
+            self._rows.ctypes.data, count, width, num_neighbors, code
+        )
+        weakref.finalize(self, self._library.rknn_release, self._prepared)
+
+    def nearest(self, points: np.ndarray) -> np.ndarray:
+        """Return the numbers of the nearest references, int32 `[n, k]`, nearest first.
+
+        Args:
+          points: float32 `[n, f]`.
+
+        Returns:
+          The order is float64's, ties by the lowest number. A row is -1 if a feature is not finite
+          or a distance overflows float32.
+        """
+        points = np.ascontiguousarray(points, np.float32)
+        index = np.empty((len(points), self._num_neighbors), np.int32)
+        self._library.rknn_nearest(
+            self._prepared,
+            points.ctypes.data,
+            len(points),
+            index.ctypes.data,
+        )
+        return index
+
+
+def best_form(num_references: int, width: int, num_neighbors: int) -> Form:
+    """Return the form for s references, f features and k neighbors.
+
+    It is the fastest on Gaussian points, or nearly so. Bytes leave candidates in proportion to the
+    neighbors, so it takes many references until they pay.
+    """
+    if num_neighbors == 1 and num_references <= MOST_LEAST and width < FEWEST_FEATURES:
+        return "words" if num_references >= FEWEST_FOR_WORDS else "floats"
+    if width < FEWEST_FEATURES or num_references < FEWEST_FOR_WORDS * num_neighbors:
+        return "floats"
+    return "bytes" if num_references >= FEWEST_FOR_BYTES * num_neighbors else "words"
+
+
+def agrees() -> bool:
+    """Compare every form with float64 on a small problem that has ties and a point far away."""
+    rng = np.random.default_rng(0)
+    points, references = (rng.standard_normal((count, 70), np.float32) for count in (100, 90))
+    references[60:] = references[:30]
+    points[7] *= 1e4
+    apart = points[:, None].astype(np.float64) - references[None]
+    expected = np.argsort((apart**2).sum(axis=2), axis=1, kind="stable")
+    for num_neighbors in (1, 4):
+        for form in FORMS:
+            found = References(references, num_neighbors, form).nearest(points)
+            if not np.array_equal(found, expected[:, :num_neighbors]):
+                return False
+    return True
+
+
+def _library() -> ctypes.CDLL:
+    found = native.library()
+    assert found is not None, "callers ask `kernels.chosen` first"
+    address, size = ctypes.c_void_p, ctypes.c_long
+    found.rknn_prepare.argtypes = [address, size, size, size, ctypes.c_int]
+    found.rknn_prepare.restype = address
+    found.rknn_nearest.argtypes = [address, address, size, address]
+    found.rknn_nearest.restype = None
+    found.rknn_release.argtypes = [address]
+    found.rknn_release.restype = None
+    return found

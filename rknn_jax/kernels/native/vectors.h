@@ -1,0 +1,132 @@
+// Vectors of the processor's width: what the kernel of nearest references needs beside arithmetic.
+
+#pragma once
+
+#include <float.h>
+
+#include <algorithm>
+
+#include "processor.h"
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+// Keeps the compiler from mixing a product with what surrounds it, which would cost registers.
+#define ALONE __attribute__((noinline))
+
+// Keeps an array that such loops alone use in registers.
+#define UNROLLED _Pragma("GCC unroll 16")
+
+namespace {
+
+typedef float half_floats __attribute__((vector_size(2 * LANES), aligned(4), may_alias));
+typedef double doubles __attribute__((vector_size(4 * LANES)));
+
+// Vector of a type, and the largest distance of a reference that exists.
+template <class T>
+struct Of;
+template <>
+struct Of<float> {
+  typedef floats vector;
+  static constexpr float MOST = FLT_MAX;
+};
+template <>
+struct Of<int32_t> {
+  typedef ints vector;
+  static constexpr int32_t MOST = 2000000000;
+};
+
+template <class T>
+typename Of<T>::vector load(const T* from) {
+  return *reinterpret_cast<const typename Of<T>::vector*>(from);
+}
+
+template <class T>
+void store(T* to, typename Of<T>::vector v) {
+  *reinterpret_cast<typename Of<T>::vector*>(to) = v;
+}
+
+#if defined(__AVX512F__)
+
+// Load fewer features than lanes; the others are 0.
+inline floats load_some(const float* from, long count) {
+  return (floats)_mm512_maskz_loadu_ps((1u << count) - 1, from);
+}
+
+inline floats smaller(floats a, floats b) { return (floats)_mm512_min_ps((__m512)a, (__m512)b); }
+inline ints smaller(ints a, ints b) { return (ints)_mm512_min_epi32((__m512i)a, (__m512i)b); }
+inline ints larger(ints a, ints b) { return (ints)_mm512_max_epi32((__m512i)a, (__m512i)b); }
+
+inline float sum_of(floats v) { return _mm512_reduce_add_ps((__m512)v); }
+inline float least_of(floats v) { return _mm512_reduce_min_ps((__m512)v); }
+inline int32_t least_of(ints v) { return _mm512_reduce_min_epi32((__m512i)v); }
+
+// Return a bit for each lane that is at most the limit.
+//
+// Not by a plain conversion of the mask, for which GCC 12 may read more bits than it has written.
+inline unsigned at_most(floats v, float limit) {
+  return _cvtmask16_u32(_mm512_cmp_ps_mask((__m512)v, _mm512_set1_ps(limit), _CMP_LE_OQ));
+}
+inline unsigned at_most(ints v, int32_t limit) {
+  return _cvtmask16_u32(_mm512_cmple_epi32_mask((__m512i)v, _mm512_set1_epi32(limit)));
+}
+
+// Store the lanes of some bits one after another. Up to LANES elements are overwritten.
+template <class T>
+void squeeze(T* to, typename Of<T>::vector v, unsigned bits) {
+  store(to, (typename Of<T>::vector)_mm512_maskz_compress_epi32(bits, (__m512i)v));
+}
+
+#else
+
+inline floats load_some(const float* from, long count) {
+  floats v = {};
+  memcpy(&v, from, 4 * count);
+  return v;
+}
+
+template <class V>
+V smaller(V a, V b) {
+  return a < b ? a : b;
+}
+
+inline float sum_of(floats v) {
+  float sum = 0;
+  for (int i = 0; i < LANES; i++) sum += v[i];
+  return sum;
+}
+
+template <class V>
+auto least_of(V v) {
+  auto least = v[0];
+  for (int i = 1; i < LANES; i++) least = std::min(least, v[i]);
+  return least;
+}
+
+template <class V, class T>
+unsigned at_most(V v, T limit) {
+  const ints below = v <= limit;
+  unsigned bits = 0;
+  for (int i = 0; i < LANES; i++) bits |= unsigned(below[i] & 1) << i;
+  return bits;
+}
+
+template <class T>
+void squeeze(T* to, typename Of<T>::vector v, unsigned bits) {
+  for (; bits; bits &= bits - 1) *to++ = v[__builtin_ctz(bits)];
+}
+
+#endif
+
+inline ints lanes_from(int32_t first) {
+#if LANES == 16
+  return ints{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + first;
+#elif LANES == 8
+  return ints{0, 1, 2, 3, 4, 5, 6, 7} + first;
+#else
+  return ints{0, 1, 2, 3} + first;
+#endif
+}
+
+}  // namespace

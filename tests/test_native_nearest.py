@@ -1,0 +1,285 @@
+"""The native kernel of `neighbors.nearest` against float64: every form, every library, hard cases.
+
+The kernel compiles nothing, so each test takes many shapes.
+"""
+
+import ctypes
+import itertools
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from rknn_jax import neighbors
+from rknn_jax.kernels import native
+from rknn_jax.kernels.native import nearest
+from tests.test_neighbors import HARD, NEAREST, adversarial, hard, sq_distances64
+
+FOLDER = Path(native.__file__).parent
+SHAPES = [  # n, s, f, k: one more and one less than registers, lanes and panels hold
+    (1, 1, 1, 1),
+    (7, 2, 3, 2),
+    (8, 15, 4, 3),
+    (9, 16, 5, 16),
+    (17, 17, 15, 4),
+    (16, 33, 16, 10),
+    (9, 48, 17, 1),
+    (5, 49, 31, 49),
+    (30, 70, 33, 5),
+    (3, 1100, 70, 40),
+    (270, 1700, 3, 2),
+]
+
+
+def libraries() -> list[str]:
+    """The libraries that were compiled and run on this processor."""
+    found = []
+    for name in native.PROCESSORS:
+        path = FOLDER / f"{name}.so"
+        if path.exists() and ctypes.CDLL(str(path)).rknn_supported():
+            found.append(name)
+    return found
+
+
+pytestmark = pytest.mark.skipif(not libraries(), reason="no C++ compiler made a library")
+
+
+@pytest.fixture(params=libraries(), autouse=True)
+def processor(request, monkeypatch):
+    """Every library of this processor stands for the best one."""
+    loaded = ctypes.CDLL(str(FOLDER / f"{request.param}.so"))
+    monkeypatch.setattr(native, "library", lambda: loaded)
+    return request.param
+
+
+def found(points, references, k, form):
+    return nearest.References(references, k, form).nearest(points)
+
+
+def order64(points, references, k):
+    distances = sq_distances64(points, references)
+    return np.argsort(distances, axis=1, kind="stable")[:, :k]
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+@pytest.mark.parametrize("form", nearest.FORMS)
+def test_ids_are_those_of_float64_at_any_size(form):
+    for seed, (n, s, f, k) in enumerate(SHAPES):
+        points, references = normal(seed, n, f), normal(seed + 99, s, f)
+        index = found(points, references, k, form)
+        assert index.dtype == np.int32
+        np.testing.assert_array_equal(index, order64(points, references, k), err_msg=f"{n, s, f}")
+
+
+@pytest.mark.parametrize("form", nearest.FORMS)
+@pytest.mark.parametrize("kind", HARD)
+def test_rows_that_a_product_cannot_decide_are_exact_too(kind, form):
+    """Where twins differ by rounding alone, both are right."""
+    points, references = hard(kind)
+    distances = sq_distances64(points, references)
+    index = found(points, references, NEAREST, form)
+    there = np.take_along_axis(distances, index, axis=1)
+    nearest_there = np.sort(distances, axis=1)[:, :NEAREST]
+    np.testing.assert_allclose(there, nearest_there, rtol=1e-14, atol=1e-14)
+    if kind in ("duplicates", "pairs"):  # whole numbers: ties are exact
+        np.testing.assert_array_equal(index, order64(points, references, NEAREST))
+
+
+@pytest.mark.parametrize("form", nearest.FORMS)
+@pytest.mark.parametrize(
+    "kind", ["one float32 apart", "duplicated", "huge with small gaps", "one feature"]
+)
+def test_ids_are_float64s_where_float32_loses_the_order(kind, form):
+    points, references = adversarial(kind)
+    index = found(points, references, NEAREST, form)
+    np.testing.assert_array_equal(index, order64(points, references, NEAREST))
+
+
+@pytest.mark.parametrize("form", nearest.FORMS)
+def test_roundings_that_all_go_one_way_decide_nothing(form):
+    """Constant features add up with the same rounding each time, so that a float32 sum drifts.
+
+    References differ by less than the drift, in one feature.
+    """
+    width = 1024
+    rng = np.random.default_rng(0)
+    references = np.where(np.arange(40)[:, None] % 2, 1, -1) * np.full((40, width), 0.1)
+    references[:, 0] += 1e-5 * rng.permutation(40)
+    references = references.astype(np.float32)
+    points = np.repeat(np.linspace(0.7, 1.3, 60, dtype=np.float32)[:, None], width, axis=1) / 10
+    np.testing.assert_array_equal(
+        found(points, references, 5, form), order64(points, references, 5)
+    )
+
+
+def losing(side):
+    """Two references, and points whose rest after rounding decides between them.
+
+    The references have no rest, or the other way round.
+    """
+    rng = np.random.default_rng(0)
+    sign = rng.choice([-1.0, 1.0], 64)
+    rests = 0.4 * sign
+    whole = rng.integers(-90, 90, (20, 64)).astype(float)
+    whole[:, 1] = 125  # so that the bytes of both sides have the unit 1
+    whole[:, 0] -= sign[0] * (whole @ sign + 10)  # the whole numbers say the opposite
+    whole = whole[np.abs(whole[:, 0]) < 126]
+    assert len(whole)
+    exact = np.stack([sign, -sign]) * 127
+    if side == "points":
+        return (whole + rests).astype(np.float32), exact.astype(np.float32)
+    rows = np.concatenate([whole + rests, -whole - rests, exact])
+    return exact[:1].astype(np.float32), rows.astype(np.float32)
+
+
+@pytest.mark.parametrize("form", nearest.FORMS)
+@pytest.mark.parametrize("side", ["points", "references"])
+def test_integers_that_lose_alike_are_not_trusted(side, form):
+    points, references = losing(side)
+    k = len(references) - 1
+    np.testing.assert_array_equal(
+        found(points, references, k, form), order64(points, references, k)
+    )
+
+
+@pytest.mark.parametrize("form", nearest.FORMS)
+def test_features_of_any_scale(form):
+    """Points far larger and far smaller than references, beyond the scales that points may have."""
+    references = normal(0, 60, 50)
+    scales = np.float32(10.0) ** np.arange(-30, 15)[:, None]
+    points = scales * normal(1, 45, 50)
+    for scale in (1, 1e-20, 1e-6, 1e6):
+        pair = points * np.float32(min(scale, 1)), references * np.float32(scale)
+        np.testing.assert_array_equal(found(*pair, 2, form), order64(*pair, 2), err_msg=f"{scale}")
+
+
+@pytest.mark.parametrize("form", nearest.FORMS)
+def test_many_neighbors_among_many_references_of_several_panels(form, processor):
+    n, s = (20, 3000) if processor == "any" else (40, 9000)
+    points, references = normal(0, n, 24), normal(1, s, 24)
+    references[: s // 2] = references[s // 2 :][: s // 2]  # everyone has a twin
+    index = found(points, references, 300, form)
+    np.testing.assert_array_equal(index, order64(points, references, 300))
+
+
+@pytest.mark.parametrize("form", nearest.FORMS)
+def test_one_record_moves_no_other_record(form):
+    """To the bit: what sensitivity rests on. Records of one product share registers."""
+    points, references = hard("close")
+    before = found(points, references, NEAREST, form)
+    others = np.delete(np.arange(len(points)), 13)
+    for value in (9.0, 1e6, 1e-30, np.nan, np.inf, 3e38):
+        other = points.copy()
+        other[13] = value
+        after = found(other, references, NEAREST, form)
+        np.testing.assert_array_equal(after[others], before[others], err_msg=f"{value}")
+    some = np.random.default_rng(0).permutation(len(points))[:65]
+    np.testing.assert_array_equal(found(points[some], references, NEAREST, form), before[some])
+
+
+@pytest.mark.parametrize("form", nearest.FORMS)
+@pytest.mark.parametrize("value", [np.nan, -np.inf, 3e38])
+def test_what_is_not_finite_has_no_neighbors(form, value):
+    points, references = normal(0, 20, 12), normal(1, 30, 12)
+    points[5, 3] = value
+    index = found(points, references, 2, form)
+    assert (index[5] == -1).all()
+    fine = np.delete(np.arange(20), 5)
+    np.testing.assert_array_equal(index[fine], order64(points[fine], references, 2))
+    references[7, 1] = value
+    assert (found(points, references, 2, form) == -1).all()
+
+
+def test_all_forms_and_xla_agree_to_the_bit(monkeypatch):
+    points, references = normal(0, 300, 60), normal(1, 130, 60)
+    points[::3] = np.round(points[::3])
+    references[::2] = np.round(references[::2])
+    monkeypatch.setattr(neighbors, "FEW_DIFFERENCES", 0)
+    for metric in ("sqeuclidean", "cosine"):
+        xla, own = (
+            neighbors.nearest(points, references, 4, metric=metric, implementation=form)
+            for form in ("xla", "native")
+        )
+        np.testing.assert_array_equal(own, xla)
+
+
+def test_threads_share_references():
+    points, references = normal(0, 400, 30), normal(1, 200, 30)
+    prepared = nearest.References(references, 3)
+    with ThreadPoolExecutor(4) as pool:
+        parts = list(pool.map(prepared.nearest, np.split(points, 40)))
+    np.testing.assert_array_equal(np.concatenate(parts), order64(points, references, 3))
+
+
+def test_the_arrays_may_have_any_layout_and_type():
+    points, references = normal(0, 40, 60), normal(1, 20, 60)
+    views = points[::-2, ::3].astype(np.float64), np.asfortranarray(references[:, ::3])
+    expected = order64(views[0].astype(np.float32), views[1], 2)
+    np.testing.assert_array_equal(found(*views, 2, None), expected)
+
+
+def test_every_shape_has_a_form():
+    for s, f, k in itertools.product((1, 40, 200, 4000), (1, 64, 784, 20_000), (1, 10)):
+        assert nearest.best_form(s, f, k) in nearest.FORMS
+    wide = normal(0, 3, 20_000), normal(1, 5, 20_000)
+    for form in nearest.FORMS:  # integers give way where their sums would not fit
+        np.testing.assert_array_equal(found(*wide, 1, form), order64(*wide, 1))
+
+
+def test_a_cpu_takes_the_kernel_and_traced_calls_do_not():
+    points, references = normal(0, 70, 5), normal(1, 9, 5)
+    assert neighbors._how(points, references, 1, None).implementation == "native"
+    traced = jax.eval_shape(lambda given: neighbors.nearest(given, references, 2), points)
+    assert traced.shape == (70, 2)
+    with pytest.raises(ValueError, match="native"):
+        jax.eval_shape(
+            lambda given: neighbors.nearest(given, references, 2, implementation="native"), points
+        )
+
+
+def test_the_comparison_before_the_first_use_finds_a_wrong_kernel(monkeypatch):
+    assert nearest.agrees()
+    right = nearest.References.nearest
+    monkeypatch.setattr(
+        nearest.References, "nearest", lambda self, points: right(self, points)[::-1]
+    )
+    assert not nearest.agrees()
+
+
+FAULTS = {
+    "no bound for float32": ("return 1.01f * (UNIT", "return 0 * (UNIT"),
+    "no bound for integers": ("return 1.02f * (operands", "return 0 * (operands"),
+    "integers lose nothing": ("  x.lost = 1.01f * sqrtf(sum_of(squares))", "  x.lost = 0"),
+    "ties by place": ("(distance == other.distance && number < other.number)", "false"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("processor", libraries()[:1], indirect=True)  # it makes its own
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_in_the_proofs_are_found(fault, tmp_path, monkeypatch):
+    """The hard cases fail if a bound is gone."""
+    source = (FOLDER / "nearest.cc").read_text()
+    old, new = FAULTS[fault]
+    assert source.count(old) == 1
+    (tmp_path / "nearest.cc").write_text(source.replace(old, new))
+    library = tmp_path / "faulty.so"
+    options = ["-std=c++17", "-O2", "-fPIC", "-shared", "-march=native", f"-I{FOLDER}"]
+    subprocess.run(["c++", *options, tmp_path / "nearest.cc", "-o", library], check=True)
+    loaded = ctypes.CDLL(str(library))
+    monkeypatch.setattr(native, "library", lambda: loaded)
+    wrong = 0
+    for form in nearest.FORMS:
+        for kind in ("close", "duplicates", "pairs", "the same"):
+            points, references = hard(kind)
+            index = found(points, references, NEAREST, form)
+            wrong += (index != order64(points, references, NEAREST)).any()
+        points, references = losing("points")
+        wrong += (found(points, references, 1, form) != order64(points, references, 1)).any()
+    assert wrong > 0
