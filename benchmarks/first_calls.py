@@ -1,10 +1,9 @@
 """Waiting times of a first run: a release from a cold start, the demo's compilation, noisy SGD.
 
 `rknn label` runs as README's quickstart does, each time in a new process, without any compiled
-program on the disk. Its compilation and the demo's are what JAX reports, split into that of the
-assignment and all else. The clipped sum of noisy SGD is compared with torch's `vmap` of `grad`, on
-the same weights and images, in turns, by CPU time of one thread each. `RKNN_PEERS_PYTHON` names the
-interpreter that has torch.
+program on the disk. Its compilation and the demo's are what JAX reports. The clipped sum of noisy
+SGD is compared with torch's `vmap` of `grad`, on the same weights and images, in turns, by CPU
+time; torch has one thread. `RKNN_PEERS_PYTHON` names the interpreter that has torch.
 """
 
 import json
@@ -53,9 +52,6 @@ with open("programs.json", "w") as file:
 """
 """A command that tells which programs it compiled, and for how long."""
 
-ASSIGNMENT = ("_nearest", "_nearest_votes", "_distances", "prepare")
-"""Programs of `rknn_jax.neighbors`."""
-
 
 def started(command: list[str], folder: Path) -> dict[str, float]:
     """Run a command in a folder, as a user without any cache, and return its times."""
@@ -99,13 +95,9 @@ def compiled(words: str) -> dict[str, Any]:
             started([sys.executable, "-c", COUNTED, *words.split()], Path(name))
             runs.append(json.loads((Path(name) / "programs.json").read_text()))
     programs = min(runs, key=lambda run: sum(seconds for _, seconds in run))
-    mine = [name.removeprefix("jit(").removesuffix(")") in ASSIGNMENT for name, _ in programs]
-    of_assignment = sum(one[1] for one, yes in zip(programs, mine, strict=True) if yes)
     return {
         "programs": len(programs),
         "seconds": sum(seconds for _, seconds in programs),
-        "assignment_programs": sum(mine),
-        "assignment_seconds": of_assignment,
         "longest": sorted(programs, key=lambda one: -one[1])[:6],
     }
 

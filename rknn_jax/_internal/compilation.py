@@ -1,10 +1,14 @@
 """JAX's compiled programs, kept between runs or not."""
 
 import hashlib
+import importlib.util
 import os
 import platform
 from pathlib import Path
 from typing import Any
+
+ACCELERATORS = ("jax_plugins", "libtpu")
+"""Packages of JAX for GPUs and TPUs."""
 
 
 def keep() -> None:
@@ -64,6 +68,13 @@ def moderate() -> dict[str, Any]:
 
 
 def _unless_told(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that `XLA_FLAGS` does not have, or none beside an accelerator.
+
+    Only CPUs were measured. Whether there is an accelerator, JAX tells after it has started, so
+    this looks for its package.
+    """
+    if any(importlib.util.find_spec(name) for name in ACCELERATORS):
+        return {}
     flags = os.environ.get("XLA_FLAGS", "")
     return {name: value for name, value in options.items() if name not in flags}
 
