@@ -11,7 +11,6 @@ References: Zhou et al., "Learning with Local and Global Consistency", 2003 (`pr
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 import scipy.sparse
@@ -46,7 +45,8 @@ def noisy_max(counts: Array) -> np.ndarray:
     Returns:
       int32 `[num_queries]`.
     """
-    return np.asarray(jnp.argmax(jnp.asarray(counts), axis=1), np.int32)
+    labels: np.ndarray = np.asarray(counts).argmax(axis=1).astype(np.int32)
+    return labels
 
 
 def noisy_screen(key: jax.Array, counts: Array, threshold: float, stddev: float) -> np.ndarray:

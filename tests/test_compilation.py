@@ -1,5 +1,6 @@
 """Programs that are kept between runs."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,11 +9,13 @@ import jax
 import pytest
 
 from rknn_jax._internal import compilation
+from tests import cached_programs
 
 PROGRAM = """
 import sys
 import jax, jax.numpy as jnp
 from rknn_jax._internal import compilation
+from tests import cached_programs
 compilation.keep()
 hits = []
 jax.monitoring.register_event_listener(lambda event, **about: hits.append(event))
@@ -59,6 +62,17 @@ def test_the_users_folder_wins(tmp_path, monkeypatch):
     assert told["jax_compilation_cache_dir"].startswith(str(tmp_path / "rknn_jax"))
 
 
+def test_options_of_the_user_win_and_accelerators_have_none(monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    assert compilation.brief()["xla_backend_optimization_level"] == 1
+    assert compilation.moderate() == {"xla_backend_optimization_level": 2}
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    assert compilation.brief() == {"xla_cpu_use_fusion_emitters": False}
+    assert compilation.moderate() == {}
+    monkeypatch.setattr(compilation, "ACCELERATORS", ("jax",))
+    assert compilation.brief() == {}
+
+
 @pytest.mark.slow
 def test_the_next_process_finds_what_was_compiled_and_the_users_folder_wins(tmp_path):
     assert hits(tmp_path) == [0]
@@ -67,3 +81,22 @@ def test_the_next_process_finds_what_was_compiled_and_the_users_folder_wins(tmp_
     assert hits(tmp_path / "other", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "own")) == [0]
     assert (tmp_path / "own").exists()
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "rknn",
+        pytest.param("labelers", marks=pytest.mark.long),
+        pytest.param("experiment", marks=pytest.mark.long),
+    ],
+)
+def test_no_private_number_is_in_a_program_on_the_disk_unless_a_function_closes_over_it(
+    kind, tmp_path
+):
+    """The search finds exactly the programs that were planted, one for each kind of array."""
+    run = [sys.executable, "-m", "tests.cached_programs", kind, str(tmp_path)]
+    done = subprocess.run(run, check=True, capture_output=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["programs"] > 20
+    assert found["private"] == [f"jit_{name}" for name in cached_programs.PLANTED]

@@ -7,6 +7,7 @@ import math
 import warnings
 from dataclasses import replace
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -209,6 +210,83 @@ def test_a_sum_of_clipped_gradients_equals_float64():
     assert (norms > 1).any()
     assert (norms < 1).any()
     np.testing.assert_allclose(one_sum(inputs, labels, params, 1.0), expected, rtol=1e-4, atol=1e-5)
+
+
+def products(seed, inputs_scale=1.0, back_scale=1.0):
+    """Per-example gradients of a dense layer as products, and multiplied out in float64."""
+    rng = np.random.default_rng(seed)
+    inputs = (inputs_scale * rng.normal(size=(SUMMED, WIDTH))).astype(np.float32)
+    back = (back_scale * rng.normal(size=(SUMMED, CLASSES))).astype(np.float32)
+    whole = inputs.astype(np.float64)[:, :, None] * back.astype(np.float64)[:, None]
+    return dpsgd.Product(inputs, back), whole
+
+
+def test_products_are_clipped_and_summed_as_the_gradients_that_they_stand_for():
+    """In float64, with gradients of another leaf beside them; some are clipped, some are not."""
+    product, whole = products(5)
+    bias = np.random.default_rng(6).normal(size=(SUMMED, CLASSES)).astype(np.float32)
+    norms = np.sqrt((whole**2).sum(axis=(1, 2)) + (bias.astype(np.float64) ** 2).sum(axis=1))
+    weights = np.minimum(1, 4 / norms)
+    assert 0 < (weights < 1).sum() < SUMMED
+    found = clipped_sum({"kernel": product, "bias": bias}, clip=4.0)
+    for name, leaf in {"kernel": whole, "bias": bias}.items():
+        np.testing.assert_allclose(found[name], np.einsum("n...,n", leaf, weights), atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-25, 1e-19, 1e19, 1e25])
+def test_a_product_of_a_small_and_a_large_vector_is_clipped(scale):
+    """Squares of one would be 0, and those of the other infinite."""
+    product, whole = products(7, scale, 10 / scale)
+    one = dpsgd.Product(*(jnp.where(jnp.arange(SUMMED) == 3, leaf.T, 0).T for leaf in product))
+    assert np.linalg.norm(whole[3]) > 1
+    moved = clipped_sum({"kernel": one}, clip=1.0)["kernel"]
+    assert 1 - dpsgd.SLACK <= np.linalg.norm(moved) <= 1 + dpsgd.SLACK
+
+
+class Twice(nn.Module):
+    """A network that uses one dense layer for two rows of a record, one for both, and a head."""
+
+    @nn.compact
+    def __call__(self, inputs, *, train):
+        shared = nn.Dense(4, name="shared")
+        x = nn.tanh(shared(inputs)) + nn.tanh(shared(inputs[:, ::-1]))
+        x = nn.tanh(nn.Dense(2, name="rows")(x.reshape(-1, 2, 2)))
+        return nn.Dense(CLASSES)(x.reshape(len(x), -1))
+
+
+def test_layers_that_see_several_rows_are_clipped_as_others():
+    """`Product` holds the gradients of the head alone; the sum is that of each record's own."""
+    inputs, labels = records(8, SUMMED)
+    network = Twice()
+    params = drawn(network, inputs)["params"]
+    flat, _, mask = dpsgd.parted(params, "all", 0.5)
+    seen = dpsgd._dense_outputs(
+        lambda trained, record: network.apply(
+            {"params": dpsgd._joined(trained, {})}, record[None], train=False
+        ),
+        flat,
+        inputs[0],
+    )
+    assert set(seen) == {"Dense_0.kernel"}
+
+    def loss(trained, row, label):
+        logits = network.apply({"params": dpsgd._joined(trained, {})}, row[None], train=False)
+        return -jax.nn.log_softmax(logits[0])[label]
+
+    each = jax.jit(jax.vmap(jax.grad(loss), (None, 0, 0)))(flat, inputs, labels)
+    squares = [
+        (np.asarray(leaf, np.float64).reshape(SUMMED, -1) ** 2).sum(axis=1)
+        for leaf in each.values()
+    ]
+    weights = np.minimum(1, 0.5 / np.sqrt(sum(squares)))
+    assert (weights < 1).any()
+    total = {path: np.zeros(leaf.shape, np.float32) for path, leaf in flat.items()}
+    index = np.arange(SUMMED, dtype=np.int32)
+    found = dpsgd._add_clipped(
+        network, 0.5, total, flat, {}, mask, {}, (inputs, labels), index, index >= 0
+    )
+    for path, leaf in each.items():
+        np.testing.assert_allclose(found[path], np.einsum("n...,n", leaf, weights), atol=2e-5)
 
 
 @pytest.mark.parametrize("size", [pytest.param(3, marks=pytest.mark.slow), 5])

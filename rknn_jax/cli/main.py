@@ -25,6 +25,7 @@ status: 0 done, 2 bad input, 3 budget refused, 4 a guarantee was broken, 5 corru
 stopped. With --json the last line of stdout is one JSON object, and all else goes to stderr.
 """
 
+import gc
 import importlib.metadata
 import json
 import os
@@ -67,6 +68,12 @@ UNREAD = 141
 """Exit status if the reader of stdout has gone, as of a program that SIGPIPE ends."""
 
 SHELLS = ("bash", "zsh", "fish")
+
+FEW_COLLECTIONS = 50_000
+"""New objects between two garbage collections of the program.
+
+Imports and tracing make many, and with Python's 700 the collections take a tenth of a short run.
+"""
 
 NO_MEMORY = "RESOURCE_EXHAUSTED"
 """Text by which an error of XLA reports that no memory is left."""
@@ -223,6 +230,7 @@ def _status(error: BaseException) -> int:
 
 def command() -> NoReturn:
     """Run as the program `rknn`."""
+    gc.set_threshold(FEW_COLLECTIONS)
     try:
         try:
             status = main()

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax._internal import compilation
 from rknn_jax.neighbors import nearest
 from rknn_jax.types import Array, Queries
 
@@ -87,7 +88,7 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
             f"num_queries={num_queries} with {len(features)} public records; "
             "ask fewer queries or bring more public records."
         )
-    seed = int(jax.random.randint(key, (), 0, np.iinfo(np.int32).max))
+    seed = int(_seed(key))
     if features.size * num_queries <= LARGE:
         model = _fit(features, num_queries, seed, config)
         index = np.asarray(nearest(model.cluster_centers_, features, 1))[:, 0]
@@ -101,6 +102,11 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
     index = index.astype(np.int32)
     chosen = jnp.asarray(features[index]) if config.query == "medoid" else centres
     return Queries(chosen, index, cluster, np.bincount(cluster, minlength=num_queries))
+
+
+@functools.partial(jax.jit, compiler_options=compilation.brief())
+def _seed(key: jax.Array) -> jax.Array:
+    return jax.random.randint(key, (), 0, np.iinfo(np.int32).max)
 
 
 def _fit(features: np.ndarray, num_queries: int, seed: int, config: Config) -> "KMeans":

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rknn_jax._internal import checkpoints, pytree
+from rknn_jax._internal import checkpoints, compilation, pytree
 from rknn_jax.images import augment
 from rknn_jax.representations import Representation
 from rknn_jax.students import models
@@ -337,7 +337,7 @@ def updated(
     )
 
 
-@partial(jax.jit, static_argnames="network")
+@partial(jax.jit, static_argnames="network", compiler_options=compilation.brief())
 def init(network: Network, key: jax.Array, images: jax.Array) -> Any:
     """Draw the variables of a network for uint8 images `[n, h, w, c]`."""
     return network.init(key, images.astype(jnp.float32), train=False)

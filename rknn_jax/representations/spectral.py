@@ -28,7 +28,7 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 
-from rknn_jax._internal import pytree
+from rknn_jax._internal import compilation, pytree
 from rknn_jax.images.deskew import deskew
 from rknn_jax.images.warps import affine_displacement, as_uint8, warp
 from rknn_jax.neighbor_graph import neighbor_graph, without_itself
@@ -148,9 +148,8 @@ def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
         ]
     )
     describe = _fit_descriptor(images, config)
-    return _embed(
-        key, describe, jnp.stack([describe(view) for view in _views(images, config)]), config
-    )
+    views = np.stack([describe(view) for view in _views(images, config)])
+    return _embed(key, describe, jnp.asarray(views), config)
 
 
 def of(key: jax.Array, describe: EncoderOf, images: Array, config: Config = Config()) -> Encoder:
@@ -193,11 +192,16 @@ def spectral_embedding(key: jax.Array, graph: scipy.sparse.csr_matrix, dimension
     """
     degree = np.asarray(graph.sum(axis=1)).ravel()
     scaling = scipy.sparse.diags(1 / np.sqrt(np.maximum(degree, 1e-12)))
-    start = np.asarray(jax.random.uniform(key, (len(degree),), minval=0.5), np.float64)
+    start = np.asarray(_start(key, len(degree)), np.float64)
     _, vectors = scipy.sparse.linalg.eigsh(
         scaling @ graph @ scaling, dimension, which="LA", v0=start
     )
     return _unit(jnp.asarray(vectors[:, ::-1], jnp.float32))
+
+
+@functools.partial(jax.jit, static_argnums=1, compiler_options=compilation.brief())
+def _start(key: jax.Array, size: int) -> jax.Array:
+    return jax.random.uniform(key, (size,), minval=0.5)
 
 
 def _fit_descriptor(images: Array, config: Config) -> pca.Encoder:

@@ -33,10 +33,10 @@ count persons.
   leaves. Leaves of equal shape then get equal noise, and their difference is released without
   noise.
 
-Per-example gradients are `jax.vmap(jax.grad)`, clipped and summed by
-`optax.per_example_global_norm_clip`. On M5, this took 0.7 of the time of jax-privacy's
-`clipped_grad` (`benchmarks/noisy_sgd.py`) and adds no dependency. If only a part of the network is
-trained (`Part`), no gradient is computed for the rest.
+Per-example gradients are `jax.vmap(jax.grad)`. Those of a dense layer that sees one row are kept as
+two vectors (`Product`), from the same backward pass as all others: a second one, as in ghost
+clipping, would round differently, and what was clipped would not be what is summed. If only a part
+of the network is trained (`Part`), no gradient is computed for the rest.
 
 References: Abadi et al., "Deep Learning with Differential Privacy", 2016, Algorithm 1; De et al.,
 "Unlocking High-Accuracy Differentially Private Image Classification through Scale", 2022 (weight
@@ -44,14 +44,17 @@ averaging, large batches); Luo et al., "Scalable Differential Privacy with Spars
 Finetuning", 2021 (`norms` and `sparse`).
 """
 
+import contextlib
 import functools
 import logging
 import math
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -59,7 +62,7 @@ import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from rknn_jax import bsvs
-from rknn_jax._internal import checkpoints
+from rknn_jax._internal import checkpoints, compilation
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
@@ -614,35 +617,89 @@ def sampled(
     )
 
 
-def clipped_sum(gradients: Any, clip: float) -> Any:
-    """Sum gradients `[n, ...]` of n examples, each clipped to norm `clip` over all leaves.
+class Product(NamedTuple):
+    """Per-example gradients of a dense layer's kernel, each the outer product of two vectors.
+
+    They are never multiplied out. Each has the product of both norms as its norm, and a weighted
+    sum of them is one matrix product.
+
+    Attributes:
+      inputs: Inputs of the layer, float32 `[n, f]`.
+      back: Gradients of its outputs, float32 `[n, d]`.
+    """
+
+    inputs: jax.Array
+    back: jax.Array
+
+
+def clipped_sum(gradients: dict[str, Any], clip: float) -> dict[str, jax.Array]:
+    """Sum gradients of n examples, each clipped to norm `clip` over all leaves.
 
     A gradient that is not finite counts as 0.
+
+    Args:
+      gradients: Arrays `[n, ...]`, or `Product`s.
+      clip: Clipping norm C.
     """
-    with jax.numpy_dtype_promotion("standard"):
-        total = optax.per_example_global_norm_clip(gradients, clip)[0]
-        whole = functools.reduce(
-            jnp.logical_and, (jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(total))
-        )
-        # A gradient that is not finite spoils the sum, so search for one only then.
-        return jax.lax.cond(
-            whole,
-            lambda: total,
-            lambda: optax.per_example_global_norm_clip(_finite(gradients), clip)[0],
-        )
+    total = _weighted_sum(gradients, _weights(gradients, clip))
+    whole = functools.reduce(jnp.logical_and, (jnp.isfinite(leaf).all() for leaf in total.values()))
+
+    def again() -> dict[str, jax.Array]:
+        finite = _finite(gradients)
+        return _weighted_sum(finite, _weights(finite, clip))
+
+    # A gradient that is not finite spoils the sum, so search for one only then.
+    summed: dict[str, jax.Array] = jax.lax.cond(whole, lambda: total, again)
+    return summed
 
 
-def _finite(gradients: Any) -> Any:
-    """Return per-example gradients with 0 in place of those that are not finite everywhere."""
-    finite = (
-        jnp.isfinite(leaf).all(axis=tuple(range(1, leaf.ndim)))
-        for leaf in jax.tree.leaves(gradients)
+def _weights(gradients: dict[str, Any], clip: float) -> jax.Array:
+    """Return what clipping multiplies each gradient by, float32 `[n]`."""
+    squares = sum(
+        (_norms(leaf.inputs) * _norms(leaf.back)) ** 2
+        if isinstance(leaf, Product)
+        else jnp.sum(leaf**2, axis=tuple(range(1, leaf.ndim)))
+        for leaf in gradients.values()
     )
+    return 1 / jnp.maximum(1, jnp.sqrt(squares) / clip)
+
+
+def _norms(rows: jax.Array) -> jax.Array:
+    """Return the norm of each row, float32 `[n]`, or more for rows near 0.
+
+    The square of a small row would be 0, and its product with a large one would not be clipped.
+    """
+    tiny = np.finfo(np.float32).tiny
+    largest = jnp.maximum(jnp.abs(rows).max(axis=1), tiny)
+    norms = largest * jnp.sqrt(jnp.sum((rows / largest[:, None]) ** 2, axis=1))
+    return jnp.maximum(norms, tiny * math.sqrt(rows.shape[1]))
+
+
+def _weighted_sum(gradients: dict[str, Any], weights: jax.Array) -> dict[str, jax.Array]:
+    def weighted(leaf: Any) -> jax.Array:
+        if isinstance(leaf, Product):
+            return _exact_product(leaf.inputs.T, weights[:, None] * leaf.back)
+        # A matrix on the right, as otherwise XLA on a CPU transposes all gradients first.
+        rows = leaf.reshape(len(leaf), -1)
+        return _exact_product(weights[None], rows).reshape(leaf.shape[1:])
+
+    return {path: weighted(leaf) for path, leaf in gradients.items()}
+
+
+def _exact_product(left: jax.Array, right: jax.Array) -> jax.Array:
+    return jnp.matmul(left, right, precision=jax.lax.Precision.HIGHEST)
+
+
+def _finite(gradients: dict[str, Any]) -> dict[str, Any]:
+    """Return per-example gradients with 0 in place of those that are not finite everywhere."""
+    leaves = jax.tree.leaves(gradients)
+    finite = (jnp.isfinite(leaf).all(axis=tuple(range(1, leaf.ndim))) for leaf in leaves)
     kept = functools.reduce(jnp.logical_and, finite)
-    return jax.tree.map(
+    found: dict[str, Any] = jax.tree.map(
         lambda leaf: jnp.where(jnp.expand_dims(kept, tuple(range(1, leaf.ndim))), leaf, 0),
         gradients,
     )
+    return found
 
 
 def parted(params: Any, part: Part, density: float) -> tuple[Any, Any, Any]:
@@ -705,7 +762,12 @@ def scaled(inputs: jax.Array) -> jax.Array:
     return inputs.astype(jnp.float32) / 255 if inputs.dtype == jnp.uint8 else inputs
 
 
-@functools.partial(jax.jit, static_argnames=("network", "clip"), donate_argnames="total")
+@functools.partial(
+    jax.jit,
+    static_argnames=("network", "clip"),
+    donate_argnames="total",
+    compiler_options=compilation.moderate(),
+)
 def _add_clipped(
     network: Any,
     clip: float,
@@ -723,28 +785,91 @@ def _add_clipped(
     `index` is int `[b]`, the record of each gradient, or `[b, width]`, the records of each
     person's. `present` is bool `[b]`.
     """
+    inputs, labels = (array[index] for array in records)
+    other = {"batch_stats": statistics} if statistics else {}
 
-    def loss_of(trained: Any, record: jax.Array, label: jax.Array, present: jax.Array) -> jax.Array:
-        variables = {"params": _joined(trained, fixed)} | (
-            {"batch_stats": statistics} if statistics else {}
-        )
-        logits = network.apply(variables, scaled(record)[None], train=False)[0]
+    def logits_of(trained: Any, record: jax.Array) -> jax.Array:
+        variables = {"params": _joined(trained, fixed)} | other
+        logits: jax.Array = network.apply(variables, scaled(record)[None], train=False)[0]
+        return logits
+
+    def loss_of(
+        apart: Any, shifts: Any, record: jax.Array, label: jax.Array, present: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        with _shifted(shifts) as seen:
+            logits = logits_of(trained | apart, record)
         learned = present & (bsvs.voting_labels(label, len(logits)) >= 0)
-        return jnp.where(learned, -jax.nn.log_softmax(logits)[label], 0)
+        return jnp.where(learned, -jax.nn.log_softmax(logits)[label], 0), seen
 
     def mean_loss(
-        trained: Any, rows: jax.Array, labels: jax.Array, present: jax.Array
-    ) -> jax.Array:
-        return jnp.mean(jax.vmap(loss_of, (None, 0, 0, None))(trained, rows, labels, present))
+        apart: Any, shifts: Any, rows: jax.Array, labels: jax.Array, present: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        each = jax.vmap(loss_of, (None, None, 0, 0, None))
+        losses, seen = each(apart, shifts, rows, labels, present)
+        return jnp.mean(losses), seen
 
-    inputs, labels = (array[index] for array in records)
+    shifts = {}
+    if index.ndim == 1:  # else a gradient is a mean of outer products
+        outputs = _dense_outputs(logits_of, trained, inputs[0])
+        shifts = {path: zeros for path, zeros in outputs.items() if mask[path].ndim == 0}
+    apart = {path: leaf for path, leaf in trained.items() if path not in shifts}
     loss = loss_of if index.ndim == 1 else mean_loss
-    gradients = jax.vmap(jax.grad(loss), (None, 0, 0, 0))(trained, inputs, labels, present)
+    per_example = jax.vmap(jax.grad(loss, argnums=(0, 1), has_aux=True), (None, None, 0, 0, 0))
+    (gradients, back), seen = per_example(apart, shifts, inputs, labels, present)
     allowed = {
         path: leaf if mask[path].ndim == 0 else jnp.where(mask[path][None], leaf, 0)
         for path, leaf in gradients.items()
     }
-    return jax.tree.map(jnp.add, total, clipped_sum(allowed, clip))
+    products = {path: Product(seen[path][:, 0], back[path][:, 0]) for path in shifts}
+    return jax.tree.map(jnp.add, total, clipped_sum(allowed | products, clip))
+
+
+def _dense_outputs(
+    logits_of: Callable[[Any, jax.Array], jax.Array], trained: Any, record: jax.Array
+) -> dict[str, jax.Array]:
+    """Return zeros of the shape of the outputs of dense layers, by the names of their kernels.
+
+    Only layers count that see one row of a record, once, and whose kernels are trained.
+    """
+    found: dict[str, list[tuple[int, ...]]] = {}
+
+    def look(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        outputs = call(*args, **kwargs)
+        if type(context.module) is nn.Dense and context.method_name == "__call__":
+            found.setdefault(_kernel_of(context.module), []).append(outputs.shape)
+        return outputs
+
+    with nn.intercept_methods(look):
+        jax.eval_shape(logits_of, trained, record)
+    return {
+        path: jnp.zeros(shapes[0])
+        for path, shapes in found.items()
+        if path in trained and len(shapes) == 1 and len(shapes[0]) == 2
+    }
+
+
+@contextlib.contextmanager
+def _shifted(shifts: dict[str, jax.Array]) -> Iterator[dict[str, jax.Array]]:
+    """Add shifts to the outputs of dense layers, and yield the layers' inputs once they are known.
+
+    The gradient of a shift is that of the outputs.
+    """
+    seen = {}
+
+    def shift(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        outputs = call(*args, **kwargs)
+        path = _kernel_of(context.module)
+        if path not in shifts or context.method_name != "__call__":
+            return outputs
+        seen[path] = args[0]
+        return outputs + shifts[path]
+
+    with nn.intercept_methods(shift):
+        yield seen
+
+
+def _kernel_of(module: nn.Module) -> str:
+    return ".".join((*module.path, "kernel"))
 
 
 class Pace(NamedTuple):

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rknn_jax._internal import checkpoints, pytree
+from rknn_jax._internal import checkpoints, compilation, pytree
 from rknn_jax.images import augment
 from rknn_jax.students import models
 from rknn_jax.types import Array
@@ -300,10 +300,15 @@ def batches(
       index: Record indices, int32 `[batch_size]`.
       present: 1 for a record, 0 for padding, float32 `[batch_size]`.
     """
-    order = np.asarray(jax.random.permutation(key, num_records), np.int32)
+    order = np.asarray(_permutation(key, num_records))
     for start in range(0, num_records, batch_size):
         position = np.arange(start, start + batch_size)
         yield np.take(order, position, mode="wrap"), (position < num_records).astype(np.float32)
+
+
+@partial(jax.jit, static_argnums=1, compiler_options=compilation.brief())
+def _permutation(key: jax.Array, num_records: int) -> jax.Array:
+    return jax.random.permutation(key, num_records).astype(jnp.int32)
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array, label_smoothing: float) -> jax.Array:
@@ -363,7 +368,8 @@ def _optimizer(config: Config, num_steps: int) -> optax.GradientTransformation:
     )
 
 
-@partial(jax.jit, static_argnames="network")
+# A network's many random draws run once and take seconds to compile otherwise.
+@partial(jax.jit, static_argnames="network", compiler_options=compilation.brief())
 def drawn(network: Any, key: jax.Array, images: jax.Array) -> Any:
     """Return a network's initial variables, `params` and `batch_stats`.
 
@@ -389,7 +395,7 @@ def initial(
     return State(jnp.zeros((), jnp.int32), variables, average, optimizer)
 
 
-@partial(jax.jit, static_argnames=("config", "num_steps"))
+@partial(jax.jit, static_argnames=("config", "num_steps"), compiler_options=compilation.brief())
 def _begun_with(config: Config, num_steps: int, variables: Any) -> tuple[Any, Any]:
     """Return a copy of the variables as the average, and the optimizer's state.
 
@@ -435,7 +441,12 @@ def begun_at(start: Any, drawn: Any) -> Any:
     return jax.tree.map(jnp.array, begun)
 
 
-@partial(jax.jit, static_argnames=("config", "num_steps"), donate_argnames="state")
+@partial(
+    jax.jit,
+    static_argnames=("config", "num_steps"),
+    donate_argnames="state",
+    compiler_options=compilation.moderate(),
+)
 def _step(
     config: Config,
     num_steps: int,

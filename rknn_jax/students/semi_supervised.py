@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import xlogy
 
+from rknn_jax._internal import compilation
 from rknn_jax.labels import Labels
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
@@ -232,7 +233,12 @@ def _passes(
         yield from students.batches(jax.random.fold_in(key, number), num_records, batch_size)
 
 
-@partial(jax.jit, static_argnames=("objective", "config", "num_steps"), donate_argnames="state")
+@partial(
+    jax.jit,
+    static_argnames=("objective", "config", "num_steps"),
+    donate_argnames="state",
+    compiler_options=compilation.moderate(),
+)
 def _step(
     objective: Objective,
     config: SemiSupervisedSettings,

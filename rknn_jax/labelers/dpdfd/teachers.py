@@ -222,6 +222,6 @@ def _shapes(image_shape: tuple[int, ...], num_classes: int, config: Settings) ->
         return (config.teachers, num_features, num_classes)
     network = _network(config, num_classes)
     image = np.zeros((1, *image_shape), np.uint8)
-    drawn = jax.eval_shape(lambda: fit.drawn(network, jax.random.key(0), image))
+    drawn = fit.drawn.eval_shape(network, jax.random.key(0), image)
     shapes = jax.tree.map(lambda leaf: (config.teachers, *leaf.shape), drawn)
     return {"batch_stats": {}, **shapes}
