@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from rknn_jax.kernels import native
 from rknn_jax.labelers import _sampled_neighbors
 from rknn_jax.labelers._sampled_neighbors import nearest_in_samples
 
@@ -121,19 +122,44 @@ def test_a_sample_that_is_too_small_leaves_places_empty():
     ).all()
 
 
-def test_another_record_rounds_no_distance_anew():
+FORMS = ["xla", pytest.param("native", marks=pytest.mark.skipif(not native.library(), reason="no"))]
+
+
+@pytest.mark.skipif(not native.library(), reason="no C++ compiler")
+@pytest.mark.parametrize("sampling_prob", [0.4, 1.0])
+def test_coins_fall_alike_on_what_either_implementation_finds(sampling_prob):
+    assert _sampled_neighbors.coin_reach(500, 0.4, 5) <= _sampled_neighbors.sample_room(500, 0.4, 5)
+    xla, own = (
+        nearest_in_samples(
+            jax.random.key(1), POINTS, REFERENCES, 5, sampling_prob, 2, implementation=form
+        )
+        for form in ("xla", "native")
+    )
+    np.testing.assert_array_equal(own, xla)
+    assert (own >= 0).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_another_record_rounds_no_distance_anew(form):
     """Black and white pictures, whose distances are whole numbers and tie by the hundred: a
-    record that changes swaps one neighbor.
+    record that changes swaps one neighbor, also if it is far away from everything.
     """
     rng = np.random.default_rng(0)
     records = rng.integers(0, 2, (400, 30)).astype(np.float32)
     points = rng.integers(0, 2, (40, 30)).astype(np.float32) * np.float32(0.3)
     for k in (7, 100):
-        before = nearest_in_samples(jax.random.key(0), points, records, k, 1.0)[:, 0]
-        for changed in (rng.integers(0, 2, 30), np.full(30, 1e7), np.zeros(30)):
+
+        def found(records, k=k):
+            own = nearest_in_samples(
+                jax.random.key(0), points, records, k, 1.0, implementation=form
+            )
+            return own[:, 0]
+
+        before = found(records)
+        for changed in (rng.integers(0, 2, 30), *np.outer([0, 1e7, 1e30, 3e38], np.ones(30))):
             others = records.copy()
             others[17] = changed
-            after = nearest_in_samples(jax.random.key(0), points, others, k, 1.0)[:, 0]
+            after = found(others)
             swaps = [
                 len(set(a) - set(b)) for a, b in zip(before.tolist(), after.tolist(), strict=True)
             ]

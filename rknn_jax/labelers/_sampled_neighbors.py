@@ -13,9 +13,10 @@ The remaining work is one matrix product, streamed over blocks of points:
 
     distance up to |q|² = |x|² - 2<q, x> = <(q, 1), (-2x, |x|²)>
 
-in float32, both sides centered on the mean of the points.
+in float32, both sides centered on the mean of the points. On a CPU, the native kernel of
+`kernels.native.nearest` finds those that get coins, in float64's order.
 
-A reference's distance, in float32, must depend on itself and the points alone, and ties on its
+A reference's distance must depend on itself and the points alone, and ties on its
 place alone. Then one more reference in a sample takes one place, and pushes at most one other out.
 That bounds the sensitivity. The rounding of a matrix product depends on its shape, so references
 are multiplied `TILE` at a time, whatever their number. Nothing is computed from all references.
@@ -39,7 +40,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax.neighbors import check_finite
+from rknn_jax import kernels
+from rknn_jax.kernels.native import nearest as native
+from rknn_jax.neighbors import check_finite, num_cores
 from rknn_jax.types import Array
 
 LARGEST_TILE = 2**26
@@ -50,6 +53,9 @@ LARGEST_BLOCK = 128
 
 A single point is rounded in another way. A product with more points is no faster.
 """
+
+NATIVE_BLOCK = 256
+"""Number of points that the native kernel takes at a time, which pass all references together."""
 
 TILE = 1024
 """Number of references in a product. Padding of the last tile has infinite distance."""
@@ -79,6 +85,8 @@ def nearest_in_samples(
     sampling_prob: float,
     num_samples: int = 1,
     person: np.ndarray | None = None,
+    *,
+    implementation: kernels.Implementation | None = None,
 ) -> np.ndarray:
     """Find the nearest references of every point in Poisson samples of its own.
 
@@ -93,6 +101,8 @@ def nearest_in_samples(
       num_samples: Number of independent samples of each point. Defaults to 1.
       person: Number of each reference's person, int `[n]`, from 0 on without gaps. If given,
         persons are sampled, and each stands by the nearest reference. Defaults to None.
+      implementation: Implementation of the search for references that get coins, `native` or
+        `xla`. Defaults to native on a CPU that has it.
 
     Returns:
       int32 `[s, num_samples, k]`, indices of references, nearest first, ties by the lowest index or
@@ -130,20 +140,31 @@ def nearest_in_samples(
     room = sample_room(num_units, sampling_prob, num_neighbors)
     reach = coin_reach(num_units, sampling_prob, num_neighbors)
     sizes = (num_neighbors, num_samples, room, reach, num_units)
-    solve = functools.partial(
-        _solve,
-        key,
-        *_augmented(points, references),
-        sizes=sizes,
-        sampling_prob=sampling_prob,
-        person=None if person is None else jnp.asarray(person, jnp.int32),
-    )
-    padded = jnp.pad(points, ((0, -len(points) % block), (0, 0)))
+    by_coins = person is None and num_neighbors <= reach <= room
+    if by_coins and kernels.chosen(implementation, None, native.agrees) == "native":
+        prepared = native.References(np.asarray(references), reach, overflow=True)
+        block = NATIVE_BLOCK
+        given = np.pad(np.asarray(points), ((0, -len(points) % block), (0, 0)))
 
-    def of_block(start: int) -> np.ndarray:
-        return np.asarray(solve(jax.lax.dynamic_slice_in_dim(padded, start, block), start))
+        def of_block(start: int) -> np.ndarray:
+            near = prepared.nearest(given[start : start + block])
+            return np.asarray(_with_coins(key, near, start, sizes, sampling_prob))
 
-    with ThreadPoolExecutor(THREADS) as pool:
+    else:
+        solve = functools.partial(
+            _solve,
+            key,
+            *_augmented(points, references),
+            sizes=sizes,
+            sampling_prob=sampling_prob,
+            person=None if person is None else jnp.asarray(person, jnp.int32),
+        )
+        padded = jnp.pad(points, ((0, -len(points) % block), (0, 0)))
+
+        def of_block(start: int) -> np.ndarray:
+            return np.asarray(solve(jax.lax.dynamic_slice_in_dim(padded, start, block), start))
+
+    with ThreadPoolExecutor(max(THREADS, num_cores())) as pool:
         found = list(pool.map(of_block, range(0, len(points), block)))
     return np.concatenate([np.zeros((0, num_samples, num_neighbors), np.int32), *found])[
         : len(points)
@@ -233,18 +254,9 @@ def _solve(
 
     def of_point(row: tuple[jax.Array, jax.Array]) -> jax.Array:
         distances, number = row
-        keys = jax.random.split(jax.random.fold_in(key, number), num_samples)
         if num_neighbors <= reach <= room:
-            nearest = _smallest(distances, reach)
-
-            def of_coins(key: jax.Array) -> jax.Array:
-                up = jax.random.bernoulli(key, jnp.float32(sampling_prob), (reach,))
-                return nearest.at[jnp.nonzero(up, size=num_neighbors, fill_value=reach)[0]].get(
-                    mode="fill", fill_value=-1
-                )
-
-            samples: jax.Array = jax.lax.map(of_coins, keys)
-            return samples
+            return _coins(key, _smallest(distances, reach), number, sizes, sampling_prob)
+        keys = jax.random.split(jax.random.fold_in(key, number), num_samples)
 
         def of_sample(key: jax.Array) -> jax.Array:
             index = poisson_sample(key, num_references, sampling_prob, room)
@@ -253,13 +265,56 @@ def _solve(
             ]
             return jnp.where(chosen < num_references, chosen, -1)
 
-        samples = jax.lax.map(of_sample, keys)
+        samples: jax.Array = jax.lax.map(of_sample, keys)
         return samples
 
     found: jax.Array = jax.lax.map(of_point, (distances, first + jnp.arange(len(points))))
     if person is None:
         return found
     return jnp.where(found < 0, -1, jnp.take_along_axis(own[:, None], jnp.maximum(found, 0), 2))
+
+
+def _coins(
+    key: jax.Array,
+    nearest: jax.Array,
+    number: jax.Array,
+    sizes: tuple[int, int, int, int, int],
+    sampling_prob: float,
+) -> jax.Array:
+    """Return the first references of a point whose coins come up, int32 `[num_samples, k]`.
+
+    Args:
+      key: Key of all points.
+      nearest: int32 `[reach]`, references from the nearest one on.
+      number: Number of the point.
+      sizes: Sizes as in `_solve`.
+      sampling_prob: Probability of a coin.
+    """
+    num_neighbors, num_samples, _, reach, _ = sizes
+    keys = jax.random.split(jax.random.fold_in(key, number), num_samples)
+
+    def of_sample(key: jax.Array) -> jax.Array:
+        up = jax.random.bernoulli(key, jnp.float32(sampling_prob), (reach,))
+        places = jnp.nonzero(up, size=num_neighbors, fill_value=reach)[0]
+        return nearest.at[places].get(mode="fill", fill_value=-1)
+
+    samples: jax.Array = jax.lax.map(of_sample, keys)
+    return samples
+
+
+@functools.partial(jax.jit, static_argnames=("sizes", "sampling_prob"))
+def _with_coins(
+    key: jax.Array,
+    nearest: jax.Array,
+    first: Any,
+    sizes: tuple[int, int, int, int, int],
+    sampling_prob: float,
+) -> jax.Array:
+    """Return `_coins` of a block of points, int32 `[b, num_samples, k]`."""
+    draw = functools.partial(_coins, sizes=sizes, sampling_prob=sampling_prob)
+    numbers = first + jnp.arange(len(nearest))
+    samples: jax.Array = jax.lax.map(lambda row: draw(key, *row), (nearest, numbers))
+    return samples
 
 
 def _nearest_of_each(

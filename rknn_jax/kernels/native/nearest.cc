@@ -51,6 +51,7 @@ T* aligned(std::vector<T>& buffer, size_t size) {
 
 struct References {
   const float* rows;  // [count, width], the caller's
+  double most_distance;  // squared, that a point with neighbors may have to any reference
   long count, width, neighbors, vectors, panel;
   long padded;  // width up to whole vectors
   long group;   // pairs of words or quadruples of bytes that hold all features
@@ -261,12 +262,12 @@ struct Exact {
   }
 };
 
-// Write the k nearest by float64 distances to all references; -1 if one overflows float32.
+// Write the k nearest by float64 distances to all references; -1 if one is too large.
 void by_differences(const References& r, const float* x, int32_t* index) {
   std::vector<Exact> all(r.count);
   for (long i = 0; i < r.count; i++) {
     all[i] = {exact_distance(x, r.rows + i * r.width, r.width), int32_t(i)};
-    if (!(all[i].distance <= FLT_MAX)) {
+    if (!(all[i].distance <= r.most_distance)) {
       std::fill(index, index + r.neighbors, -1);
       return;
     }
@@ -612,9 +613,13 @@ void pack_integers(References& r, float most) {
 }  // namespace
 
 // Prepare references, float32 `[count, width]`, which must live as long as the result.
-EXPORT void* rknn_prepare(const float* rows, long count, long width, long neighbors, int form) {
+//
+// If `overflow` is 0, a point has no neighbors if a distance overflows float32.
+EXPORT void* rknn_prepare(const float* rows, long count, long width, long neighbors, int form,
+                          int overflow) {
   auto* r = new References();
   r->rows = rows;
+  r->most_distance = overflow ? DBL_MAX : FLT_MAX;
   r->count = count;
   r->width = width;
   r->neighbors = neighbors;

@@ -26,18 +26,27 @@ class References:
 
     Args:
       rows: float32 `[s, f]`, finite or not.
-      form: Form of the product. Defaults to the one that is fastest on Gaussian points.
       num_neighbors: Number of neighbors k, at most s.
+      form: Form of the product. Defaults to the one that is fastest on Gaussian points.
+      overflow: If True, distances may overflow float32. Then a reference that is far away takes no
+        neighbor from any point, as private references must not. Defaults to False.
     """
 
-    def __init__(self, rows: np.ndarray, num_neighbors: int, form: Form | None = None) -> None:
+    def __init__(
+        self,
+        rows: np.ndarray,
+        num_neighbors: int,
+        form: Form | None = None,
+        *,
+        overflow: bool = False,
+    ) -> None:
         self._rows = np.ascontiguousarray(rows, np.float32)  # the kernel reads them
         self._num_neighbors = num_neighbors
         self._library = _library()
         count, width = self._rows.shape
         code = FORMS.index(form or best_form(count, width, num_neighbors))
         self._prepared = self._library.rknn_prepare(
-            self._rows.ctypes.data, count, width, num_neighbors, code
+            self._rows.ctypes.data, count, width, num_neighbors, code, overflow
         )
         weakref.finalize(self, self._library.rknn_release, self._prepared)
 
@@ -49,7 +58,7 @@ class References:
 
         Returns:
           The order is float64's, ties by the lowest number. A row is -1 if a feature is not finite
-          or a distance overflows float32.
+          or, without `overflow`, a distance overflows float32.
         """
         points = np.ascontiguousarray(points, np.float32)
         index = np.empty((len(points), self._num_neighbors), np.int32)
@@ -96,7 +105,7 @@ def _library() -> ctypes.CDLL:
     found = native.library()
     assert found is not None, "callers ask `kernels.chosen` first"
     address, size = ctypes.c_void_p, ctypes.c_long
-    found.rknn_prepare.argtypes = [address, size, size, size, ctypes.c_int]
+    found.rknn_prepare.argtypes = [address, size, size, size, ctypes.c_int, ctypes.c_int]
     found.rknn_prepare.restype = address
     found.rknn_nearest.argtypes = [address, address, size, address]
     found.rknn_nearest.restype = None
