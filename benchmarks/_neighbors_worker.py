@@ -29,6 +29,26 @@ def with_faiss(records: np.ndarray, queries: np.ndarray, count: int) -> np.ndarr
     return index.search(records, count)[1]
 
 
+def with_faiss_gpu(records, queries, count: int):  # type: ignore[no-untyped-def]
+    """Search a flat index on the GPU, from tensors and to tensors there."""
+    import faiss
+    import faiss.contrib.torch_utils  # lets FAISS take tensors
+
+    index = faiss.GpuIndexFlatL2(faiss.StandardGpuResources(), queries.shape[1])
+    index.add(queries)
+    return index.search(records, count)[1]
+
+
+def gpu_versions() -> dict[str, str]:
+    """Return FAISS's version for GPUs if it sees one."""
+    if not find_spec("faiss"):
+        return {}
+    import faiss
+
+    sees = getattr(faiss, "get_num_gpus", lambda: 0)()
+    return {"faiss-gpu": faiss.__version__} if sees else {}
+
+
 def with_torch(records, queries, count: int):  # type: ignore[no-untyped-def]
     """Multiply and take the top k, on the tensors' device or on the CPU.
 
@@ -63,6 +83,7 @@ def with_sklearn(records: np.ndarray, queries: np.ndarray, count: int) -> np.nda
 
 
 PEERS = {"faiss-cpu": with_faiss, "torch": with_torch, "scikit-learn": with_sklearn}
+ON_GPU = {"faiss-gpu": with_faiss_gpu}
 MODULES = {"faiss-cpu": "faiss", "torch": "torch", "scikit-learn": "sklearn"}
 
 
@@ -79,7 +100,10 @@ def on(device: str, arrays: tuple[np.ndarray, np.ndarray]) -> tuple:
 
 if __name__ == "__main__":
     print(
-        json.dumps({peer: version(peer) for peer in PEERS if find_spec(MODULES[peer])}), flush=True
+        json.dumps(
+            {peer: version(peer) for peer in PEERS if find_spec(MODULES[peer])} | gpu_versions()
+        ),
+        flush=True,
     )
     given = None
     for line in sys.stdin:
@@ -89,7 +113,7 @@ if __name__ == "__main__":
             arrays = on(given[1], data(*given[0]))
         start = time.perf_counter()
         cpu = time.process_time()
-        found = PEERS[asked["peer"]](*arrays, asked["num_neighbors"])
+        found = (PEERS | ON_GPU)[asked["peer"]](*arrays, asked["num_neighbors"])
         print(
             json.dumps(
                 {

@@ -1,13 +1,14 @@
 """Pallas kernels and networks on a GPU: correctness at full size, and speed.
 
-The speed is compared with the XLA forms, torch, and the GPU's own ceilings. The same run measures
-the ceilings: a large product of the type that the kernel multiplies, and a chain of integer
-additions. torch runs in the interpreter that RKNN_PEERS_PYTHON names, if that interpreter sees the
-GPU.
+The speed is compared with the XLA forms, torch, FAISS, and the GPU's own ceilings. The same run
+measures the ceilings: a large product of the type that the kernel multiplies, and a chain of
+integer additions. torch and FAISS run in the interpreter that RKNN_PEERS_PYTHON names, if they see
+the GPU from there.
 
 The results are written after each part. A part that fails is recorded with its error, and the
-others go on. `--only PART` runs one part again and keeps the results of the others. `--tiny` tests
-the same path on a CPU, interpreted, and saves nothing.
+others go on. `--only PART` runs one part again and keeps the results of the others. `--resume` goes
+on after the last part that this device has finished. `--tiny` tests the same path on a CPU,
+interpreted, and saves nothing.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +33,7 @@ from benchmarks._neighbors_worker import data
 from benchmarks.neighbors import WORKER, ask
 from rknn_jax import neighbors
 from rknn_jax.kernels import Implementation, hashing, shapes
-from rknn_jax.mechanisms import collision
+from rknn_jax.mechanisms import _distributed, collision
 from rknn_jax.representations import simclr
 from rknn_jax.students import fit as students
 
@@ -89,7 +90,11 @@ def exact(points: np.ndarray, references: np.ndarray, num_neighbors: int) -> np.
 
 
 def assignment(
-    size: tuple[int, int, int], num_neighbors: int, repeats: int, ceiling: float, torch: Any
+    size: tuple[int, int, int],
+    num_neighbors: int,
+    repeats: int,
+    ceiling: float,
+    peers: "Peers | None",
 ) -> dict[str, Any]:
     """Compare the forms bit by bit and some rows with float64, and time them."""
     points, references = jax.device_put(data(*size))
@@ -109,10 +114,10 @@ def assignment(
         )
 
     took = {form: run(form) for form in FORMS}
-    if torch:
-        question = {"peer": "torch", "size": size, "num_neighbors": num_neighbors, "device": "cuda"}
-        took["torch"] = statistics.median(
-            ask(torch, question)["seconds"] for _ in range(3 + repeats)
+    for peer in peers.names if peers else ():
+        question = {"peer": peer, "size": size, "num_neighbors": num_neighbors, "device": "cuda"}
+        took[peer] = statistics.median(
+            ask(peers.worker, question)["seconds"] for _ in range(3 + repeats)
         )
     ratio = {name: each / took["pallas"] for name, each in took.items() if name != "pallas"}
     share = 2 * np.prod(size, dtype=float) / took["pallas"] / ceiling
@@ -158,7 +163,14 @@ def decoding(
     }
 
 
-def torch_on_cuda() -> Any:
+class Peers(NamedTuple):
+    """Process of the peers, and the names of those that run on a GPU."""
+
+    worker: Any
+    names: tuple[str, ...]
+
+
+def peers_on_cuda() -> Peers | None:
     """Start the peers' interpreter if there is one."""
     if "RKNN_PEERS_PYTHON" not in os.environ or jax.default_backend() != "gpu":
         return None
@@ -169,8 +181,21 @@ def torch_on_cuda() -> Any:
         text=True,
     )
     assert worker.stdout
-    print(json.loads(worker.stdout.readline()), file=sys.stderr)
-    return worker
+    versions = json.loads(worker.stdout.readline())
+    print(versions, file=sys.stderr)
+    return Peers(worker, tuple(name for name in ("torch", "faiss-gpu") if name in versions))
+
+
+def clients(size: int, num_cells: int, repeats: int) -> dict[str, Any]:
+    """Time the draw and the count of messages on all devices."""
+    mechanism = collision.Collision(1.0, num_cells // 10, 10)
+    cells = (jnp.arange(size, dtype=jnp.int32) % num_cells)[:, None]
+    mesh = _distributed.all_devices()
+    took = seconds(
+        lambda: _distributed.client_totals(mechanism, jax.random.key(0), cells, 0, mesh=mesh),
+        repeats,
+    )
+    return {"clients": size, "cells": num_cells, "devices": mesh.size, "seconds": took}
 
 
 def tiles(size: tuple[int, int, int]) -> list[dict[str, Any]]:
@@ -235,7 +260,7 @@ def student_epochs(model: str, size: int, epochs: int) -> dict[str, Any]:
 def parts(tiny: bool) -> dict[str, Callable[[], Any]]:
     """Return all parts by name, in the order in which they run."""
     repeats = 1 if tiny else REPEATS
-    torch = torch_on_cuda()
+    peers = peers_on_cuda()
     matrix = functools.cache(lambda: matrix_ceiling(256 if tiny else 8192, repeats))
     integers = functools.cache(lambda: integer_ceiling(1024 if tiny else 2**22, repeats))
     hashes = functools.cache(lambda: hash_ceiling(1024 if tiny else 2**22, repeats))
@@ -246,10 +271,11 @@ def parts(tiny: bool) -> dict[str, Callable[[], Any]]:
     }
     decode = (5_000, 300) if tiny else shapes.DECODE
     found["decode"] = lambda: decoding(*decode, repeats, integers(), hashes())
+    found["clients"] = lambda: clients(*decode, repeats)
     for name, size in ({"tiny": (1_000, 70, 400)} if tiny else shapes.NEAREST).items():
         for count in (1, 4) if tiny else shapes.NEIGHBORS[name]:
             found[f"nearest {name} {count}"] = functools.partial(
-                lambda size, count: assignment(size, count, repeats, matrix(), torch), size, count
+                lambda size, count: assignment(size, count, repeats, matrix(), peers), size, count
             )
         found[f"tiles {name}"] = functools.partial(tiles, size)
     backbone = "cnn" if tiny else "resnet18"
@@ -272,18 +298,28 @@ def attempted(part: Callable[[], Any]) -> dict[str, Any]:
     return outcome | {"seconds": time.perf_counter() - start}
 
 
+def earlier(finished: bool) -> dict[str, Any]:
+    """Return the saved results, or only those that this kind of device has finished."""
+    kept = RESULTS / "accelerator.json"
+    saved = json.loads(kept.read_text()) if kept.exists() else {"results": {}}
+    if not finished:
+        return saved["results"]
+    same = saved.get("device_kind") == jax.devices()[0].device_kind
+    return {name: row for name, row in saved["results"].items() if same and "result" in row}
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tiny", action="store_true", help="test the path on a CPU")
     parser.add_argument("--only", default="", help="the beginning of the names of parts to run")
+    parser.add_argument("--resume", action="store_true", help="keep the parts that are done")
     asked = parser.parse_args()
     if jax.default_backend() != "gpu" and not asked.tiny:
         print("skipped benchmarks.accelerator: no GPU; --tiny tests its path.")
         sys.exit()
-    kept = RESULTS / "accelerator.json"
-    results = json.loads(kept.read_text())["results"] if asked.only and kept.exists() else {}
+    results = earlier(asked.resume) if asked.only or asked.resume else {}
     for name, part in parts(asked.tiny).items():
-        if not name.startswith(asked.only):
+        if not name.startswith(asked.only) or (asked.resume and name in results):
             continue
         results[name] = attempted(part)
         print(name, json.dumps(results[name], default=float), file=sys.stderr, flush=True)

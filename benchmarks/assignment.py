@@ -2,11 +2,11 @@
 
 Both take NumPy arrays and return ids. Each pair of calls is measured in turns in two processes on
 the same cores. On one core the least CPU time counts, on two the least wall time. FAISS is
-`IndexFlatL2`. Its OpenBLAS chooses kernels by the processor's name, and unknown ones get those of
-an old processor. So it is told to use those for AVX-512 where there is AVX-512. The interpreter
-that has FAISS is named by RKNN_PEERS_PYTHON.
+`IndexFlatL2`, with the fastest kernels of its OpenBLAS (`benchmarks.neighbors.blas`). The
+interpreter that has FAISS is named by RKNN_PEERS_PYTHON.
 
-The first call traces, compiles and runs. On one core its CPU time is its wall time on an idle one.
+The first call is the first of its shape. It compiles nothing if the installation compiled the
+native kernel.
 """
 
 import itertools
@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,7 +24,7 @@ import numpy as np
 
 from benchmarks._measure import save
 from benchmarks._neighbors_worker import data
-from benchmarks.neighbors import HOW, WORKER, ask
+from benchmarks.neighbors import HOW, WORKER, ask, blas, native_kernel
 from rknn_jax import neighbors
 
 QUERIES = (10, 40, 100, 200, 500, 1_000, 4_000)
@@ -103,13 +102,6 @@ def timed(arrays: tuple[np.ndarray, np.ndarray], num_neighbors: int) -> dict[str
     return {"seconds": time.perf_counter() - start, "cpu": time.process_time() - cpu}
 
 
-def blas(num_cores: int) -> dict[str, str]:
-    """Return the environment in which FAISS is fastest on these cores."""
-    threads = {"OMP_NUM_THREADS": str(num_cores), "OPENBLAS_NUM_THREADS": str(num_cores)}
-    wide = "avx512f" in Path("/proc/cpuinfo").read_text().split()
-    return threads | ({"OPENBLAS_CORETYPE": "SkylakeX"} if wide else {})
-
-
 if __name__ == "__main__":
     if "RKNN_PEERS_PYTHON" not in os.environ:
         sys.exit(f"Expected RKNN_PEERS_PYTHON to name an interpreter that has FAISS; {HOW}")
@@ -118,11 +110,4 @@ if __name__ == "__main__":
         spawned = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, spawned) as pool:
             found += pool.submit(measure, *grid).result()
-    halves = neighbors.multiplies_halves()
-    save(
-        "assignment",
-        found,
-        peer=blas(1),
-        first_product="bfloat16" if halves else "float32",
-        seed=0,
-    )
+    save("assignment", found, peer=blas(1), kernel=native_kernel(), load=os.getloadavg()[0], seed=0)

@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks._measure import peak_memory, save
 from benchmarks._neighbors_worker import data
 from rknn_jax import neighbors
-from rknn_jax.kernels import shapes
+from rknn_jax.kernels import native, shapes
 
 WORKER = Path(__file__).parent / "_neighbors_worker.py"
 PEERS = ("faiss-cpu", "torch", "scikit-learn")
@@ -116,6 +116,23 @@ def agreement(distances: np.ndarray, index: np.ndarray) -> float:
     )
 
 
+def blas(num_cores: int) -> dict[str, str]:
+    """Return the environment in which FAISS and NumPy are fastest on these cores.
+
+    OpenBLAS chooses kernels by the processor's name, and unknown ones get those of an old
+    processor. So it is told to use those for AVX-512 where there is AVX-512.
+    """
+    threads = {"OMP_NUM_THREADS": str(num_cores), "OPENBLAS_NUM_THREADS": str(num_cores)}
+    wide = "avx512f" in Path("/proc/cpuinfo").read_text().split()
+    return threads | ({"OPENBLAS_CORETYPE": "SkylakeX"} if wide else {})
+
+
+def native_kernel() -> str:
+    """Return the name of the native library, or `none`."""
+    found = native.library()
+    return Path(found._name).stem if found else "none"
+
+
 def ask(peers: subprocess.Popen[str], question: dict[str, Any]) -> dict[str, Any]:
     """Send a line and return the answer."""
     assert peers.stdin
@@ -137,6 +154,7 @@ if __name__ == "__main__":
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        env=os.environ | blas(neighbors.num_cores()),
     ) as worker:
         assert worker.stdout
         versions = json.loads(worker.stdout.readline())
@@ -147,11 +165,11 @@ if __name__ == "__main__":
                 print(rows[-1], file=sys.stderr)
         assert worker.stdin
         worker.stdin.close()
-    halves = neighbors.multiplies_halves()
     save(
         "neighbors",
         {"growth": linear, "speed": rows},
         peers=versions,
-        first_product="bfloat16" if halves else "float32",
+        peers_environment=blas(neighbors.num_cores()),
+        kernel=native_kernel(),
         seed=0,
     )

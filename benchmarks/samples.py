@@ -18,8 +18,9 @@ import numpy as np
 
 from benchmarks._measure import save
 from benchmarks._neighbors_worker import data
-from benchmarks.neighbors import HOW, WORKER, ask
+from benchmarks.neighbors import HOW, WORKER, ask, blas, native_kernel
 from rknn_jax.labelers._sampled_neighbors import nearest_in_samples
+from rknn_jax.neighbors import num_cores
 
 SIZE = (6_000, 600_000, 324)
 KINDS = ((800, 0.03, 2), (300, 0.15, 2), (300, 1.0, 1))  # k, g, and samples of each query
@@ -66,6 +67,7 @@ if __name__ == "__main__":
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        env=os.environ | blas(num_cores()),
     ) as worker:
         assert worker.stdout
         versions = worker.stdout.readline().strip()
@@ -75,4 +77,11 @@ if __name__ == "__main__":
             print(rows[-1], file=sys.stderr)
         assert worker.stdin
         worker.stdin.close()
-    save("samples", rows, peers=versions, seed=0)
+    save(
+        "samples",
+        rows,
+        peers=versions,
+        peers_environment=blas(num_cores()),
+        kernel=native_kernel(),
+        seed=0,
+    )

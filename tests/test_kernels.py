@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.sharding import AbstractDevice, AbstractMesh
 
 from rknn_jax import kernels, neighbors
 from rknn_jax.kernels import assignment, shapes
@@ -153,7 +154,9 @@ def lowered(monkeypatch, function, *arguments):
     """The program for CUDA, as it is on a machine that has it."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(kernels, "_verified", lambda agrees: True)
-    return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
+    device = AbstractDevice("NVIDIA H100 80GB HBM3", None, "gpu")  # jax 0.11 asks for one
+    with jax.sharding.use_abstract_mesh(AbstractMesh((1,), ("x",), abstract_device=device)):
+        return jax.jit(function).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
 
 
 SLOW_SIZES = [
@@ -180,6 +183,25 @@ def test_the_decode_lowers_for_cuda(monkeypatch):
     program = lowered(monkeypatch, lambda m: collision.count_support(m, 3, num_cells), given)
     assert "triton" in program
     assert "count_in_intervals" in program
+
+
+def test_both_lower_for_tpu_by_xla(monkeypatch):
+    """No kernel of another platform is called."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    arrays = (
+        jax.ShapeDtypeStruct((70_000, 20), jnp.float32),
+        jax.ShapeDtypeStruct((90, 20), jnp.float32),
+    )
+    given = collision.Message(
+        jax.ShapeDtypeStruct((5_000, 2), jnp.uint32), jax.ShapeDtypeStruct((5_000,), jnp.int32)
+    )
+    for function, arguments in (
+        (lambda p, r: neighbors.nearest(p, r, 3), arrays),
+        (lambda m: collision.count_support(m, 3, 1_000), (given,)),
+    ):
+        program = jax.jit(function).trace(*arguments).lower(lowering_platforms=("tpu",)).as_text()
+        assert "custom_call" not in program or "triton" not in program
+        assert "rknn_" not in program
 
 
 def test_what_cannot_be_had_is_refused(monkeypatch):

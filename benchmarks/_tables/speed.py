@@ -128,21 +128,24 @@ def accelerator() -> str:
 
 
 def accelerator_blocks() -> str:
-    """The assignment on a GPU over the size of its blocks."""
+    """The assignment on a GPU over the number of points of a product."""
     parts = load("accelerator")["results"]
-    names = [name for name in parts if name.startswith("blocks")]
+    names = [name for name in parts if name.startswith(("tiles", "blocks"))]
     rows = []
+    sizes = set()
     for name in names:
-        found = parts[name]["result"]
+        found = [{"tile": row.get("tile", row.get("block"))} | row for row in parts[name]["result"]]
+        found.sort(key=lambda row: row["tile"])
+        sizes |= {row["tile"] for row in found} - {found[-1]["tile"]}
         for form in ("pallas", "xla"):
             for count in (1, 10):
                 times = [
                     f"{1000 * row['seconds']:.1f} ms"
-                    for row in sorted(found, key=lambda row: int(row["block"]))
+                    for row in found
                     if (row["form"], row["num_neighbors"]) == (form, count)
                 ]
-                rows.append([name.removeprefix("blocks "), form, str(count), *times])
-    header = ["work", "form", "k", "blocks of 8,192", "of 65,536", "one block"]
+                rows.append([name.split(" ", 1)[1], form, str(count), *times])
+    header = ["work", "form", "k", *(f"{size:,} at once" for size in sorted(sizes)), "all at once"]
     return table(header, rows, "accelerator")
 
 
