@@ -1,8 +1,8 @@
 """Build hook: compile the native kernels; the wheel has `train/` as `rknn_jax.experiments`.
 
 The native kernels are optional. Each file of `rknn_jax/kernels/native/` goes into one library for
-each kind of processor. A machine without a C++ compiler, or `RKNN_NATIVE=0`, gets none of them, and
-XLA does the work.
+each kind of processor, x86-64 with AVX-512 or with AVX2. Another machine, one without a C++
+compiler, and `RKNN_NATIVE=0` get none of them, and XLA does the work.
 """
 
 import os
@@ -21,7 +21,6 @@ AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni")
 PROCESSORS: dict[str, tuple[str, ...]] = {
     "avx512": (*AVX2, *AVX512, "-mprefer-vector-width=512"),
     "avx2": AVX2,
-    "any": (),
 }
 
 

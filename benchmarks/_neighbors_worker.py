@@ -82,6 +82,12 @@ def with_sklearn(records: np.ndarray, queries: np.ndarray, count: int) -> np.nda
     )
 
 
+def saved(path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return records and queries of a file."""
+    with np.load(path) as file:
+        return file["records"], file["queries"]
+
+
 PEERS = {"faiss-cpu": with_faiss, "torch": with_torch, "scikit-learn": with_sklearn}
 ON_GPU = {"faiss-gpu": with_faiss_gpu}
 MODULES = {"faiss-cpu": "faiss", "torch": "torch", "scikit-learn": "sklearn"}
@@ -108,9 +114,10 @@ if __name__ == "__main__":
     given = None
     for line in sys.stdin:
         asked = json.loads(line)
-        if (asked["size"], asked.get("device", "cpu")) != given:
-            given = asked["size"], asked.get("device", "cpu")
-            arrays = on(given[1], data(*given[0]))
+        new = asked["size"], asked.get("device", "cpu"), asked.get("file")
+        if new != given:
+            given = new
+            arrays = on(given[1], saved(given[2]) if given[2] else data(*given[0]))
         start = time.perf_counter()
         cpu = time.process_time()
         found = (PEERS | ON_GPU)[asked["peer"]](*arrays, asked["num_neighbors"])

@@ -9,6 +9,7 @@ The first call is the first of its shape. It compiles nothing if the installatio
 native kernel.
 """
 
+import contextlib
 import itertools
 import json
 import multiprocessing
@@ -16,6 +17,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -46,9 +48,21 @@ def measure(
     num_neighbors: tuple[int, ...],
 ) -> list[dict[str, Any]]:
     """Measure a grid in this process, which keeps to its first cores from now on."""
+    rows = []
+    with peer(num_cores) as worker:
+        for size in itertools.product([num_records], num_queries, widths):
+            arrays = data(*size)
+            for count in num_neighbors:
+                rows.append({"cores": num_cores, **cell(worker, size, arrays, count)})
+                print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+    return rows
+
+
+@contextlib.contextmanager
+def peer(num_cores: int) -> Iterator[subprocess.Popen[str]]:
+    """Start the peers' interpreter on the first cores, to which this process keeps as well."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_cores])
     jax.block_until_ready(jax.numpy.zeros(1) + 1)
-    rows = []
     with subprocess.Popen(
         [os.environ["RKNN_PEERS_PYTHON"], WORKER],
         stdin=subprocess.PIPE,
@@ -59,13 +73,8 @@ def measure(
         assert worker.stdin
         assert worker.stdout
         worker.stdout.readline()
-        for size in itertools.product([num_records], num_queries, widths):
-            arrays = data(*size)
-            for count in num_neighbors:
-                rows.append({"cores": num_cores, **cell(worker, size, arrays, count)})
-                print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+        yield worker
         worker.stdin.close()
-    return rows
 
 
 def cell(
@@ -73,13 +82,20 @@ def cell(
     size: tuple[int, int, int],
     arrays: tuple[np.ndarray, np.ndarray],
     num_neighbors: int,
+    file: str | None = None,
 ) -> dict[str, Any]:
-    """Measure one shape."""
+    """Measure one shape, of Gaussian arrays or of a file's."""
     clock = "cpu" if len(os.sched_getaffinity(0)) == 1 else "seconds"
     took: dict[str, list[float]] = {"ours": [], "faiss": []}
     jax.clear_caches()
     first = timed(arrays, num_neighbors)[clock]
-    question = {"peer": "faiss-cpu", "size": size, "num_neighbors": num_neighbors, "rows": 1}
+    question = {
+        "peer": "faiss-cpu",
+        "size": size,
+        "num_neighbors": num_neighbors,
+        "rows": 1,
+        "file": file,
+    }
     ask(worker, question)
     for _ in range(REPEATS):
         took["ours"].append(timed(arrays, num_neighbors)[clock])

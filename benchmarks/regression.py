@@ -2,8 +2,8 @@
 
 Results are ratios of CPU time in one run, never seconds. Both sides are timed in turns, and their
 shortest times are compared, so that a neighbor on the same processor slows neither alone. The
-ratios differ among processors: 10 x 128 had 0.6 to 0.8. A floor lies below all that were seen. Only
-a real loss falls below it.
+ratios differ among processors. A floor lies below all that were seen. Only a real loss falls below
+it.
 """
 
 import math
@@ -20,6 +20,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from benchmarks._neighbors_worker import data
 from rknn_jax import neighbors
+from rknn_jax.kernels import native
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.hadamard_response import HadamardResponse
 from rknn_jax.mechanisms.local import LocalRandomizer
@@ -74,13 +75,16 @@ def description() -> float:
     )
 
 
+# The native kernel has 2 and more with AVX2, XLA as little as 0.6.
+NEIGHBORS_FLOOR = 1.2 if native.library() else 0.4
+
 CHECKS: dict[str, tuple[Callable[[], float], float]] = {
-    "assignment, 500 x 324, k = 1": (lambda: assignment((20_000, 500, 324), 1), 1.0),
-    "assignment, 500 x 324, k = 4": (lambda: assignment((20_000, 500, 324), 4), 0.8),
-    "assignment, 10 x 128, k = 1": (lambda: assignment((40_000, 10, 128), 1), 0.4),
-    "assignment, 40 x 784, k = 10": (lambda: assignment((20_000, 40, 784), 10), 0.8),
-    "assignment, 100 x 64, k = 4": (lambda: assignment((40_000, 100, 64), 4), 0.8),
-    "assignment, 200 x 768, k = 10": (lambda: assignment((20_000, 200, 768), 10), 0.8),
+    "assignment, 500 x 324, k = 1": (lambda: assignment((20_000, 500, 324), 1), NEIGHBORS_FLOOR),
+    "assignment, 500 x 324, k = 4": (lambda: assignment((20_000, 500, 324), 4), NEIGHBORS_FLOOR),
+    "assignment, 10 x 128, k = 1": (lambda: assignment((40_000, 10, 128), 1), NEIGHBORS_FLOOR),
+    "assignment, 40 x 784, k = 10": (lambda: assignment((20_000, 40, 784), 10), NEIGHBORS_FLOOR),
+    "assignment, 100 x 64, k = 4": (lambda: assignment((40_000, 100, 64), 4), NEIGHBORS_FLOOR),
+    "assignment, 200 x 768, k = 10": (lambda: assignment((20_000, 200, 768), 10), NEIGHBORS_FLOOR),
     "decode": (lambda: decoding(Collision(1.0, 100, 10)), 2.5),
     "Hadamard transform": (lambda: decoding(HadamardResponse(1.0, 100, 10)), 4.0),
     "hog": (description, 5.0),

@@ -160,9 +160,9 @@ def test_features_of_any_scale(form):
 
 
 @pytest.mark.parametrize("form", nearest.FORMS)
-def test_many_neighbors_among_many_references_of_several_panels(form, processor):
-    n, s = (20, 3000) if processor == "any" else (40, 9000)
-    points, references = normal(0, n, 24), normal(1, s, 24)
+def test_many_neighbors_among_many_references_of_several_panels(form):
+    s = 9000
+    points, references = normal(0, 40, 24), normal(1, s, 24)
     references[: s // 2] = references[s // 2 :][: s // 2]  # everyone has a twin
     index = found(points, references, 300, form)
     np.testing.assert_array_equal(index, order64(points, references, 300))

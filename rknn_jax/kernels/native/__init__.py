@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-PROCESSORS = ("avx512", "avx2", "any")
+PROCESSORS = ("avx512", "avx2")
 """Names of the libraries, the fastest first."""
 
 

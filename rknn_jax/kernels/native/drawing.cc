@@ -22,7 +22,9 @@ constexpr int TILE = 10;    // vectors of words in registers
 constexpr int EARLY = 9;    // digits that all numbers draw
 
 #if defined(__AVX512F__)
-inline bool any_bit(words x) { return _mm512_test_epi32_mask((__m512i)x, (__m512i)x); }
+inline bool any_bit(words x) {
+  return _cvtmask16_u32(_mm512_test_epi32_mask((__m512i)x, (__m512i)x)) != 0;
+}
 #else
 inline bool any_bit(words x) {
   uint64_t parts[LANES / 2], found = 0;
@@ -45,7 +47,8 @@ struct Undecided {
     const __m512i all = (__m512i)numbers_from(place);
     // Some processors compress slowly into memory, so this goes by a register.
     _mm512_storeu_si512(places + count, _mm512_maskz_compress_epi32(some, all));
-    count += __builtin_popcount(some);
+    // GCC 12 may read more bits of a mask than it has written, unless it is converted.
+    count += __builtin_popcount(_cvtmask16_u32(some));
 #else
     for (int i = 0; i < LANES; i++) {
       places[count] = place + i;

@@ -8,9 +8,7 @@ EXPORT int rknn_supported() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512vnni");
-#elif defined(__AVX2__)
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #else
-  return 1;
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #endif
 }

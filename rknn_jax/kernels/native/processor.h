@@ -12,7 +12,7 @@
 #elif defined(__AVX2__)
 #define LANES 8
 #else
-#define LANES 4
+#error "The native kernels are for x86-64 with AVX2 or AVX-512."
 #endif
 
 typedef float floats __attribute__((vector_size(4 * LANES), aligned(4), may_alias));

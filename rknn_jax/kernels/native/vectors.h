@@ -122,10 +122,8 @@ void squeeze(T* to, typename Of<T>::vector v, unsigned bits) {
 inline ints lanes_from(int32_t first) {
 #if LANES == 16
   return ints{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + first;
-#elif LANES == 8
-  return ints{0, 1, 2, 3, 4, 5, 6, 7} + first;
 #else
-  return ints{0, 1, 2, 3} + first;
+  return ints{0, 1, 2, 3, 4, 5, 6, 7} + first;
 #endif
 }
 
