@@ -37,6 +37,18 @@ def test_medoids_are_public_records_and_centres_are_means():
     np.testing.assert_array_equal(centres.index, medoids.index)
 
 
+def test_of_two_rows_as_far_from_their_mean_the_lower_one_stands_for_them():
+    """Whichever of them the mean is rounded to."""
+    rng = np.random.default_rng(0)
+    low = rng.standard_normal((200, 5)).astype(np.float32)
+    high = (low + 1e-3 * rng.standard_normal((200, 5))).astype(np.float32)
+    means = (low + high) / 2
+    for nudge in (-1, 1):
+        centres = np.nextafter(means, (nudge * (high - low) * np.inf).astype(np.float32))
+        found = kmeans._medoids(centres, np.concatenate([low, high]))
+        np.testing.assert_array_equal(found, np.arange(200))
+
+
 def test_later_rounds_ask_about_exactly_the_most_uncertain():
     features, _ = groups()
     sure = np.linspace(0.5, 1.0, 100)

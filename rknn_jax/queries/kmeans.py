@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 LARGE = 2**31
 """Most multiplications of records, features and queries for scikit-learn's seeding."""
 
+ROUNDING = 1e-6
+"""Difference of two distances to a center, relative to its norm, that rounding may have made."""
+
 ROWS_SEEDED = 32
 ROWS_TRAINED = 256
 """Records for each query that are sampled for the seeding, and for Lloyd's iterations.
@@ -91,7 +94,7 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
     seed = int(_seed(key))
     if features.size * num_queries <= LARGE:
         model = _fit(features, num_queries, seed, config)
-        index = np.asarray(nearest(model.cluster_centers_, features, 1))[:, 0]
+        index = _medoids(model.cluster_centers_, features)
     else:
         model = _fit_sample(features, num_queries, seed, config)
         if len(np.unique(model.labels_)) < num_queries:  # a sample may miss rare rows
@@ -102,6 +105,19 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
     index = index.astype(np.int32)
     chosen = jnp.asarray(features[index]) if config.query == "medoid" else centres
     return Queries(chosen, index, cluster, np.bincount(cluster, minlength=num_queries))
+
+
+def _medoids(centres: np.ndarray, features: np.ndarray) -> np.ndarray:
+    """Return the row nearest to each center, int32 `[s]`, ties by the lowest.
+
+    Distances that differ by rounding alone are ties. The two rows of a small cluster are equally
+    far from their mean, and which one a processor rounds down must not matter.
+    """
+    near = np.asarray(nearest(centres, features, min(2, len(features))))
+    apart = np.linalg.norm(centres[:, None].astype(np.float64) - features[near], axis=2)
+    slack = ROUNDING * (apart[:, 0] + np.linalg.norm(centres, axis=1))
+    tied = apart[:, -1] <= apart[:, 0] + slack
+    return np.where(tied, near.min(axis=1), near[:, 0])
 
 
 @functools.partial(jax.jit, compiler_options=compilation.brief())
