@@ -204,14 +204,14 @@ void products(const References& r, const Row* rows, long first, long last, Out* 
 
 // Bound the error of a float32 distance, halved as the distance is.
 //
-// In any order, a sum of w products errs by at most w roundings of the sum of their sizes, which is
-// |x||q| at most by Cauchy and Schwarz. Nothing is assumed of the roundings: features that are all
-// equal are rounded alike. Centering, |q|^2/2 and the last sum are rounded too, by less than 4
-// roundings of (|x| + |q|)^2 together. Products that underflow are lost. One percent covers the
+// A sum errs by at most as many roundings as each product passes, here `depth`, of the sum of sizes,
+// which is |x||q| at most by Cauchy and Schwarz. Nothing is assumed of the roundings: features that
+// are all equal are rounded alike. Centering, |q|^2/2 and the last sum are rounded too, by less than
+// 4 roundings of (|x| + |q|)^2 together. Products that underflow are lost. One percent covers the
 // rounding of the bound itself.
-float error_of_floats(const References& r, float norm) {
+float error_of_floats(const References& r, float norm, long depth) {
   const float sum = norm + r.reach;
-  const float sums = float(r.width) * norm * r.reach;
+  const float sums = float(depth) * norm * r.reach;
   return 1.01f * (UNIT * (sums + 4 * sum * sum) + 4 * float(r.width) * 0x1p-126f);
 }
 
@@ -230,7 +230,7 @@ float error_of_integers(const References& r, const Row& x) {
 float bound_of_error(const References& r, const Row& x) {
   const float sum = x.norm + r.reach;
   if (!(sum * sum < MOST_SQUARE)) return INFINITY;
-  return r.form == FLOATS ? error_of_floats(r, x.norm) : error_of_integers(r, x);
+  return r.form == FLOATS ? error_of_floats(r, x.norm, r.width) : error_of_integers(r, x);
 }
 
 // Return how much farther than the k-th a candidate may seem, in the unit of the distances.
@@ -325,7 +325,8 @@ void refine(const References& r, const Row& x, const int32_t* number, long count
       again.distance[c + i] = r.half_norms[number[c + i]] - sum_of(sum[i]);
     }
   }
-  by_gaps(r, x, again, error_of_floats(r, x.norm), index);
+  // Each lane sums its own features, and at last the lanes are summed.
+  by_gaps(r, x, again, error_of_floats(r, x.norm, r.padded / LANES + LANES), index);
 }
 
 void finish(const References& r, const Row& x, Found<float>& found, int32_t* index) {

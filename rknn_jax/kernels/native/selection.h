@@ -29,12 +29,12 @@ struct Found {
     count = 0;
     most = most_kept(k);
     kth = Of<T>::MOST;
-    reserve(FEW);
+    reserve(most);
   }
   void reserve(long size) {
     if (long(distance.size()) >= size + LANES) return;
-    distance.resize(2 * size + LANES);
-    number.resize(2 * size + LANES);
+    distance.resize(size + size / 2 + LANES);
+    number.resize(size + size / 2 + LANES);
   }
 };
 
