@@ -35,7 +35,7 @@ def measure(
     rows = []
     for num_queries in QUERIES:
         asked = kmeans.select(jax.random.key(1), public, num_queries)
-        queries = public[np.asarray(asked.public_index)]
+        queries = public[np.asarray(asked.index)]
         file = f"{place}/{name}{num_queries}.npz"
         np.savez(file, records=records, queries=queries)
         size = (len(records), *queries.shape)
