@@ -20,8 +20,9 @@ demo: $(VENV)/.demo  ## label scikit-learn's digits at epsilon = 1, train the st
 test: $(VENV)/.dev  ## under five minutes on two free cores
 	XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false" $(RUN) -m pytest -n 2 --dist worksteal -m "not slow and not long"
 
-long: $(VENV)/.dev  ## the tests of some seconds each that are not in `make test`: two minutes
+long: $(VENV)/.dev  ## the tests of some seconds each that are not in `make test`: three minutes
 	XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false" $(RUN) -m pytest -n 2 --dist worksteal -m "long and not slow"
+	$(RUN) -m pytest -n 2 tests/test_neighbors.py -m "not slow"  # as users compile: XLA once fused what had to be rounded
 
 processes: $(VENV)/.dev  ## a federation whose client is killed, a Ray cluster that loses machines, an S3 server: two minutes
 	$(RUN) -m pytest tests/test_federation_processes.py -k killed_between

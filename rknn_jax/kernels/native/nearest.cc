@@ -20,185 +20,16 @@
 #include <algorithm>
 #include <vector>
 
+#include "products.h"
+#include "references.h"
 #include "selection.h"
 #include "vectors.h"
 
 namespace {
 
-enum Form { FLOATS = 0, WORDS = 1, BYTES = 2 };
-
-constexpr int ROWS = LANES == 16 ? 8 : 4;  // points of a product; its sums fill the registers
-constexpr int MOST_VECTORS = 3;            // vectors of references of a product
-constexpr int MOST_PANEL = 64;             // vectors of references whose distances exist at a time
-constexpr long PANEL_BYTES = 384 << 10;    // of references that stay in a core's cache
-constexpr long TILE = 256;                 // points that share a panel, if there are several
-constexpr long MOST_WIDTH = 8192;          // features whose integer products fit an int32
-constexpr int LEVELS = 13;                 // scales that a point may have, and the middle one, which
-constexpr int MIDDLE = 6;                  // is that of the references; two of them are an octave
-constexpr int NUMBER = 255;                // bits of a key that number its vector of references
-constexpr long MOST_ZEROS = 1024;          // features whose squares are summed at a time
-constexpr float UNIT = 0x1p-24f;           // largest relative error of a rounding
-constexpr float MOST_SQUARE = 1e37f;       // of a distance, above which a sum may overflow
-constexpr int32_t NO_REFERENCE = Of<int32_t>::MOST + 2 * (NUMBER + 1);  // its key, too, is above MOST
-
-long round_up(long size, long unit) { return (size + unit - 1) / unit * unit; }
-
-template <class T>
-T* aligned(std::vector<T>& buffer, size_t size) {
-  buffer.assign(size + 64 / sizeof(T), T(0));
-  return reinterpret_cast<T*>(round_up(reinterpret_cast<intptr_t>(buffer.data()), 64));
-}
-
-struct References {
-  const float* rows;  // [count, width], the caller's
-  double most_distance;  // squared, that a point with neighbors may have to any reference
-  long count, width, neighbors, vectors, panel;
-  long padded;  // width up to whole vectors
-  long group;   // pairs of words or quadruples of bytes that hold all features
-  Form form;
-  float* centre;         // [padded]
-  float* centred;        // [count, padded], rows less the centre
-  float* packed;         // [vectors, width, LANES], of floats
-  int32_t* integers;     // [vectors, group, LANES], -q in units of its scale
-  int32_t* starts;       // [LEVELS, vectors * LANES], what products of integers begin with
-  float* half_norms;     // [vectors * LANES], |q|^2 / 2, infinite for the padding
-  float reach;           // the greatest |q|
-  float lost;            // the greatest norm of what integers lose
-  float scale;           // of the integers
-  float scales[LEVELS];  // that points may have, ascending
-  int most;              // the greatest size of an integer
-  std::vector<float> centre_buffer, centred_buffer, packed_buffer, half_buffer;
-  std::vector<int32_t> integer_buffer, start_buffer;
-};
-
-// Point of a product.
-struct Row {
-  const float* given;
-  float* centred;     // [padded]
-  int32_t* integers;  // [group], two words or four bytes each; bytes have 128 more
-  float norm, most;   // |x|, and the greatest size of a feature
-  int level;          // of the own scale
-  float scale;        // of both sides' integers together
-  float lost;         // the norm of what integers lose
-  float error;        // bound of half a squared distance's error; not finite if there is none
-};
-
-// Products -----------------------------------------------------------------------------------
-
-// Write |q|^2/2 - <x, q> of ROWS points and V vectors of references.
-template <int V, Form FORM>
-ALONE void product(const References& r, const Row* rows, long first, float* out, long stride) {
-  floats sum[ROWS][V] = {};
-  const float* packed = r.packed + first * r.width * LANES;
-  const float* points = rows[0].centred;
-  for (long j = 0; j < r.width; j++) {
-    floats q[V];
-    UNROLLED for (int v = 0; v < V; v++) q[v] = load(packed + (v * r.width + j) * LANES);
-    UNROLLED for (int i = 0; i < ROWS; i++) {
-      UNROLLED for (int v = 0; v < V; v++) sum[i][v] += q[v] * points[i * r.padded + j];
-    }
-  }
-  UNROLLED for (int v = 0; v < V; v++) {
-    const floats half = load(r.half_norms + (first + v) * LANES);
-    UNROLLED for (int i = 0; i < ROWS; i++) {
-      store(out + i * stride + v * LANES, half - sum[i][v]);
-    }
-  }
-}
-
-#if defined(__AVX512VNNI__)
-
-// Add the products of two words, or of four unsigned and four signed bytes, to each lane.
-//
-// GCC 12 keeps the sums of its own functions for this in memory.
-template <Form FORM>
-inline void add_products(ints& sum, ints points, ints references) {
-  if (FORM == WORDS) {
-    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(points), "v"(references));
-  } else {
-    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(points), "v"(references));
-  }
-}
-
-// Return |q|^2/2 - <x, q> by integers, in units of both scales.
-template <int V, Form FORM>
-inline __attribute__((always_inline)) void multiply(const References& r, const Row* rows,
-                                                    long first, ints (&sum)[ROWS][V]) {
-  const int32_t* integers = r.integers + first * r.group * LANES;
-  const int32_t* points = rows[0].integers;
-  UNROLLED for (int i = 0; i < ROWS; i++) {
-    const int32_t* start = r.starts + (rows[i].level * r.vectors + first) * LANES;
-    UNROLLED for (int v = 0; v < V; v++) sum[i][v] = load(start + v * LANES);
-  }
-  for (long j = 0; j < r.group; j++) {
-    ints q[V];
-    UNROLLED for (int v = 0; v < V; v++) q[v] = load(integers + (v * r.group + j) * LANES);
-    UNROLLED for (int i = 0; i < ROWS; i++) {
-      const ints x = points[i * r.group + j] - ints{};
-      UNROLLED for (int v = 0; v < V; v++) add_products<FORM>(sum[i][v], x, q[v]);
-    }
-  }
-}
-
-template <int V, Form FORM>
-ALONE void product(const References& r, const Row* rows, long first, int32_t* out, long stride) {
-  ints sum[ROWS][V];
-  multiply<V, FORM>(r, rows, first, sum);
-  UNROLLED for (int i = 0; i < ROWS; i++) {
-    UNROLLED for (int v = 0; v < V; v++) store(out + i * stride + v * LANES, sum[i][v]);
-  }
-}
-
-// The two smallest keys of ROWS points in each lane.
-//
-// A key is a distance by words whose lowest bits are replaced by the number of the vector.
-struct alignas(64) Least {
-  ints one[ROWS], two[ROWS];
-};
-
-template <int V, Form FORM>
-ALONE void product(const References& r, const Row* rows, long first, Least* least, long) {
-  ints sum[ROWS][V];
-  multiply<V, FORM>(r, rows, first, sum);
-  UNROLLED for (int i = 0; i < ROWS; i++) {
-    ints one = least->one[i], two = least->two[i];
-    UNROLLED for (int v = 0; v < V; v++) {
-      const ints key = (sum[i][v] & ~NUMBER) | int32_t(first + v);
-      two = smaller(two, larger(one, key));
-      one = smaller(one, key);
-    }
-    least->one[i] = one;
-    least->two[i] = two;
-  }
-}
-
-#endif
-
-inline float* after(float* out, long vectors) { return out + vectors * LANES; }
-inline int32_t* after(int32_t* out, long vectors) { return out + vectors * LANES; }
-template <class T>
-T* after(T* out, long) {
-  return out;
-}
-
-// Multiply ROWS points with a panel of references.
-template <Form FORM, class Out>
-void products(const References& r, const Row* rows, long first, long last, Out* out, long stride) {
-  for (long v = first; v < last;) {
-    Out* to = after(out, v - first);
-    const long left = last - v;
-    if (left >= 5 || left == 3) {
-      product<3, FORM>(r, rows, v, to, stride);
-      v += 3;
-    } else if (left >= 2) {  // a single vector would leave most of the registers unused
-      product<2, FORM>(r, rows, v, to, stride);
-      v += 2;
-    } else {
-      product<1, FORM>(r, rows, v, to, stride);
-      v += 1;
-    }
-  }
-}
+constexpr long TILE = 256;            // points that share a panel, if there are several
+constexpr float UNIT = 0x1p-24f;      // largest relative error of a rounding
+constexpr float MOST_SQUARE = 1e37f;  // of a distance, above which a sum may overflow
 
 // Proofs -------------------------------------------------------------------------------------
 
@@ -237,21 +68,6 @@ float bound_of_error(const References& r, const Row& x) {
 float slack_of(const Row& x, float) { return 2 * x.error; }
 int32_t slack_of(const Row& x, int32_t) {
   return int32_t(std::min(2 * x.error / x.scale, float(Of<int32_t>::MOST))) + 2;
-}
-
-double exact_distance(const float* x, const float* q, long width) {
-  constexpr int HALF = LANES / 2;
-  doubles sum = {};
-  long j = 0;
-  for (; j + HALF <= width; j += HALF) {
-    doubles a = __builtin_convertvector(*reinterpret_cast<const half_floats*>(x + j), doubles);
-    doubles b = __builtin_convertvector(*reinterpret_cast<const half_floats*>(q + j), doubles);
-    sum += (a - b) * (a - b);
-  }
-  double rest = 0;
-  for (; j < width; j++) rest += (double(x[j]) - q[j]) * (double(x[j]) - q[j]);
-  for (int i = 0; i < HALF; i++) rest += sum[i];
-  return rest;
 }
 
 struct Exact {
@@ -365,22 +181,6 @@ void finish(const References& r, const Row& x, ints one, ints two, int32_t* inde
 }
 
 // Points -------------------------------------------------------------------------------------
-
-// Center a point, and ask for a later one's memory.
-void center(const References& r, Row& x, const float* later) {
-  floats squares = {}, most = {};
-  for (long j = 0; j < r.width; j += LANES) {
-    const floats given =
-        j + LANES <= r.width ? load(x.given + j) : load_some(x.given + j, r.width - j);
-    __builtin_prefetch(later + j);
-    const floats v = given - load(r.centre + j);
-    store(x.centred + j, v);
-    squares += v * v;
-    most = smaller(most, smaller(v, -v));
-  }
-  x.norm = sqrtf(sum_of(squares));
-  x.most = -least_of(most);
-}
 
 #if defined(__AVX512VNNI__)
 
@@ -510,106 +310,6 @@ struct Solver {
   }
 #endif
 };
-
-// References ---------------------------------------------------------------------------------
-
-double sq_norm_of(const float* v, long width) {
-  static const std::vector<float> zeros(MOST_ZEROS);
-  double sum = 0;
-  for (long j = 0; j < width; j += MOST_ZEROS) {
-    sum += exact_distance(v + j, zeros.data(), std::min(MOST_ZEROS, width - j));
-  }
-  return sum;
-}
-
-// Center the references. Returns the greatest size of a feature.
-float center_all(References& r) {
-  std::vector<double> sums(r.width);
-  for (long i = 0; i < r.count; i++) {
-    for (long j = 0; j < r.width; j++) sums[j] += r.rows[i * r.width + j];
-  }
-  r.centre = aligned(r.centre_buffer, r.padded);
-  for (long j = 0; j < r.width; j++) r.centre[j] = float(sums[j] / r.count);
-  r.half_norms = aligned(r.half_buffer, r.vectors * LANES);
-  std::fill(r.half_norms + r.count, r.half_norms + r.vectors * LANES, INFINITY);
-  r.centred = aligned(r.centred_buffer, r.count * r.padded);
-  float most = 0;
-  double reach = 0;
-  for (long i = 0; i < r.count; i++) {
-    Row row = {r.rows + i * r.width, r.centred + i * r.padded};
-    center(r, row, row.given);
-    most = std::max(most, row.most);
-    const double squares = sq_norm_of(row.centred, r.padded);
-    r.half_norms[i] = float(squares / 2);
-    reach = squares <= reach ? reach : squares;  // keeps what is not a number
-  }
-  r.reach = float(sqrt(reach));
-  return most;
-}
-
-// Put rows `[LANES, size]` side by side: `[size, LANES]`.
-template <class T>
-void interleave(const T* rows, long stride, long size, T* out) {
-  for (long j = 0; j < size; j++) {
-    for (long i = 0; i < LANES; i++) out[j * LANES + i] = rows[i * stride + j];
-  }
-}
-
-void pack_floats(References& r) {
-  r.packed = aligned(r.packed_buffer, r.vectors * r.width * LANES);
-  std::vector<float> rows(LANES * r.padded);
-  for (long v = 0; v < r.vectors; v++) {
-    const long count = std::min<long>(LANES, r.count - v * LANES);
-    std::fill(rows.begin(), rows.end(), 0.0f);
-    std::copy_n(r.centred + v * LANES * r.padded, count * r.padded, rows.begin());
-    interleave(rows.data(), r.padded, r.width, r.packed + v * LANES * r.width);
-  }
-  r.centred_buffer = {};
-}
-
-// Round the references to integers of type T, and write what their products begin with.
-template <class T>
-void pack_integers(References& r, float most) {
-  const bool words = sizeof(T) == 2;
-  // |q|^2/2 in units of both scales and the product are at most 2^29 each, for bytes less.
-  r.most = words ? std::min(32767, int(sqrt(0x1p29 / double(r.width)))) : 127;
-  r.scale = std::max(most / float(r.most), 1e-30f);
-  const float inverse = 1 / r.scale;
-  r.integers = aligned(r.integer_buffer, r.vectors * r.group * LANES);
-  std::vector<int32_t> offsets(r.vectors * LANES), rows(LANES * r.group);
-  double lost = 0;
-  for (long v = 0; v < r.vectors; v++) {
-    std::fill(rows.begin(), rows.end(), 0);
-    for (long i = v * LANES; i < std::min(r.count, (v + 1) * LANES); i++) {
-      T* to = reinterpret_cast<T*>(&rows[i % LANES * r.group]);
-      double squares = 0;
-      int32_t sum = 0;
-      for (long j = 0; j < r.width; j++) {
-        const float given = r.centred[i * r.padded + j];
-        const int integer = std::clamp(int(rintf(given * inverse)), -r.most, r.most);
-        const double rest = given - double(r.scale) * integer;
-        squares += rest * rest;
-        sum += integer;
-        to[j] = T(-integer);
-      }
-      offsets[i] = words ? 0 : 128 * sum;  // bytes of points have 128 more
-      lost = std::max(lost, squares);
-    }
-    interleave(rows.data(), r.group, r.group, r.integers + v * LANES * r.group);
-  }
-  r.lost = float(1.0001 * sqrt(lost));
-  r.starts = aligned(r.start_buffer, LEVELS * r.vectors * LANES);
-  for (int level = 0; level < LEVELS; level++) {
-    const int own = std::max(level, words ? MIDDLE - 2 : 0);  // less would overflow
-    r.scales[level] = r.scale * exp2f((own - MIDDLE) / 2.0f);
-    const double unit = 1 / (double(r.scale) * r.scales[level]);
-    int32_t* starts = r.starts + level * r.vectors * LANES;
-    for (long i = 0; i < r.vectors * LANES; i++) {
-      const double half = std::min(r.half_norms[i] * unit, double(NO_REFERENCE));
-      starts[i] = int32_t(rint(half)) + offsets[i];
-    }
-  }
-}
 
 }  // namespace
 
