@@ -1,5 +1,9 @@
 """Speed on CPU and GPU."""
 
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
 from benchmarks._tables._format import load, table
 
 
@@ -49,7 +53,7 @@ def assignment_worst() -> str:
             "{:,} × {:,} × {:,}".format(*row["size"]) + f", k = {row['num_neighbors']}",
             str(row["cores"]),
             f"{row['ratio']:.2f}",
-            f"{row['first_call']:.1f} s",
+            f"{1000 * row['first_call']:,.0f} ms",
         ]
         for row in [*by_ratio[:5], by_ratio[len(by_ratio) // 2], by_ratio[-1]]
     ]
@@ -143,22 +147,32 @@ def accelerator_blocks() -> str:
     """The assignment on a GPU over the number of points of a product."""
     parts = load("accelerator")["results"]
     names = [name for name in parts if name.startswith(("tiles", "blocks"))]
+    found = {
+        name: [{"tile": row.get("tile", row.get("block"))} | row for row in parts[name]["result"]]
+        for name in names
+    }
+    num_points = {name: part["result"]["size"][0] for name, part in _sized(parts)}
+    sizes = [8_192, 65_536] if "block" in parts[names[0]]["result"][0] else [32_768, 131_072]
     rows = []
-    sizes = set()
     for name in names:
-        found = [{"tile": row.get("tile", row.get("block"))} | row for row in parts[name]["result"]]
-        found.sort(key=lambda row: row["tile"])
-        sizes |= {row["tile"] for row in found} - {found[-1]["tile"]}
-        for form in ("pallas", "xla"):
-            for count in (1, 10):
-                times = [
-                    f"{1000 * row['seconds']:.1f} ms"
-                    for row in found
-                    if (row["form"], row["num_neighbors"]) == (form, count)
-                ]
-                rows.append([name.split(" ", 1)[1], form, str(count), *times])
-    header = ["work", "form", "k", *(f"{size:,} at once" for size in sorted(sizes)), "all at once"]
+        work = name.split(" ", 1)[1]
+        for form, count in itertools.product(("pallas", "xla"), (1, 10)):
+            times = {
+                min(row["tile"], num_points[work]): f"{1000 * row['seconds']:.1f} ms"
+                for row in found[name]
+                if (row["form"], row["num_neighbors"]) == (form, count)
+            }
+            few = [times.get(size, "") for size in sizes]
+            rows.append([work, form, str(count), *few, times[num_points[work]]])
+    header = ["work", "form", "k", *(f"{size:,} at once" for size in sizes), "all at once"]
     return table(header, rows, "accelerator")
+
+
+def _sized(parts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of the assignment by the names of their sizes."""
+    for name, part in parts.items():
+        if name.startswith("nearest"):
+            yield name.split(" ", 1)[1].rsplit(" ", 1)[0], part
 
 
 def randomizers() -> str:

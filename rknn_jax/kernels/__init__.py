@@ -54,8 +54,9 @@ def chosen(
     runs = {"xla": True, "pallas": has_pallas, "native": has_native}
     if not runs.get(implementation, False):
         raise ValueError(
-            "Expected implementation xla, pallas (on a GPU or a CPU), native (on a CPU, if it was "
-            f"compiled) or None, got {implementation} on a {platform}."
+            "Expected implementation xla, pallas (on a GPU or a CPU), native (on a CPU, outside of "
+            "traced functions for neighbors, if the installation compiled it) or None, got "
+            f"{implementation} on a {platform}."
         )
     return implementation
 
