@@ -16,7 +16,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NATIVE = Path("rknn_jax/kernels/native")
 OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=fast")
-AVX2 = ("-mavx2", "-mfma", "-mbmi2", "-mf16c", "-mpopcnt", "-mtune=haswell")
+AVX2 = ("-mavx2", "-mfma", "-mbmi2", "-mpopcnt", "-mtune=haswell")
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni")
 PROCESSORS: dict[str, tuple[str, ...]] = {
     "avx512": (*AVX2, *AVX512, "-mprefer-vector-width=512"),

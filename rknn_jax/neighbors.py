@@ -92,8 +92,9 @@ def nearest(
 
     Returns:
       int32 `[n, k]`, nearest first, in the order of float64's distances; ties go to the lowest
-      index. In a traced call, a row is -1 if its features are not finite or their distances
-      overflow float32.
+      index. The native kernel and XLA sum in different orders. If two distances agree in all but
+      the last places of float64, either may come first. In a traced call, a row is -1 if its
+      features are not finite or their distances overflow float32.
 
     Raises:
       ValueError: If k is outside [1, s], the features differ in width or do not have two
@@ -209,6 +210,8 @@ def _checked(points: Array, references: Array, num_neighbors: int) -> tuple[Arra
             f"{references.shape}; "
             "encode both with the same representation."
         )
+    if not points.shape[1]:
+        raise ValueError("Expected at least one feature, got points and references without any.")
     if not 1 <= num_neighbors <= len(references):
         raise ValueError(
             "Expected 1 <= num_neighbors <= number of references, got "

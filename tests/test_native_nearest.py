@@ -3,8 +3,11 @@
 The kernel compiles nothing, so each test takes many shapes.
 """
 
+import copy
 import ctypes
+import gc
 import itertools
+import pickle
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -207,6 +210,57 @@ def test_all_forms_and_xla_agree_to_the_bit(monkeypatch):
             for form in ("xla", "native")
         )
         np.testing.assert_array_equal(own, xla)
+
+
+@pytest.mark.parametrize("form", nearest.FORMS)
+def test_a_far_reference_leaves_the_others_exact(form):
+    """It takes the scale of all integers, so that they say nothing of the others."""
+    points, references = normal(0, 50, 40), normal(1, 500, 40)
+    references[17] *= 1e6
+    np.testing.assert_array_equal(
+        found(points, references, 3, form), order64(points, references, 3)
+    )
+
+
+def test_libraries_have_the_same_order_of_distances_that_are_equal(monkeypatch):
+    """Permutations of one vector are equally far from 0, up to the order of summation."""
+    rng = np.random.default_rng(0)
+    one = (rng.integers(0, 256, 100) / 255).astype(np.float32)
+    references = np.stack([rng.permutation(one) for _ in range(30)])
+    found_by = []
+    for name in libraries():
+        loaded = ctypes.CDLL(str(FOLDER / f"{name}.so"))
+        monkeypatch.setattr(native, "library", lambda loaded=loaded: loaded)
+        found_by.append(found(np.zeros((1, 100), np.float32), references, 30, None))
+    assert all((other == found_by[0]).all() for other in found_by)
+
+
+def test_copies_have_references_of_their_own():
+    points, references = normal(0, 20, 8), normal(1, 30, 8)
+    prepared = nearest.References(references, 2)
+    copies = [copy.copy(prepared), pickle.loads(pickle.dumps(prepared))]
+    del prepared
+    gc.collect()
+    for other in copies:
+        np.testing.assert_array_equal(other.nearest(points), order64(points, references, 2))
+
+
+def test_bad_shapes_are_refused():
+    with pytest.raises(ValueError, match="at least one feature"):
+        neighbors.nearest(np.zeros((3, 0), np.float32), np.zeros((5, 0), np.float32), 2)
+    for k in (0, 6):
+        with pytest.raises(ValueError, match=f"num_neighbors={k}"):
+            nearest.References(normal(0, 5, 2), k)
+    with pytest.raises(TypeError, match="float"):
+        nearest.References(normal(0, 5, 2), 2.0)
+
+
+def test_a_library_that_does_not_load_is_passed_over(monkeypatch, tmp_path):
+    (tmp_path / "avx512.so").write_bytes(b"no library")
+    monkeypatch.undo()
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "__init__.py"))
+    with pytest.warns(RuntimeWarning, match="are not used"):
+        assert native.library.__wrapped__() is None
 
 
 def test_threads_share_references():

@@ -118,10 +118,10 @@ def nearest_in_samples(
         points.ndim != 2
         or references.ndim != 2
         or points.shape[1] != references.shape[1]
-        or not len(references)
+        or not references.size
     ):
         raise ValueError(
-            f"Expected points [s, f] and references [n > 0, f], got shapes {points.shape} and "
+            f"Expected points [s, f] and references [n > 0, f > 0], got shapes {points.shape} and "
             f"{references.shape}."
         )
     if num_neighbors < 1 or num_samples < 1:

@@ -7,6 +7,7 @@ results are the same. `call` runs a kernel inside of a traced function.
 
 import ctypes
 import functools
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,15 @@ def library() -> ctypes.CDLL | None:
     for name in PROCESSORS:
         path = Path(__file__).with_name(f"{name}.so")
         if path.exists():
-            loaded = ctypes.CDLL(str(path))
+            try:
+                loaded = ctypes.CDLL(str(path))
+            except OSError as error:
+                warnings.warn(
+                    f"The native kernels of {path} are not used: {error}.",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+                continue
             if loaded.rknn_supported():
                 return loaded
     return None

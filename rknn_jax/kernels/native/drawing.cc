@@ -23,7 +23,7 @@ constexpr int EARLY = 9;    // digits that all numbers draw
 
 #if defined(__AVX512F__)
 inline bool any_bit(words x) {
-  return _cvtmask16_u32(_mm512_test_epi32_mask((__m512i)x, (__m512i)x)) != 0;
+  return bits_of(_mm512_test_epi32_mask((__m512i)x, (__m512i)x)) != 0;
 }
 #else
 inline bool any_bit(words x) {
@@ -47,8 +47,7 @@ struct Undecided {
     const __m512i all = (__m512i)numbers_from(place);
     // Some processors compress slowly into memory, so this goes by a register.
     _mm512_storeu_si512(places + count, _mm512_maskz_compress_epi32(some, all));
-    // GCC 12 may read more bits of a mask than it has written, unless it is converted.
-    count += __builtin_popcount(_cvtmask16_u32(some));
+    count += __builtin_popcount(bits_of(some));
 #else
     for (int i = 0; i < LANES; i++) {
       places[count] = place + i;

@@ -18,6 +18,8 @@
 #include <math.h>
 
 #include <algorithm>
+#include <memory>
+#include <new>
 #include <vector>
 
 #include "products.h"
@@ -153,6 +155,8 @@ void finish(const References& r, const Row& x, Found<int32_t>& found, int32_t* i
   shrink(found, r.neighbors, slack_of(x, int32_t()));
   if (found.count == 1) {
     index[0] = found.number[0];
+  } else if (found.count > std::max(4 * r.neighbors + FEW, r.count / 2)) {
+    by_differences(r, x.given, index);  // integers say next to nothing, and so may float32
   } else {
     refine(r, x, &found.number[0], found.count, index);
   }
@@ -210,7 +214,7 @@ void round_point(const References& r, Row& x) {
       _mm_storeu_si128(reinterpret_cast<__m128i*>(x.integers + j / 4), bytes);
     }
   }
-  x.lost = 1.01f * sqrtf(sum_of(squares)) + 4 * UNIT * x.norm;
+  x.lost = 1.01f * sqrtf(sum_of(squares)) + 4 * UNIT * x.norm + sqrtf(float(r.padded)) * 0x1p-63f;
 }
 
 #endif
@@ -315,10 +319,11 @@ struct Solver {
 
 // Prepare references, float32 `[count, width]`, which must live as long as the result.
 //
-// If `overflow` is 0, a point has no neighbors if a distance overflows float32.
+// If `overflow` is 0, a point has no neighbors if a distance overflows float32. Returns a null
+// pointer if there is no memory.
 EXPORT void* rknn_prepare(const float* rows, long count, long width, long neighbors, int form,
-                          int overflow) {
-  auto* r = new References();
+                          int overflow) try {
+  auto r = std::make_unique<References>();
   r->rows = rows;
   r->most_distance = overflow ? DBL_MAX : FLT_MAX;
   r->count = count;
@@ -332,19 +337,24 @@ EXPORT void* rknn_prepare(const float* rows, long count, long width, long neighb
   r->group = round_up(width, together) / together;
   r->padded = round_up(width, LANES);
   r->vectors = round_up(count, LANES) / LANES;
-  r->panel = std::clamp<long>(PANEL_BYTES / (4 * LANES * r->group), MOST_VECTORS, MOST_PANEL);
+  const long bytes = std::max(1L, 4 * LANES * r->group);
+  r->panel = std::clamp<long>(PANEL_BYTES / bytes, MOST_VECTORS, MOST_PANEL);
   const float most = center_all(*r);
-  if (!(r->reach <= FLT_MAX)) return r;  // all rows are solved by differences
+  if (!(r->reach <= FLT_MAX)) return r.release();  // all rows are solved by differences
   if (r->form == FLOATS) pack_floats(*r);
   if (r->form == WORDS) pack_integers<int16_t>(*r, most);
   if (r->form == BYTES) pack_integers<int8_t>(*r, most);
-  return r;
+  return r.release();
+} catch (const std::bad_alloc&) {
+  return nullptr;
 }
 
 EXPORT void rknn_release(void* prepared) { delete static_cast<References*>(prepared); }
 
 // Write the numbers of the nearest references, int32 `[n, k]`, of points float32 `[n, width]`.
-EXPORT void rknn_nearest(const void* prepared, const float* points, long n, int32_t* index) {
+//
+// Returns 0 if there is no memory.
+EXPORT int rknn_nearest(const void* prepared, const float* points, long n, int32_t* index) try {
   const References& r = *static_cast<const References*>(prepared);
   if (!(r.reach <= FLT_MAX)) {
     for (long i = 0; i < n; i++) by_differences(r, points + i * r.width, index + i * r.neighbors);
@@ -359,4 +369,7 @@ EXPORT void rknn_nearest(const void* prepared, const float* points, long n, int3
     Solver<int32_t, WORDS>(r).solve(points, n, index);
 #endif
   }
+  return 1;
+} catch (const std::bad_alloc&) {
+  return 0;
 }

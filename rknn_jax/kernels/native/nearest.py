@@ -1,8 +1,9 @@
 """Nearest references of points in NumPy, by the native kernel of `nearest.cc`."""
 
 import ctypes
+import operator
 import weakref
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -41,13 +42,21 @@ class References:
         overflow: bool = False,
     ) -> None:
         self._rows = np.ascontiguousarray(rows, np.float32)  # the kernel reads them
-        self._num_neighbors = num_neighbors
+        self._num_neighbors = operator.index(num_neighbors)
+        self._made_by = (form, overflow)
+        if not 1 <= self._num_neighbors <= len(self._rows):
+            raise ValueError(
+                f"Expected 1 <= num_neighbors <= {len(self._rows)} references, got "
+                f"num_neighbors={num_neighbors}."
+            )
         self._library = _library()
         count, width = self._rows.shape
-        code = FORMS.index(form or best_form(count, width, num_neighbors))
+        code = FORMS.index(form or best_form(count, width, self._num_neighbors))
         self._prepared = self._library.rknn_prepare(
-            self._rows.ctypes.data, count, width, num_neighbors, code, overflow
+            self._rows.ctypes.data, count, width, self._num_neighbors, code, overflow
         )
+        if not self._prepared:
+            raise MemoryError(f"Not enough memory to prepare {count:,} references.")
         weakref.finalize(self, self._library.rknn_release, self._prepared)
 
     def nearest(self, points: np.ndarray) -> np.ndarray:
@@ -62,13 +71,20 @@ class References:
         """
         points = np.ascontiguousarray(points, np.float32)
         index = np.empty((len(points), self._num_neighbors), np.int32)
-        self._library.rknn_nearest(
-            self._prepared,
-            points.ctypes.data,
-            len(points),
-            index.ctypes.data,
+        solved = self._library.rknn_nearest(
+            self._prepared, points.ctypes.data, len(points), index.ctypes.data
         )
+        if not solved:
+            raise MemoryError(f"Not enough memory to find neighbors of {len(points):,} points.")
         return index
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Have copies prepare their own references, which are released one by one."""
+        return _again, (self._rows, self._num_neighbors, *self._made_by)
+
+
+def _again(rows: np.ndarray, num_neighbors: int, form: Form | None, overflow: bool) -> References:
+    return References(rows, num_neighbors, form, overflow=overflow)
 
 
 def best_form(num_references: int, width: int, num_neighbors: int) -> Form:
@@ -108,7 +124,7 @@ def _library() -> ctypes.CDLL:
     found.rknn_prepare.argtypes = [address, size, size, size, ctypes.c_int, ctypes.c_int]
     found.rknn_prepare.restype = address
     found.rknn_nearest.argtypes = [address, address, size, address]
-    found.rknn_nearest.restype = None
+    found.rknn_nearest.restype = ctypes.c_int
     found.rknn_release.argtypes = [address]
     found.rknn_release.restype = None
     return found

@@ -68,17 +68,16 @@ struct Row {
 };
 
 double exact_distance(const float* x, const float* q, long width) {
-  constexpr int HALF = LANES / 2;
   doubles sum = {};
   long j = 0;
-  for (; j + HALF <= width; j += HALF) {
-    doubles a = __builtin_convertvector(*reinterpret_cast<const half_floats*>(x + j), doubles);
-    doubles b = __builtin_convertvector(*reinterpret_cast<const half_floats*>(q + j), doubles);
+  for (; j + 8 <= width; j += 8) {
+    doubles a = __builtin_convertvector(*reinterpret_cast<const some_floats*>(x + j), doubles);
+    doubles b = __builtin_convertvector(*reinterpret_cast<const some_floats*>(q + j), doubles);
     sum += (a - b) * (a - b);
   }
   double rest = 0;
   for (; j < width; j++) rest += (double(x[j]) - q[j]) * (double(x[j]) - q[j]);
-  for (int i = 0; i < HALF; i++) rest += sum[i];
+  for (int i = 0; i < 8; i++) rest += sum[i];
   return rest;
 }
 
@@ -94,7 +93,8 @@ void center(const References& r, Row& x, const float* later) {
     squares += v * v;
     most = smaller(most, smaller(v, -v));
   }
-  x.norm = sqrtf(sum_of(squares));
+  // Squares below the range of float32 may count as 0.
+  x.norm = sqrtf(sum_of(squares)) + sqrtf(float(r.padded)) * 0x1p-63f;
   x.most = -least_of(most);
 }
 
