@@ -14,12 +14,13 @@ The remaining work is one matrix product, streamed over blocks of points:
     distance up to |q|² = |x|² - 2<q, x> = <(q, 1), (-2x, |x|²)>
 
 in float32, both sides centered on the mean of the points. On a CPU, the native kernel of
-`kernels.native.nearest` finds those that get coins, in float64's order.
+`kernels.native.nearest` finds those that get coins. It computes a mean and scales from all
+references, but they decide only how soon it is done: the order that it proves is float64's.
 
 A reference's distance must depend on itself and the points alone, and ties on its
 place alone. Then one more reference in a sample takes one place, and pushes at most one other out.
 That bounds the sensitivity. The rounding of a matrix product depends on its shape, so references
-are multiplied `TILE` at a time, whatever their number. Nothing is computed from all references.
+are multiplied `TILE` at a time, whatever their number.
 
 **Persons.** If persons are sampled in place of references, a person in a sample stands by the one
 reference of that person that is nearest to the point. That reference and its distance depend on the

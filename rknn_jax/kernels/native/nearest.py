@@ -70,6 +70,11 @@ class References:
           or, without `overflow`, a distance overflows float32.
         """
         points = np.ascontiguousarray(points, np.float32)
+        if points.ndim != 2 or points.shape[1] != self._rows.shape[1]:
+            raise ValueError(
+                f"Expected points [n, {self._rows.shape[1]}] as wide as the references, got "
+                f"{points.shape}."
+            )
         index = np.empty((len(points), self._num_neighbors), np.int32)
         solved = self._library.rknn_nearest(
             self._prepared, points.ctypes.data, len(points), index.ctypes.data
