@@ -50,8 +50,8 @@ def wide_vectors() -> dict[str, Any]:
 def brief() -> dict[str, Any]:
     """Return `compiler_options` of a `jax.jit` that takes longer to compile than to run.
 
-    A network's initial weights compile in a fifth of the time, and have the same bits. Level 0 would
-    compile in an eighth, but rounds differently. As with `wide_vectors`, only outermost
+    A network's initial weights compile in a fifth of the time, and have the same bits. Level 0
+    would compile in an eighth, but rounds differently. As with `wide_vectors`, only outermost
     functions take the options. Those of `XLA_FLAGS` win.
     """
     return _unless_told({"xla_backend_optimization_level": 1})
