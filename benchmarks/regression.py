@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from skimage.feature import hog as skimage_hog
 from sklearn.neighbors import NearestNeighbors
+from threadpoolctl import threadpool_limits
 
 from benchmarks._neighbors_worker import data
 from rknn_jax import neighbors
@@ -75,8 +76,8 @@ def description() -> float:
     )
 
 
-# The native kernel has 2 and more with AVX2, XLA as little as 0.6.
-NEIGHBORS_FLOOR = 1.2 if native.library() else 0.4
+# The native kernel has 1.7 and more with AVX2, XLA as little as 0.6.
+NEIGHBORS_FLOOR = 1.0 if native.library() else 0.4
 
 CHECKS: dict[str, tuple[Callable[[], float], float]] = {
     "assignment, 500 x 324, k = 1": (lambda: assignment((20_000, 500, 324), 1), NEIGHBORS_FLOOR),
@@ -93,7 +94,8 @@ CHECKS: dict[str, tuple[Callable[[], float], float]] = {
 if __name__ == "__main__":
     failed = False
     for name, (measure, floor) in CHECKS.items():
-        ratio = measure()
+        with threadpool_limits(1):  # threads of BLAS go on spinning, at the cost of who comes next
+            ratio = measure()
         failed |= ratio < floor
         print(
             f"{name}: {ratio:.1f} times as fast as its peer, at least {floor} "
