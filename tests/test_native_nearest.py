@@ -83,7 +83,7 @@ def test_ids_are_those_of_float64_at_any_size(form):
 @pytest.mark.parametrize("form", nearest.FORMS)
 @pytest.mark.parametrize("kind", HARD)
 def test_rows_that_a_product_cannot_decide_are_exact_too(kind, form):
-    """Where twins differ by rounding alone, both are right."""
+    """Either of two twins that differ by rounding alone is right."""
     points, references = hard(kind)
     distances = sq_distances64(points, references)
     index = found(points, references, NEAREST, form)
