@@ -120,3 +120,13 @@ def test_the_header_of_an_array_that_never_ends_names_its_file(tmp_path):
         file.writestr("b.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
     with pytest.raises(ValueError, match="a.npz as they were written"):
         disk.read_arrays(path)
+
+
+def test_two_new_paths_of_one_second_are_two(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk.time, "strftime", lambda _: "20260101-000000")
+    paths = []
+    for _ in range(3):
+        paths.append(disk.new_path(tmp_path, "label-eps0.5"))
+        paths[-1].mkdir()
+    first = "20260101-000000-label-eps0.5"
+    assert [path.name for path in paths] == [first, f"{first}-2", f"{first}-3"]

@@ -32,6 +32,7 @@ import jax
 import numpy as np
 
 from rknn_jax._internal import compilation
+from rknn_jax._internal.disk import new_path
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.audit import games_labeler, verdict
 from rknn_jax.audit.finding import Finding
@@ -179,7 +180,7 @@ def cli() -> int:
     try:
         known, experiment = parsed(sys.argv[1:])
         found = main(experiment, known.runs, known.confidence)
-        out = known.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-audit"
+        out = known.out or new_path(Path("runs"), "audit")
         out.mkdir(parents=True, exist_ok=True)
         told: dict[str, Any] = {
             "finding": found.asdict(),

@@ -21,7 +21,6 @@ runs/<name>/
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -30,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from rknn_jax._internal.disk import is_partial, locked
+from rknn_jax._internal.disk import is_partial, locked, new_path
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Queries
 
@@ -55,11 +54,8 @@ def make_folder(experiment: Experiment) -> Path:
     Raises:
       ValueError: If the folder cannot be created or written.
     """
-    name = (
-        f"{time.strftime('%Y%m%d-%H%M%S')}-{experiment.dataset.replace(':', '-')}"
-        f"-eps{experiment.epsilon:g}"
-    )
-    folder = experiment.out or Path("runs") / name
+    name = f"{experiment.dataset.replace(':', '-')}-eps{experiment.epsilon:g}"
+    folder = experiment.out or new_path(Path("runs"), name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         writable = os.access(folder, os.W_OK)

@@ -2,9 +2,11 @@
 
 import fcntl
 import io
+import itertools
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -141,6 +143,18 @@ def locked(folder: Path, busy: str) -> Iterator[None]:
 def is_partial(name: str, whole: str) -> bool:
     """Return True if a killed process may have left a file of this name while it wrote `whole`."""
     return re.fullmatch(rf"\.{re.escape(whole)}\.(\d+\.)?new", name) is not None
+
+
+def new_path(parent: Path, name: str) -> Path:
+    """Return a path that does not exist, named by the time: two calls in one second get two paths.
+
+    Args:
+      parent: Folder of the path.
+      name: End of its name, after date and time.
+    """
+    named = parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    others = (named.with_name(f"{named.name}-{number}") for number in itertools.count(2))
+    return next(path for path in itertools.chain([named], others) if not os.path.lexists(path))
 
 
 def sync_folder(folder: Path) -> None:

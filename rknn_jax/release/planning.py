@@ -6,12 +6,12 @@ makes the release.
 """
 
 import hashlib
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rknn_jax._internal import disk
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger, fingerprint, new_ledger_affords
 from rknn_jax.release import release_folder, surveys
@@ -138,11 +138,10 @@ def prepare(settings: "Settings", private: Sequence[Shard] | None = None) -> Pla
     data = read(settings, private)
     choice = surveys.choose(settings, data)
     wanted = request(choice.settings, data)
-    new = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-label-eps{settings.epsilon:g}"
     folder = (
         settings.out
         or release_folder.find_unfinished(Path("runs"), wanted, settings.ledger_path)
-        or new
+        or disk.new_path(Path("runs"), f"label-eps{settings.epsilon:g}")
     )
     refuse_inside(folder, settings)
     paid = release_folder.is_paid(folder, wanted, settings.ledger_path)
