@@ -71,6 +71,14 @@ def normal(seed, *shape):
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
+def unit_vectors():
+    """Four hundred, which float32 finds equally far from 0, and others twice as long."""
+    vectors = normal(0, 1000, 20)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors[400:] *= 2
+    return vectors
+
+
 @pytest.mark.parametrize("form", nearest.FORMS)
 def test_ids_are_those_of_float64_at_any_size(form):
     for seed, (n, s, f, k) in enumerate(SHAPES):
@@ -164,11 +172,22 @@ def test_features_of_any_scale(form):
 
 @pytest.mark.parametrize("form", nearest.FORMS)
 def test_many_neighbors_among_many_references_of_several_panels(form):
+    """In any order: the k-th distance is guessed from a sample of those that came first."""
     s = 9000
-    points, references = normal(0, 40, 24), normal(1, s, 24)
+    points, references = 0.1 * normal(0, 20, 24), normal(1, s, 24)
     references[: s // 2] = references[s // 2 :][: s // 2]  # everyone has a twin
-    index = found(points, references, 300, form)
-    np.testing.assert_array_equal(index, order64(points, references, 300))
+    outwards = np.argsort(np.linalg.norm(references, axis=1))
+    for order in (np.arange(s), outwards, outwards[::-1], outwards.reshape(3, -1).T.ravel()):
+        for k in (300, 1200):
+            index = found(points, references[order], k, form)
+            np.testing.assert_array_equal(index, order64(points, references[order], k))
+
+
+@pytest.mark.parametrize("form", nearest.FORMS)
+def test_many_candidates_whose_float32_distances_are_equal(form):
+    points, references = np.zeros((1, 20)), unit_vectors()
+    index = found(points, references, 100, form)
+    np.testing.assert_array_equal(index, order64(points, references, 100))
 
 
 @pytest.mark.parametrize("form", nearest.FORMS)
@@ -310,6 +329,7 @@ FAULTS = {
     "no bound for float32": ("return 1.01f * (UNIT", "return 0 * (UNIT"),
     "no bound for integers": ("return 1.02f * (operands", "return 0 * (operands"),
     "integers lose nothing": ("  x.lost = 1.01f * sqrtf(sum_of(squares))", "  x.lost = 0"),
+    "float32 decides many": ("by_gaps(r, x, again, 0, index)", "by_gaps(r, x, again, -1, index)"),
     "ties by place": ("(distance == other.distance && number < other.number)", "false"),
 }
 
@@ -334,6 +354,8 @@ def test_faults_in_the_proofs_are_found(fault, tmp_path, monkeypatch):
             points, references = hard(kind)
             index = found(points, references, NEAREST, form)
             wrong += (index != order64(points, references, NEAREST)).any()
+        points, references = np.zeros((1, 20)), unit_vectors()
+        wrong += (found(points, references, 100, form) != order64(points, references, 100)).any()
         points, references = losing("points")
         wrong += (found(points, references, 1, form) != order64(points, references, 1)).any()
     assert wrong > 0

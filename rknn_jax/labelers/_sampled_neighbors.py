@@ -140,33 +140,42 @@ def nearest_in_samples(
     num_units = len(references) if person is None else int(np.max(person)) + 1
     room = sample_room(num_units, sampling_prob, num_neighbors)
     reach = coin_reach(num_units, sampling_prob, num_neighbors)
-    sizes = (num_neighbors, num_samples, room, reach, num_units)
-    by_coins = person is None and num_neighbors <= reach <= room
-    if by_coins and kernels.chosen(implementation, None, native.agrees) == "native":
+    by_coins = num_neighbors <= reach <= room
+    if (
+        by_coins
+        and person is None
+        and kernels.chosen(implementation, None, native.agrees) == "native"
+    ):
         prepared = native.References(np.asarray(references), reach, overflow=True)
         block = NATIVE_BLOCK
         given = np.pad(np.asarray(points), ((0, -len(points) % block), (0, 0)))
 
         def of_block(start: int) -> np.ndarray:
-            near = prepared.nearest(given[start : start + block])
-            return np.asarray(_with_coins(key, near, start, sizes, sampling_prob))
+            return prepared.nearest(given[start : start + block])
 
     else:
-        solve = functools.partial(
-            _solve,
-            key,
-            *_augmented(points, references),
-            sizes=sizes,
-            sampling_prob=sampling_prob,
-            person=None if person is None else jnp.asarray(person, jnp.int32),
-        )
+        factors = _augmented(points, references)
+        number = None if person is None else jnp.asarray(person, jnp.int32)
         padded = jnp.pad(points, ((0, -len(points) % block), (0, 0)))
+        sizes = (num_neighbors, num_samples, room, num_units)
 
         def of_block(start: int) -> np.ndarray:
-            return np.asarray(solve(jax.lax.dynamic_slice_in_dim(padded, start, block), start))
+            points = jax.lax.dynamic_slice_in_dim(padded, start, block)
+            if by_coins:
+                return np.asarray(_in_order(*factors, points, reach, num_units, number))
+            return np.asarray(
+                _in_samples(key, *factors, points, start, sizes, sampling_prob, number)
+            )
+
+    def sampled(start: int) -> np.ndarray:
+        found = of_block(start)
+        if not by_coins:
+            return found
+        up = _coins(key, start + jnp.arange(block), (num_samples, reach), sampling_prob)
+        return _first_up(found, np.asarray(up), num_neighbors)
 
     with ThreadPoolExecutor(max(THREADS, num_cores())) as pool:
-        found = list(pool.map(of_block, range(0, len(points), block)))
+        found = list(pool.map(sampled, range(0, len(points), block)))
     return np.concatenate([np.zeros((0, num_samples, num_neighbors), np.int32), *found])[
         : len(points)
     ]
@@ -233,89 +242,114 @@ def _augmented(points: jax.Array, references: jax.Array) -> tuple[jax.Array, jax
     return centre, jax.lax.map(of_tile, (tiles, filled))
 
 
+@functools.partial(jax.jit, static_argnames=("reach", "num_units"))
+def _in_order(
+    centre: jax.Array,
+    augmented: jax.Array,
+    points: jax.Array,
+    reach: int,
+    num_units: int,
+    person: jax.Array | None,
+) -> jax.Array:
+    """Return the references of a block of points from the nearest one on, int32 `[b, reach]`."""
+    distances, own = _distances(centre, augmented, points, num_units, person)
+    nearest: jax.Array = jax.lax.map(lambda row: _smallest(row, reach), distances)
+    return nearest if own is None else jnp.take_along_axis(own, nearest, 1)
+
+
 @functools.partial(jax.jit, static_argnames=("sizes", "sampling_prob"))
-def _solve(
+def _in_samples(
     key: jax.Array,
     centre: jax.Array,
     augmented: jax.Array,
     points: jax.Array,
     first: Any,
-    sizes: tuple[int, int, int, int, int],
+    sizes: tuple[int, int, int, int],
     sampling_prob: float,
-    person: jax.Array | None = None,
+    person: jax.Array | None,
 ) -> jax.Array:
-    num_neighbors, num_samples, room, reach, num_references = sizes
-    given = jnp.pad(points - centre, ((0, 0), (0, 1)), constant_values=1)
-    products = jax.lax.map(
-        lambda tile: jnp.matmul(given, tile.T, precision=jax.lax.Precision.HIGHEST), augmented
-    )
-    distances = jnp.moveaxis(products, 0, 1).reshape(len(points), -1)
-    if person is not None:
-        distances, own = _nearest_of_each(distances[:, : len(person)], person, num_references)
+    """Return the nearest of samples that are drawn first, int32 `[b, num_samples, k]`."""
+    num_neighbors, num_samples, room, num_units = sizes
+    distances, own = _distances(centre, augmented, points, num_units, person)
 
     def of_point(row: tuple[jax.Array, jax.Array]) -> jax.Array:
         distances, number = row
-        if num_neighbors <= reach <= room:
-            return _coins(key, _smallest(distances, reach), number, sizes, sampling_prob)
         keys = jax.random.split(jax.random.fold_in(key, number), num_samples)
 
         def of_sample(key: jax.Array) -> jax.Array:
-            index = poisson_sample(key, num_references, sampling_prob, room)
+            index = poisson_sample(key, num_units, sampling_prob, room)
             chosen = index[
                 _smallest(distances.at[index].get(mode="fill", fill_value=jnp.inf), num_neighbors)
             ]
-            return jnp.where(chosen < num_references, chosen, -1)
+            return jnp.where(chosen < num_units, chosen, -1)
 
         samples: jax.Array = jax.lax.map(of_sample, keys)
         return samples
 
     found: jax.Array = jax.lax.map(of_point, (distances, first + jnp.arange(len(points))))
-    if person is None:
+    if own is None:
         return found
     return jnp.where(found < 0, -1, jnp.take_along_axis(own[:, None], jnp.maximum(found, 0), 2))
 
 
+def _distances(
+    centre: jax.Array,
+    augmented: jax.Array,
+    points: jax.Array,
+    num_units: int,
+    person: jax.Array | None,
+) -> tuple[jax.Array, jax.Array | None]:
+    """Return distances to references, or to persons and the reference that each stands by."""
+    given = jnp.pad(points - centre, ((0, 0), (0, 1)), constant_values=1)
+    products = jax.lax.map(
+        lambda tile: jnp.matmul(given, tile.T, precision=jax.lax.Precision.HIGHEST), augmented
+    )
+    distances = jnp.moveaxis(products, 0, 1).reshape(len(points), -1)
+    if person is None:
+        return distances, None
+    return _nearest_of_each(distances[:, : len(person)], person, num_units)
+
+
+@functools.partial(jax.jit, static_argnames=("coins", "sampling_prob"))
 def _coins(
-    key: jax.Array,
-    nearest: jax.Array,
-    number: jax.Array,
-    sizes: tuple[int, int, int, int, int],
-    sampling_prob: float,
+    key: jax.Array, numbers: jax.Array, coins: tuple[int, int], sampling_prob: float
 ) -> jax.Array:
-    """Return the first references of a point whose coins come up, int32 `[num_samples, k]`.
+    """Toss the coins of a block of points, bool `[b, num_samples, reach]`.
 
     Args:
       key: Key of all points.
-      nearest: int32 `[reach]`, references from the nearest one on.
-      number: Number of the point.
-      sizes: Sizes as in `_solve`.
+      numbers: Numbers of the points, int32 `[b]`.
+      coins: `(num_samples, reach)`, coins of a point.
       sampling_prob: Probability of a coin.
     """
-    num_neighbors, num_samples, _, reach, _ = sizes
-    keys = jax.random.split(jax.random.fold_in(key, number), num_samples)
+    num_samples, reach = coins
 
-    def of_sample(key: jax.Array) -> jax.Array:
-        up = jax.random.bernoulli(key, jnp.float32(sampling_prob), (reach,))
-        places = jnp.nonzero(up, size=num_neighbors, fill_value=reach)[0]
-        return nearest.at[places].get(mode="fill", fill_value=-1)
+    def of_point(number: jax.Array) -> jax.Array:
+        keys = jax.random.split(jax.random.fold_in(key, number), num_samples)
+        return jax.vmap(
+            lambda key: jax.random.bernoulli(key, jnp.float32(sampling_prob), (reach,))
+        )(keys)
 
-    samples: jax.Array = jax.lax.map(of_sample, keys)
-    return samples
+    tossed: jax.Array = jax.lax.map(of_point, numbers)
+    return tossed
 
 
-@functools.partial(jax.jit, static_argnames=("sizes", "sampling_prob"))
-def _with_coins(
-    key: jax.Array,
-    nearest: jax.Array,
-    first: Any,
-    sizes: tuple[int, int, int, int, int],
-    sampling_prob: float,
-) -> jax.Array:
-    """Return `_coins` of a block of points, int32 `[b, num_samples, k]`."""
-    draw = functools.partial(_coins, sizes=sizes, sampling_prob=sampling_prob)
-    numbers = first + jnp.arange(len(nearest))
-    samples: jax.Array = jax.lax.map(lambda row: draw(key, *row), (nearest, numbers))
-    return samples
+def _first_up(nearest: np.ndarray, up: np.ndarray, num_neighbors: int) -> np.ndarray:
+    """Return the first references whose coins come up, int32 `[b, num_samples, k]`, or -1.
+
+    Args:
+      nearest: int32 `[b, reach]`, references from the nearest one on.
+      up: bool `[b, num_samples, reach]`.
+      num_neighbors: Number of neighbors k.
+    """
+    num_points, num_samples, reach = up.shape
+    row, place = np.divmod(np.flatnonzero(up), reach)
+    before = np.arange(len(row)) - np.searchsorted(row, row)
+    first = before < num_neighbors
+    row, place, before = row[first], place[first], before[first]
+    found = np.full((num_points * num_samples, num_neighbors), -1, np.int32)
+    found[row, before] = nearest[row // num_samples, place]
+    return found.reshape(num_points, num_samples, num_neighbors)
 
 
 def _nearest_of_each(

@@ -30,6 +30,7 @@
 namespace {
 
 constexpr long TILE = 256;            // points that share a panel, if there are several
+constexpr long MOST_MULTIPLIED = 64;  // candidates; more lie so densely that float32 rarely decides
 constexpr float UNIT = 0x1p-24f;      // largest relative error of a rounding
 constexpr float MOST_SQUARE = 1e37f;  // of a distance, above which a sum may overflow
 
@@ -122,29 +123,55 @@ void by_gaps(const References& r, const Row& x, Found<float>& found, float error
   }
 }
 
-// Multiply candidates again in float32, four references at a time, and solve the point.
+// Write half of the distances of candidates in float32, four references at a time.
+void multiply_again(const References& r, const Row& x, Found<float>& found) {
+  const long count = found.count;
+  for (long c = 0; c < count; c += 4) {
+    const float* rows[4];
+    UNROLLED for (int i = 0; i < 4; i++) {
+      rows[i] = r.rows + long(found.number[std::min(c + i, count - 1)]) * r.width;
+    }
+    floats sum[4] = {};
+    for (long j = 0; j < r.padded; j += LANES) {
+      const floats v = load(x.centred + j), centre = load(r.centre + j);
+      const long left = r.width - j;
+      UNROLLED for (int i = 0; i < 4; i++) {
+        const floats q = left >= LANES ? load(rows[i] + j) : load_some(rows[i] + j, left);
+        sum[i] += v * (q - centre);
+      }
+    }
+    for (long i = 0; i < 4 && c + i < count; i++) {
+      found.distance[c + i] = r.half_norms[found.number[c + i]] - sum_of(sum[i]);
+    }
+  }
+}
+
+// Write distances of candidates, rounded to float32 from float64.
+void subtract(const References& r, const Row& x, Found<float>& found) {
+  const long ahead = 8;
+  for (long c = 0; c < found.count; c++) {
+    const float* q = r.rows + long(found.number[c]) * r.width;
+    const float* later = r.rows + long(found.number[std::min(c + ahead, found.count - 1)]) * r.width;
+    for (long j = 0; j < r.width; j += 16) __builtin_prefetch(later + j, 0, 2);
+    found.distance[c] = float(exact_distance(x.given, q, r.width));
+  }
+}
+
+// Solve a point, given the candidates that integers leave.
 void refine(const References& r, const Row& x, const int32_t* number, long count, int32_t* index) {
   Found<float> again;
   again.clear(r.neighbors);
   again.reserve(count);
   again.count = count;
-  for (long c = 0; c < count; c += 4) {
-    const float* rows[4];
-    UNROLLED for (int i = 0; i < 4; i++) {
-      rows[i] = r.centred + long(number[std::min(c + i, count - 1)]) * r.padded;
-    }
-    floats sum[4] = {};
-    for (long j = 0; j < r.padded; j += LANES) {
-      const floats v = load(x.centred + j);
-      UNROLLED for (int i = 0; i < 4; i++) sum[i] += v * load(rows[i] + j);
-    }
-    for (long i = 0; i < 4 && c + i < count; i++) {
-      again.number[c + i] = number[c + i];
-      again.distance[c + i] = r.half_norms[number[c + i]] - sum_of(sum[i]);
-    }
+  std::copy_n(number, count, again.number.begin());
+  if (count <= MOST_MULTIPLIED) {
+    multiply_again(r, x, again);
+    // Each lane sums its own features, and at last the lanes are summed.
+    by_gaps(r, x, again, error_of_floats(r, x.norm, r.padded / LANES + LANES), index);
+  } else {
+    subtract(r, x, again);
+    by_gaps(r, x, again, 0, index);  // rounding keeps the order, but for ties
   }
-  // Each lane sums its own features, and at last the lanes are summed.
-  by_gaps(r, x, again, error_of_floats(r, x.norm, r.padded / LANES + LANES), index);
 }
 
 void finish(const References& r, const Row& x, Found<float>& found, int32_t* index) {
@@ -251,7 +278,7 @@ struct Solver {
     for (long i = 0; i < count; i++) {
       Row& row = rows[i];
       row.given = points + (start + i) * r.width;
-      const long ahead = std::min<long>(ROWS, n - 1 - start - i);
+      const long ahead = 8;
       center(r, row, row.given + ahead * r.width);
 #if defined(__AVX512VNNI__)
       if constexpr (FORM != FLOATS) round_point<FORM>(r, row);

@@ -41,7 +41,6 @@ struct References {
   long group;   // pairs of words or quadruples of bytes that hold all features
   Form form;
   float* centre;         // [padded]
-  float* centred;        // [count, padded], rows less the centre
   float* packed;         // [vectors, width, LANES], of floats
   int32_t* integers;     // [vectors, group, LANES], -q in units of its scale
   int32_t* starts;       // [LEVELS, vectors * LANES], what products of integers begin with
@@ -51,7 +50,7 @@ struct References {
   float scale;           // of the integers
   float scales[LEVELS];  // that points may have, ascending
   int most;              // the greatest size of an integer
-  std::vector<float> centre_buffer, centred_buffer, packed_buffer, half_buffer;
+  std::vector<float> centre_buffer, packed_buffer, half_buffer;
   std::vector<int32_t> integer_buffer, start_buffer;
 };
 
@@ -117,11 +116,11 @@ float center_all(References& r) {
   for (long j = 0; j < r.width; j++) r.centre[j] = float(sums[j] / r.count);
   r.half_norms = aligned(r.half_buffer, r.vectors * LANES);
   std::fill(r.half_norms + r.count, r.half_norms + r.vectors * LANES, INFINITY);
-  r.centred = aligned(r.centred_buffer, r.count * r.padded);
+  std::vector<float> centred(r.padded);
   float most = 0;
   double reach = 0;
   for (long i = 0; i < r.count; i++) {
-    Row row = {r.rows + i * r.width, r.centred + i * r.padded};
+    Row row = {r.rows + i * r.width, centred.data()};
     center(r, row, row.given);
     most = std::max(most, row.most);
     const double squares = sq_norm_of(row.centred, r.padded);
@@ -144,12 +143,13 @@ void pack_floats(References& r) {
   r.packed = aligned(r.packed_buffer, r.vectors * r.width * LANES);
   std::vector<float> rows(LANES * r.padded);
   for (long v = 0; v < r.vectors; v++) {
-    const long count = std::min<long>(LANES, r.count - v * LANES);
     std::fill(rows.begin(), rows.end(), 0.0f);
-    std::copy_n(r.centred + v * LANES * r.padded, count * r.padded, rows.begin());
+    for (long i = v * LANES; i < std::min(r.count, (v + 1) * LANES); i++) {
+      Row row = {r.rows + i * r.width, &rows[i % LANES * r.padded]};
+      center(r, row, row.given);
+    }
     interleave(rows.data(), r.padded, r.width, r.packed + v * LANES * r.width);
   }
-  r.centred_buffer = {};
 }
 
 // Round the references to integers of type T, and write what their products begin with.
@@ -162,6 +162,7 @@ void pack_integers(References& r, float most) {
   const float inverse = 1 / r.scale;
   r.integers = aligned(r.integer_buffer, r.vectors * r.group * LANES);
   std::vector<int32_t> offsets(r.vectors * LANES), rows(LANES * r.group);
+  std::vector<float> centred(r.padded);
   double lost = 0;
   for (long v = 0; v < r.vectors; v++) {
     std::fill(rows.begin(), rows.end(), 0);
@@ -169,8 +170,10 @@ void pack_integers(References& r, float most) {
       T* to = reinterpret_cast<T*>(&rows[i % LANES * r.group]);
       double squares = 0;
       int32_t sum = 0;
+      Row row = {r.rows + i * r.width, centred.data()};
+      center(r, row, row.given);
       for (long j = 0; j < r.width; j++) {
-        const float given = r.centred[i * r.padded + j];
+        const float given = centred[j];
         const int integer = std::clamp(int(rintf(given * inverse)), -r.most, r.most);
         const double rest = given - double(r.scale) * integer;
         squares += rest * rest;

@@ -12,6 +12,7 @@
 namespace {
 
 constexpr long FEW = 3 * LANES;  // most distances that are sorted by their ranks
+constexpr long SAMPLE = 1024;     // of distances, for a bound of the k-th
 constexpr long MOST_GROUPS = 32;  // vectors of minima that bound the k-th distance
 
 // Return how many candidates are kept. Sorting more of them takes longer than dropping some.
@@ -98,25 +99,63 @@ T limit_of(T kth, T slack) {
   return kth < Of<T>::MOST - slack ? kth + slack : Of<T>::MOST;
 }
 
-// Drop candidates that are too far from the k-th to be among the k nearest.
+// Return the k-th smallest of some distances.
 template <class T>
-void shrink(Found<T>& found, long k, T slack) {
-  if (found.count <= k) return;
-  if (k == 1) {
-    found.kth = *std::min_element(&found.distance[0], &found.distance[found.count]);
-  } else {
-    std::vector<T> sorted(&found.distance[0], &found.distance[found.count]);
-    std::nth_element(sorted.begin(), sorted.begin() + (k - 1), sorted.end());
-    found.kth = sorted[k - 1];
-  }
-  const T limit = limit_of(found.kth, slack);
+T kth_of(const T* distance, long count, long k) {
+  if (k == 1) return *std::min_element(distance, distance + count);
+  std::vector<T> sorted(distance, distance + count);
+  std::nth_element(sorted.begin(), sorted.begin() + (k - 1), sorted.end());
+  return sorted[k - 1];
+}
+
+// Return how many distances are at most the limit.
+template <class T>
+long count_at_most(const T* distance, long count, T limit) {
+  long below = 0, i = 0;
+  for (; i + LANES <= count; i += LANES) below += __builtin_popcount(at_most(load(distance + i), limit));
+  for (; i < count; i++) below += distance[i] <= limit;
+  return below;
+}
+
+// Return a distance that k of many distances are at most, and fewer than 2k.
+//
+// It is looked for in a sample, three standard deviations of its rank above the k-th.
+template <class T>
+T about_kth(const T* distance, long count, long k) {
+  if (count < 4 * SAMPLE) return kth_of(distance, count, k);
+  T sample[SAMPLE];
+  for (long i = 0; i < SAMPLE; i++) sample[i] = distance[i * count / SAMPLE];
+  const double share = double(k) / count;
+  const long rank = long(SAMPLE * share + 3 * sqrt(SAMPLE * share * (1 - share)));
+  if (rank >= SAMPLE) return kth_of(distance, count, k);
+  std::nth_element(sample, sample + rank, sample + SAMPLE);
+  const long below = count_at_most(distance, count, sample[rank]);
+  return k <= below && below < 2 * k ? sample[rank] : kth_of(distance, count, k);
+}
+
+// Drop candidates that are too far from a bound of the k-th to be among the k nearest.
+template <class T>
+void drop(Found<T>& found, T kth, T slack) {
+  found.reserve(found.count);  // whole vectors are read
+  found.kth = kth;
+  const T limit = limit_of(kth, slack);
   long kept = 0;
-  for (long i = 0; i < found.count; i++) {
-    found.distance[kept] = found.distance[i];
-    found.number[kept] = found.number[i];
-    kept += found.distance[i] <= limit;
+  for (long i = 0; i < found.count; i += LANES) {
+    const auto distance = load(&found.distance[i]);
+    const auto number = load(&found.number[i]);
+    const long left = found.count - i;
+    const unsigned bits = at_most(distance, limit) & (left < LANES ? (1u << left) - 1 : ~0u);
+    squeeze(&found.distance[kept], distance, bits);
+    squeeze(&found.number[kept], number, bits);
+    kept += __builtin_popcount(bits);
   }
   found.count = kept;
+}
+
+// Drop candidates that are too far from the k-th.
+template <class T>
+void shrink(Found<T>& found, long k, T slack) {
+  if (found.count > k) drop(found, kth_of(&found.distance[0], found.count, k), slack);
 }
 
 template <class T>
@@ -145,7 +184,7 @@ void collect(Found<T>& found, const T* distance, long vectors, long first, long 
     squeeze(&found.number[found.count], lanes_from(first + v * LANES), bits);
     found.count += __builtin_popcount(bits);
     if (found.count > found.most) {
-      shrink(found, k, slack);
+      drop(found, about_kth(&found.distance[0], found.count, k), slack);
       limit = limit_of(found.kth, slack);
       found.most = std::max(most_kept(k), 2 * found.count);
     }
