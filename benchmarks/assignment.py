@@ -26,8 +26,9 @@ import numpy as np
 
 from benchmarks._measure import save
 from benchmarks._neighbors_worker import data
-from benchmarks.neighbors import HOW, WORKER, ask, blas, native_kernel
+from benchmarks.neighbors import HOW, WORKER, ask, blas
 from rknn_jax import neighbors
+from rknn_jax.kernels import native
 
 QUERIES = (10, 40, 100, 200, 500, 1_000, 4_000)
 FEATURES = (10, 64, 128, 324, 768, 1_024)
@@ -126,4 +127,11 @@ if __name__ == "__main__":
         spawned = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, spawned) as pool:
             found += pool.submit(measure, *grid).result()
-    save("assignment", found, peer=blas(1), kernel=native_kernel(), load=os.getloadavg()[0], seed=0)
+    save(
+        "assignment",
+        found,
+        peer=blas(1),
+        kernel=native.processor(),
+        load=os.getloadavg()[0],
+        seed=0,
+    )

@@ -16,8 +16,9 @@ import numpy as np
 
 from benchmarks._measure import mnist_folder, save
 from benchmarks.assignment import NEIGHBORS, cell, peer
-from benchmarks.neighbors import HOW, blas, native_kernel
+from benchmarks.neighbors import HOW, blas
 from rknn_jax import data
+from rknn_jax.kernels import native
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import hog, pixels
 
@@ -56,7 +57,7 @@ if __name__ == "__main__":
         "assignment_pictures",
         found,
         peer=blas(1),
-        kernel=native_kernel(),
+        kernel=native.processor(),
         load=os.getloadavg()[0],
         seed=0,
     )

@@ -127,12 +127,6 @@ def blas(num_cores: int) -> dict[str, str]:
     return threads | ({"OPENBLAS_CORETYPE": "SkylakeX"} if wide else {})
 
 
-def native_kernel() -> str:
-    """Return the name of the native library, or `none`."""
-    found = native.library()
-    return Path(found._name).stem if found else "none"
-
-
 def ask(peers: subprocess.Popen[str], question: dict[str, Any]) -> dict[str, Any]:
     """Send a line and return the answer."""
     assert peers.stdin
@@ -170,6 +164,6 @@ if __name__ == "__main__":
         {"growth": linear, "speed": rows},
         peers=versions,
         peers_environment=blas(neighbors.num_cores()),
-        kernel=native_kernel(),
+        kernel=native.processor(),
         seed=0,
     )

@@ -18,7 +18,8 @@ import numpy as np
 
 from benchmarks._measure import save
 from benchmarks._neighbors_worker import data
-from benchmarks.neighbors import HOW, WORKER, ask, blas, native_kernel
+from benchmarks.neighbors import HOW, WORKER, ask, blas
+from rknn_jax.kernels import native
 from rknn_jax.labelers._sampled_neighbors import nearest_in_samples
 from rknn_jax.neighbors import num_cores
 
@@ -82,6 +83,6 @@ if __name__ == "__main__":
         rows,
         peers=versions,
         peers_environment=blas(num_cores()),
-        kernel=native_kernel(),
+        kernel=native.processor(),
         seed=0,
     )

@@ -34,6 +34,11 @@ SHAPES = [  # n, s, f, k: one more and one less than registers, lanes and panels
     (30, 70, 33, 5),
     (3, 1100, 70, 40),
     (270, 1700, 3, 2),
+    (270, 700, 600, 1),
+    (9, 2048, 9, 1),
+    (9, 2049, 9, 1),
+    (9, 4096, 9, 1),
+    (9, 4097, 9, 1),
 ]
 
 
@@ -79,6 +84,23 @@ def unit_vectors():
     return vectors
 
 
+def spiral():
+    """Distances from 0 that differ by less than keys of floats can tell."""
+    turn = np.arange(600)
+    radius = 1 - 1e-6 * turn
+    return np.float32(np.stack([radius * np.cos(turn), radius * np.sin(turn)], axis=1))
+
+
+def wrong_on_spirals(form):
+    """How often the nearest is wrong, in twenty orders of the references."""
+    wrong = 0
+    for seed in range(20):
+        references = np.random.default_rng(seed).permutation(spiral())
+        index = found(np.zeros((1, 2)), references, 1, form)
+        wrong += index[0, 0] != order64(np.zeros((1, 2)), references, 1)[0, 0]
+    return wrong
+
+
 @pytest.mark.parametrize("form", nearest.FORMS)
 def test_ids_are_those_of_float64_at_any_size(form):
     for seed, (n, s, f, k) in enumerate(SHAPES):
@@ -94,12 +116,13 @@ def test_rows_that_a_product_cannot_decide_are_exact_too(kind, form):
     """Either of two twins that differ by rounding alone is right."""
     points, references = hard(kind)
     distances = sq_distances64(points, references)
-    index = found(points, references, NEAREST, form)
-    there = np.take_along_axis(distances, index, axis=1)
-    nearest_there = np.sort(distances, axis=1)[:, :NEAREST]
-    np.testing.assert_allclose(there, nearest_there, rtol=1e-14, atol=1e-14)
-    if kind in ("duplicates", "pairs"):  # whole numbers: ties are exact
-        np.testing.assert_array_equal(index, order64(points, references, NEAREST))
+    for k in (1, NEAREST):
+        index = found(points, references, k, form)
+        there = np.take_along_axis(distances, index, axis=1)
+        nearest_there = np.sort(distances, axis=1)[:, :k]
+        np.testing.assert_allclose(there, nearest_there, rtol=1e-14, atol=1e-14)
+        if kind in ("duplicates", "pairs"):  # whole numbers: ties are exact
+            np.testing.assert_array_equal(index, order64(points, references, k))
 
 
 @pytest.mark.parametrize("form", nearest.FORMS)
@@ -186,8 +209,14 @@ def test_many_neighbors_among_many_references_of_several_panels(form):
 @pytest.mark.parametrize("form", nearest.FORMS)
 def test_many_candidates_whose_float32_distances_are_equal(form):
     points, references = np.zeros((1, 20)), unit_vectors()
-    index = found(points, references, 100, form)
-    np.testing.assert_array_equal(index, order64(points, references, 100))
+    for k in (1, 100):
+        index = found(points, references, k, form)
+        np.testing.assert_array_equal(index, order64(points, references, k))
+
+
+@pytest.mark.parametrize("form", nearest.FORMS)
+def test_distances_whose_keys_are_equal(form):
+    assert wrong_on_spirals(form) == 0
 
 
 @pytest.mark.parametrize("form", nearest.FORMS)
@@ -329,6 +358,7 @@ FAULTS = {
     "no bound for float32": ("return 1.01f * (UNIT", "return 0 * (UNIT"),
     "no bound for integers": ("return 1.02f * (operands", "return 0 * (operands"),
     "integers lose nothing": ("  x.lost = 1.01f * sqrtf(sum_of(squares))", "  x.lost = 0"),
+    "keys are distances": ("0x1p-15f * fabsf(least)", "0 * fabsf(least)"),
     "float32 decides many": ("by_gaps(r, x, again, 0, index)", "by_gaps(r, x, again, -1, index)"),
     "ties by place": ("(distance == other.distance && number < other.number)", "false"),
 }
@@ -355,7 +385,9 @@ def test_faults_in_the_proofs_are_found(fault, tmp_path, monkeypatch):
             index = found(points, references, NEAREST, form)
             wrong += (index != order64(points, references, NEAREST)).any()
         points, references = np.zeros((1, 20)), unit_vectors()
-        wrong += (found(points, references, 100, form) != order64(points, references, 100)).any()
+        for k in (1, 100):
+            wrong += (found(points, references, k, form) != order64(points, references, k)).any()
+        wrong += wrong_on_spirals(form)
         points, references = losing("points")
         wrong += (found(points, references, 1, form) != order64(points, references, 1)).any()
     assert wrong > 0

@@ -37,6 +37,12 @@ def library() -> ctypes.CDLL | None:
     return None
 
 
+def processor() -> str | None:
+    """Return the one of `PROCESSORS` whose library is loaded, or None."""
+    found = library()
+    return Path(found._name).stem if found else None
+
+
 def call(name: str, result: Any, *arguments: jax.Array, **settings: Any) -> Any:
     """Call a kernel of the library from a function that may be traced or mapped.
 
@@ -58,6 +64,6 @@ def call(name: str, result: Any, *arguments: jax.Array, **settings: Any) -> Any:
 @functools.cache
 def _registered(name: str, found: ctypes.CDLL) -> str:
     """Register a kernel with XLA, and return its name there."""
-    target = f"{Path(found._name).stem}_{name}"
+    target = f"{processor()}_{name}"
     jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(found, name)), platform="cpu")
     return target

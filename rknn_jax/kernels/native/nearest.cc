@@ -18,6 +18,7 @@
 #include <math.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <new>
 #include <vector>
@@ -30,7 +31,7 @@
 namespace {
 
 constexpr long TILE = 256;            // points that share a panel, if there are several
-constexpr long MOST_MULTIPLIED = 64;  // candidates; more lie so densely that float32 rarely decides
+constexpr long DENSE = 64;  // neighbors, from which on many lie so close that float32 cannot decide
 constexpr float UNIT = 0x1p-24f;      // largest relative error of a rounding
 constexpr float MOST_SQUARE = 1e37f;  // of a distance, above which a sum may overflow
 
@@ -164,7 +165,7 @@ void refine(const References& r, const Row& x, const int32_t* number, long count
   again.reserve(count);
   again.count = count;
   std::copy_n(number, count, again.number.begin());
-  if (count <= MOST_MULTIPLIED) {
+  if (r.neighbors < DENSE) {
     multiply_again(r, x, again);
     // Each lane sums its own features, and at last the lanes are summed.
     by_gaps(r, x, again, error_of_floats(r, x.norm, r.padded / LANES + LANES), index);
@@ -189,15 +190,27 @@ void finish(const References& r, const Row& x, Found<int32_t>& found, int32_t* i
   }
 }
 
-// Write the nearest reference, given the two smallest keys of each lane.
-void finish(const References& r, const Row& x, ints one, ints two, int32_t* index) {
+// Return the largest key of a candidate, given the least key.
+//
+// A key of floats is less or more than its distance by fewer than 2^8 units in the last place.
+float limit_of_keys(const Row& x, float least) {
+  return least + 1.01f * (2 * x.error + 2 * 0x1p-15f * fabsf(least));
+}
+int32_t limit_of_keys(const Row& x, int32_t least) {
   const int32_t slack = std::min(slack_of(x, int32_t()), Of<int32_t>::MOST - NUMBER) + NUMBER;
-  const int32_t limit = limit_of(least_of(one) | NUMBER, slack);
+  return limit_of(least | NUMBER, slack);
+}
+
+// Write the nearest reference, given the two smallest keys of each lane.
+template <class Keys>
+void finish(const References& r, const Row& x, Keys one, Keys two, int32_t* index) {
+  const auto limit = limit_of_keys(x, least_of(one));
   const unsigned lanes = at_most(one, limit);
   const unsigned crowded = at_most(two, limit);
+  const ints vector = (ints)one & NUMBER;
   if (!crowded && !(lanes & (lanes - 1))) {
     const int lane = __builtin_ctz(lanes);
-    index[0] = (one[lane] & NUMBER) * LANES + lane;
+    index[0] = vector[lane] * LANES + lane;
     return;
   }
   std::vector<int32_t> numbers;
@@ -205,15 +218,13 @@ void finish(const References& r, const Row& x, ints one, ints two, int32_t* inde
     if (crowded >> lane & 1) {  // a third one may be near, too
       for (int32_t i = lane; i < r.count; i += LANES) numbers.push_back(i);
     } else if (lanes >> lane & 1) {
-      numbers.push_back((one[lane] & NUMBER) * LANES + lane);
+      numbers.push_back(vector[lane] * LANES + lane);
     }
   }
   refine(r, x, numbers.data(), numbers.size(), index);
 }
 
 // Points -------------------------------------------------------------------------------------
-
-#if defined(__AVX512VNNI__)
 
 // Round a centered point to integers.
 //
@@ -229,22 +240,16 @@ void round_point(const References& r, Row& x) {
   floats squares = {};
   for (long j = 0; j < r.padded; j += LANES) {
     const floats v = load(x.centred + j);
-    const ints whole = (ints)_mm512_cvtps_epi32((__m512)(v * (1 / own)));
-    const ints integer = smaller(larger(whole, ints{} - r.most), ints{} + r.most);
+    const ints integer = smaller(larger(rounded(v * (1 / own)), ints{} - r.most), ints{} + r.most);
     const floats rest = v - own * __builtin_convertvector(integer, floats);
     squares += rest * rest;
-    if (FORM == WORDS) {
-      const __m256i words = _mm512_cvtepi32_epi16((__m512i)integer);
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(x.integers + j / 2), words);
-    } else {
-      const __m128i bytes = _mm512_cvtepi32_epi8((__m512i)(integer + 128));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(x.integers + j / 4), bytes);
-    }
+#if defined(__AVX512VNNI__)
+    if (FORM == BYTES) store_bytes(x.integers + j / 4, integer + 128);
+#endif
+    if (FORM == WORDS) store_words(x.integers + j / 2, integer);
   }
   x.lost = 1.01f * sqrtf(sum_of(squares)) + 4 * UNIT * x.norm + sqrtf(float(r.padded)) * 0x1p-63f;
 }
-
-#endif
 
 // Solves points of a form; T is the type of its distances.
 template <class T, Form FORM>
@@ -280,9 +285,7 @@ struct Solver {
       row.given = points + (start + i) * r.width;
       const long ahead = 8;
       center(r, row, row.given + ahead * r.width);
-#if defined(__AVX512VNNI__)
       if constexpr (FORM != FLOATS) round_point<FORM>(r, row);
-#endif
       row.error = bound_of_error(r, row);
     }
   }
@@ -318,29 +321,46 @@ struct Solver {
     }
   }
 
-#if defined(__AVX512VNNI__)
   // Solve for a single neighbor without storing distances.
   void solve_least(const float* points, long n, int32_t* index) {
     // Beside the rows. On the stack it may lie at their addresses up to whole pages, and then loads
     // wait for stores of others, three times as long in all.
-    std::vector<Least> buffer(1);
-    Least* least = &buffer[0];
-    for (long start = 0; start < n; start += ROWS) {
-      const long count = std::min<long>(ROWS, n - start);
+    std::vector<Least<T>> least(tile / ROWS);
+    const auto most = std::numeric_limits<T>::max() - typename Of<T>::vector{};
+    for (long start = 0; start < n; start += tile) {
+      const long count = std::min(tile, n - start);
       prepare(points, start, count, n);
-      for (int i = 0; i < ROWS; i++) least->one[i] = least->two[i] = ints{} + INT32_MAX;
-      products<FORM>(r, &rows[0], 0, r.vectors, least, 0);
+      for (Least<T>& keys : least) {
+        for (int i = 0; i < ROWS; i++) keys.one[i] = keys.two[i] = most;
+      }
+      for (long first = 0; first < r.vectors; first += r.panel) {
+        const long last = std::min(first + r.panel, r.vectors);
+        for (long i = 0; i < count; i += ROWS) {
+          products<FORM>(r, &rows[i], first, last, &least[i / ROWS], 0);
+        }
+      }
       for (long i = 0; i < count; i++) {
+        const Least<T>& keys = least[i / ROWS];
         if (rows[i].error <= FLT_MAX) {
-          finish(r, rows[i], least->one[i], least->two[i], index + start + i);
+          finish(r, rows[i], keys.one[i % ROWS], keys.two[i % ROWS], index + start + i);
         } else {
           by_differences(r, rows[i].given, index + start + i);
         }
       }
     }
   }
-#endif
 };
+
+template <class T, Form FORM>
+void solve(const References& r, const float* points, long n, int32_t* index) {
+  Solver<T, FORM> solver(r);
+  // Bytes are too coarse for keys.
+  if (FORM != BYTES && r.neighbors == 1 && r.vectors <= NUMBER + 1) {
+    solver.solve_least(points, n, index);
+  } else {
+    solver.solve(points, n, index);
+  }
+}
 
 }  // namespace
 
@@ -356,9 +376,9 @@ EXPORT void* rknn_prepare(const float* rows, long count, long width, long neighb
   r->count = count;
   r->width = width;
   r->neighbors = neighbors;
-  r->form = FLOATS;
-#if defined(__AVX512VNNI__)
-  if (width <= MOST_WIDTH) r->form = Form(form);
+  r->form = width <= MOST_WIDTH ? Form(form) : FLOATS;
+#if !defined(__AVX512VNNI__)
+  if (r->form == BYTES) r->form = WORDS;
 #endif
   const int together = r->form == BYTES ? 4 : r->form == WORDS ? 2 : 1;
   r->group = round_up(width, together) / together;
@@ -386,14 +406,12 @@ EXPORT int rknn_nearest(const void* prepared, const float* points, long n, int32
   if (!(r.reach <= FLT_MAX)) {
     for (long i = 0; i < n; i++) by_differences(r, points + i * r.width, index + i * r.neighbors);
   } else if (r.form == FLOATS) {
-    Solver<float, FLOATS>(r).solve(points, n, index);
+    solve<float, FLOATS>(r, points, n, index);
+  } else if (r.form == WORDS) {
+    solve<int32_t, WORDS>(r, points, n, index);
 #if defined(__AVX512VNNI__)
-  } else if (r.form == BYTES) {
-    Solver<int32_t, BYTES>(r).solve(points, n, index);
-  } else if (r.neighbors == 1 && r.vectors <= NUMBER + 1) {
-    Solver<int32_t, WORDS>(r).solve_least(points, n, index);
   } else {
-    Solver<int32_t, WORDS>(r).solve(points, n, index);
+    solve<int32_t, BYTES>(r, points, n, index);
 #endif
   }
   return 1;

@@ -14,12 +14,12 @@ Form = Literal["floats", "words", "bytes"]
 
 FORMS: tuple[Form, ...] = ("floats", "words", "bytes")
 
-FEWEST_REFERENCES = 30  # for words; rounding points takes longer than fewer products save
-LEAST_WORK = 12_000  # features of all references to a neighbor, below which words do not pay
+FEWEST_FEATURES = 5  # for words; of fewer, rounding a point takes longer than products save
+FEWEST_REFERENCES = (40, 100)  # for words, if there is one neighbor and if there are several
+LEAST_WORK = 6_000  # features of all references to a neighbor, below which words do not pay
 FEWEST_FOR_BYTES = 600  # references to a neighbor; of fewer, bytes leave too many candidates
-FEWEST_FEATURES = 64  # for bytes
+FEWEST_FEATURES_FOR_BYTES = 100
 USUAL_FEATURES = 512  # above which bytes leave more candidates
-MOST_LEAST = 4096  # references of a single neighbor, which words find without candidates
 
 
 class References:
@@ -96,14 +96,17 @@ def best_form(num_references: int, width: int, num_neighbors: int) -> Form:
     """Return the form for s references, f features and k neighbors.
 
     It is the fastest on Gaussian points, or nearly so. Bytes leave candidates in proportion to the
-    neighbors, so it takes many references until they pay.
+    neighbors, so it takes many references until they pay. With AVX2, words stand for them.
     """
     crowd = num_neighbors * max(1.0, width / USUAL_FEATURES)
-    if width >= FEWEST_FEATURES and num_references >= FEWEST_FOR_BYTES * crowd:
+    if width >= FEWEST_FEATURES_FOR_BYTES and num_references >= FEWEST_FOR_BYTES * crowd:
         return "bytes"
-    if num_neighbors == 1 and num_references <= MOST_LEAST:
-        return "words" if num_references >= FEWEST_REFERENCES else "floats"
-    return "words" if num_references * width >= LEAST_WORK * num_neighbors else "floats"
+    several = num_neighbors > 1
+    if width < FEWEST_FEATURES or num_references < FEWEST_REFERENCES[several]:
+        return "floats"
+    # With AVX-512, float32 is faster.
+    work = LEAST_WORK * (2 if several and native.processor() == "avx512" else 1)
+    return "words" if num_references * width >= work * num_neighbors else "floats"
 
 
 def agrees() -> bool:

@@ -7,12 +7,19 @@
 
 namespace {
 
-// Write |q|^2/2 - <x, q> of ROWS points and V vectors of references.
+// Sum of each of ROWS points and V vectors of references.
+template <class T, int V>
+using Sums = typename Of<T>::vector[ROWS][V];
+
+// Return |q|^2/2 - <x, q> in float32.
 template <int V, Form FORM>
-ALONE void product(const References& r, const Row* rows, long first, float* out, long stride) {
-  floats sum[ROWS][V] = {};
+inline __attribute__((always_inline)) void multiply(const References& r, const Row* rows,
+                                                    long first, Sums<float, V>& sum) {
   const float* packed = r.packed + first * r.width * LANES;
   const float* points = rows[0].centred;
+  UNROLLED for (int i = 0; i < ROWS; i++) {
+    UNROLLED for (int v = 0; v < V; v++) sum[i][v] = floats{};
+  }
   for (long j = 0; j < r.width; j++) {
     floats q[V];
     UNROLLED for (int v = 0; v < V; v++) q[v] = load(packed + (v * r.width + j) * LANES);
@@ -22,30 +29,31 @@ ALONE void product(const References& r, const Row* rows, long first, float* out,
   }
   UNROLLED for (int v = 0; v < V; v++) {
     const floats half = load(r.half_norms + (first + v) * LANES);
-    UNROLLED for (int i = 0; i < ROWS; i++) {
-      store(out + i * stride + v * LANES, half - sum[i][v]);
-    }
+    UNROLLED for (int i = 0; i < ROWS; i++) sum[i][v] = half - sum[i][v];
   }
 }
-
-#if defined(__AVX512VNNI__)
 
 // Add the products of two words, or of four unsigned and four signed bytes, to each lane.
 //
 // GCC 12 keeps the sums of its own functions for this in memory.
 template <Form FORM>
 inline void add_products(ints& sum, ints points, ints references) {
+#if defined(__AVX512VNNI__)
   if (FORM == WORDS) {
     __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(points), "v"(references));
   } else {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(points), "v"(references));
   }
+#else
+  static_assert(FORM == WORDS);
+  sum += (ints)_mm256_madd_epi16((__m256i)points, (__m256i)references);
+#endif
 }
 
 // Return |q|^2/2 - <x, q> by integers, in units of both scales.
 template <int V, Form FORM>
 inline __attribute__((always_inline)) void multiply(const References& r, const Row* rows,
-                                                    long first, ints (&sum)[ROWS][V]) {
+                                                    long first, Sums<int32_t, V>& sum) {
   const int32_t* integers = r.integers + first * r.group * LANES;
   const int32_t* points = rows[0].integers;
   UNROLLED for (int i = 0; i < ROWS; i++) {
@@ -62,9 +70,10 @@ inline __attribute__((always_inline)) void multiply(const References& r, const R
   }
 }
 
-template <int V, Form FORM>
-ALONE void product(const References& r, const Row* rows, long first, int32_t* out, long stride) {
-  ints sum[ROWS][V];
+// Write the distances of ROWS points and V vectors of references.
+template <int V, Form FORM, class T>
+ALONE void product(const References& r, const Row* rows, long first, T* out, long stride) {
+  Sums<T, V> sum;
   multiply<V, FORM>(r, rows, first, sum);
   UNROLLED for (int i = 0; i < ROWS; i++) {
     UNROLLED for (int v = 0; v < V; v++) store(out + i * stride + v * LANES, sum[i][v]);
@@ -73,19 +82,21 @@ ALONE void product(const References& r, const Row* rows, long first, int32_t* ou
 
 // The two smallest keys of ROWS points in each lane.
 //
-// A key is a distance by words whose lowest bits are replaced by the number of the vector.
+// A key is a distance whose lowest bits are replaced by the number of the vector.
+template <class T>
 struct alignas(64) Least {
-  ints one[ROWS], two[ROWS];
+  typename Of<T>::vector one[ROWS], two[ROWS];
 };
 
-template <int V, Form FORM>
-ALONE void product(const References& r, const Row* rows, long first, Least* least, long) {
-  ints sum[ROWS][V];
+template <int V, Form FORM, class T>
+ALONE void product(const References& r, const Row* rows, long first, Least<T>* least, long) {
+  typedef typename Of<T>::vector vector;
+  Sums<T, V> sum;
   multiply<V, FORM>(r, rows, first, sum);
   UNROLLED for (int i = 0; i < ROWS; i++) {
-    ints one = least->one[i], two = least->two[i];
+    vector one = least->one[i], two = least->two[i];
     UNROLLED for (int v = 0; v < V; v++) {
-      const ints key = (sum[i][v] & ~NUMBER) | int32_t(first + v);
+      const vector key = (vector)(((ints)sum[i][v] & ~NUMBER) | int32_t(first + v));
       two = smaller(two, larger(one, key));
       one = smaller(one, key);
     }
@@ -93,8 +104,6 @@ ALONE void product(const References& r, const Row* rows, long first, Least* leas
     least->two[i] = two;
   }
 }
-
-#endif
 
 inline float* after(float* out, long vectors) { return out + vectors * LANES; }
 inline int32_t* after(int32_t* out, long vectors) { return out + vectors * LANES; }

@@ -44,7 +44,7 @@ struct References {
   float* packed;         // [vectors, width, LANES], of floats
   int32_t* integers;     // [vectors, group, LANES], -q in units of its scale
   int32_t* starts;       // [LEVELS, vectors * LANES], what products of integers begin with
-  float* half_norms;     // [vectors * LANES], |q|^2 / 2, infinite for the padding
+  float* half_norms;     // [vectors * LANES], |q|^2 / 2, more than MOST for the padding
   float reach;           // the greatest |q|
   float lost;            // the greatest norm of what integers lose
   float scale;           // of the integers
@@ -67,16 +67,19 @@ struct Row {
 };
 
 double exact_distance(const float* x, const float* q, long width) {
-  doubles sum = {};
+  doubles sum[2] = {};
   long j = 0;
   for (; j + 8 <= width; j += 8) {
-    doubles a = __builtin_convertvector(*reinterpret_cast<const some_floats*>(x + j), doubles);
-    doubles b = __builtin_convertvector(*reinterpret_cast<const some_floats*>(q + j), doubles);
-    sum += (a - b) * (a - b);
+    UNROLLED for (int i = 0; i < 2; i++) {
+      const doubles apart = load_doubles(x + j + 4 * i) - load_doubles(q + j + 4 * i);
+      sum[i] += apart * apart;
+    }
   }
   double rest = 0;
   for (; j < width; j++) rest += (double(x[j]) - q[j]) * (double(x[j]) - q[j]);
-  for (int i = 0; i < 8; i++) rest += sum[i];
+  UNROLLED for (int i = 0; i < 2; i++) {
+    for (int lane = 0; lane < 4; lane++) rest += sum[i][lane];
+  }
   return rest;
 }
 
@@ -115,7 +118,7 @@ float center_all(References& r) {
   r.centre = aligned(r.centre_buffer, r.padded);
   for (long j = 0; j < r.width; j++) r.centre[j] = float(sums[j] / r.count);
   r.half_norms = aligned(r.half_buffer, r.vectors * LANES);
-  std::fill(r.half_norms + r.count, r.half_norms + r.vectors * LANES, INFINITY);
+  std::fill(r.half_norms + r.count, r.half_norms + r.vectors * LANES, FLT_MAX);
   std::vector<float> centred(r.padded);
   float most = 0;
   double reach = 0;

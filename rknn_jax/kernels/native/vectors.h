@@ -3,14 +3,11 @@
 #pragma once
 
 #include <float.h>
+#include <immintrin.h>
 
 #include <algorithm>
 
 #include "processor.h"
-
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
 
 // Keeps the compiler from mixing a product with what surrounds it, which would cost registers.
 #define ALONE __attribute__((noinline))
@@ -20,9 +17,10 @@
 
 namespace {
 
-// Eight at a time on every processor, so that all sum in the same order.
-typedef float some_floats __attribute__((vector_size(32), aligned(4), may_alias));
-typedef double doubles __attribute__((vector_size(64)));
+// Four on every processor, so that all sum in the same order.
+typedef double doubles __attribute__((vector_size(32)));
+
+inline doubles load_doubles(const float* from) { return (doubles)_mm256_cvtps_pd(_mm_loadu_ps(from)); }
 
 // Vector of a type, and the largest distance of a reference that exists.
 template <class T>
@@ -30,7 +28,7 @@ struct Of;
 template <>
 struct Of<float> {
   typedef floats vector;
-  static constexpr float MOST = FLT_MAX;
+  static constexpr float MOST = 1e38f;
 };
 template <>
 struct Of<int32_t> {
@@ -57,11 +55,22 @@ inline floats load_some(const float* from, long count) {
 
 inline floats smaller(floats a, floats b) { return (floats)_mm512_min_ps((__m512)a, (__m512)b); }
 inline ints smaller(ints a, ints b) { return (ints)_mm512_min_epi32((__m512i)a, (__m512i)b); }
+inline floats larger(floats a, floats b) { return (floats)_mm512_max_ps((__m512)a, (__m512)b); }
 inline ints larger(ints a, ints b) { return (ints)_mm512_max_epi32((__m512i)a, (__m512i)b); }
 
 inline float sum_of(floats v) { return _mm512_reduce_add_ps((__m512)v); }
 inline float least_of(floats v) { return _mm512_reduce_min_ps((__m512)v); }
 inline int32_t least_of(ints v) { return _mm512_reduce_min_epi32((__m512i)v); }
+
+inline ints rounded(floats v) { return (ints)_mm512_cvtps_epi32((__m512)v); }
+
+// Store the lanes as words, and as bytes.
+inline void store_words(int32_t* to, ints v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16((__m512i)v));
+}
+inline void store_bytes(int32_t* to, ints v) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8((__m512i)v));
+}
 
 // Return a bit for each lane that is at most the limit.
 inline unsigned at_most(floats v, float limit) {
@@ -85,10 +94,10 @@ inline floats load_some(const float* from, long count) {
   return v;
 }
 
-template <class V>
-V smaller(V a, V b) {
-  return a < b ? a : b;
-}
+inline floats smaller(floats a, floats b) { return (floats)_mm256_min_ps((__m256)a, (__m256)b); }
+inline ints smaller(ints a, ints b) { return (ints)_mm256_min_epi32((__m256i)a, (__m256i)b); }
+inline floats larger(floats a, floats b) { return (floats)_mm256_max_ps((__m256)a, (__m256)b); }
+inline ints larger(ints a, ints b) { return (ints)_mm256_max_epi32((__m256i)a, (__m256i)b); }
 
 inline float sum_of(floats v) {
   float sum = 0;
@@ -103,12 +112,19 @@ auto least_of(V v) {
   return least;
 }
 
+inline ints rounded(floats v) { return (ints)_mm256_cvtps_epi32((__m256)v); }
+
+// Store the lanes as words.
+inline void store_words(int32_t* to, ints v) {
+  const __m256i halves = _mm256_packs_epi32((__m256i)v, (__m256i)v);
+  const __m256i words = _mm256_permute4x64_epi64(halves, 8);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(words));
+}
+
+// Return a bit for each lane that is at most the limit.
 template <class V, class T>
 unsigned at_most(V v, T limit) {
-  const ints below = v <= limit;
-  unsigned bits = 0;
-  for (int i = 0; i < LANES; i++) bits |= unsigned(below[i] & 1) << i;
-  return bits;
+  return unsigned(_mm256_movemask_ps((__m256)(v <= limit)));
 }
 
 template <class T>
