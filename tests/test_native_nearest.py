@@ -358,8 +358,8 @@ FAULTS = {
     "no bound for float32": ("return 1.01f * (UNIT", "return 0 * (UNIT"),
     "no bound for integers": ("return 1.02f * (operands", "return 0 * (operands"),
     "integers lose nothing": ("  x.lost = 1.01f * sqrtf(sum_of(squares))", "  x.lost = 0"),
-    "keys are distances": ("0x1p-15f * fabsf(least)", "0 * fabsf(least)"),
-    "float32 decides many": ("by_gaps(r, x, again, 0, index)", "by_gaps(r, x, again, -1, index)"),
+    "keys are distances": ("NUMBER * 0x1p-23f * fabsf(least)", "0 * fabsf(least)"),
+    "float32 decides many": ("by_gaps(r, x, found, 0, index)", "by_gaps(r, x, found, -1, index)"),
     "ties by place": ("(distance == other.distance && number < other.number)", "false"),
 }
 

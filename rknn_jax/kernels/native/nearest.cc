@@ -158,43 +158,43 @@ void subtract(const References& r, const Row& x, Found<float>& found) {
   }
 }
 
-// Solve a point, given the candidates that integers leave.
-void refine(const References& r, const Row& x, const int32_t* number, long count, int32_t* index) {
-  Found<float> again;
-  again.clear(r.neighbors);
-  again.reserve(count);
-  again.count = count;
-  std::copy_n(number, count, again.number.begin());
+// Solve a point, given the numbers of its candidates.
+void refine(const References& r, const Row& x, Found<float>& found, int32_t* index) {
   if (r.neighbors < DENSE) {
-    multiply_again(r, x, again);
+    multiply_again(r, x, found);
     // Each lane sums its own features, and at last the lanes are summed.
-    by_gaps(r, x, again, error_of_floats(r, x.norm, r.padded / LANES + LANES), index);
+    by_gaps(r, x, found, error_of_floats(r, x.norm, r.padded / LANES + LANES), index);
   } else {
-    subtract(r, x, again);
-    by_gaps(r, x, again, 0, index);  // rounding keeps the order, but for ties
+    subtract(r, x, found);
+    by_gaps(r, x, found, 0, index);  // rounding keeps the order, but for ties
   }
 }
 
-void finish(const References& r, const Row& x, Found<float>& found, int32_t* index) {
+void finish(const References& r, const Row& x, Found<float>& found, Found<float>&, int32_t* index) {
   by_gaps(r, x, found, x.error, index);
 }
 
-void finish(const References& r, const Row& x, Found<int32_t>& found, int32_t* index) {
+void finish(const References& r, const Row& x, Found<int32_t>& found, Found<float>& again,
+            int32_t* index) {
   shrink(found, r.neighbors, slack_of(x, int32_t()));
   if (found.count == 1) {
     index[0] = found.number[0];
   } else if (found.count > std::max(4 * r.neighbors + FEW, r.count / 2)) {
     by_differences(r, x.given, index);  // integers say next to nothing, and so may float32
   } else {
-    refine(r, x, &found.number[0], found.count, index);
+    again.clear(r.neighbors);
+    again.reserve(found.count);
+    again.count = found.count;
+    std::copy_n(found.number.begin(), found.count, again.number.begin());
+    refine(r, x, again, index);
   }
 }
 
 // Return the largest key of a candidate, given the least key.
 //
-// A key of floats is less or more than its distance by fewer than 2^8 units in the last place.
+// A key of floats differs from its distance by at most NUMBER units in the last place.
 float limit_of_keys(const Row& x, float least) {
-  return least + 1.01f * (2 * x.error + 2 * 0x1p-15f * fabsf(least));
+  return least + 1.01f * (2 * x.error + 2 * NUMBER * 0x1p-23f * fabsf(least));
 }
 int32_t limit_of_keys(const Row& x, int32_t least) {
   const int32_t slack = std::min(slack_of(x, int32_t()), Of<int32_t>::MOST - NUMBER) + NUMBER;
@@ -203,7 +203,8 @@ int32_t limit_of_keys(const Row& x, int32_t least) {
 
 // Write the nearest reference, given the two smallest keys of each lane.
 template <class Keys>
-void finish(const References& r, const Row& x, Keys one, Keys two, int32_t* index) {
+void finish(const References& r, const Row& x, Keys one, Keys two, Found<float>& again,
+            int32_t* index) {
   const auto limit = limit_of_keys(x, least_of(one));
   const unsigned lanes = at_most(one, limit);
   const unsigned crowded = at_most(two, limit);
@@ -213,15 +214,19 @@ void finish(const References& r, const Row& x, Keys one, Keys two, int32_t* inde
     index[0] = vector[lane] * LANES + lane;
     return;
   }
-  std::vector<int32_t> numbers;
+  again.clear(1);
+  const auto add = [&](int32_t number) {
+    again.reserve(again.count);
+    again.number[again.count++] = number;
+  };
   for (int lane = 0; lane < LANES; lane++) {
     if (crowded >> lane & 1) {  // a third one may be near, too
-      for (int32_t i = lane; i < r.count; i += LANES) numbers.push_back(i);
+      for (int32_t i = lane; i < r.count; i += LANES) add(i);
     } else if (lanes >> lane & 1) {
-      numbers.push_back(vector[lane] * LANES + lane);
+      add(vector[lane] * LANES + lane);
     }
   }
-  refine(r, x, numbers.data(), numbers.size(), index);
+  refine(r, x, again, index);
 }
 
 // Points -------------------------------------------------------------------------------------
@@ -248,25 +253,29 @@ void round_point(const References& r, Row& x) {
 #endif
     if (FORM == WORDS) store_words(x.integers + j / 2, integer);
   }
-  x.lost = 1.01f * sqrtf(sum_of(squares)) + 4 * UNIT * x.norm + sqrtf(float(r.padded)) * 0x1p-63f;
+  x.lost = 1.01f * sqrtf(sum_of(squares)) + 4 * UNIT * x.norm + r.least_norm;
 }
 
 // Solves points of a form; T is the type of its distances.
 template <class T, Form FORM>
 struct Solver {
   const References& r;
-  const long tile, stride;
+  const bool least;  // whether the nearest is found without storing distances
+  const long panel, tile, stride;
   std::vector<float> centred_buffer;
   std::vector<int32_t> integer_buffer;
   std::vector<T> distance_buffer;
   std::vector<Row> rows;
   std::vector<Found<T>> found;
+  Found<float> again;
   T* distance;
 
   Solver(const References& r)
       : r(r),
-        tile(r.vectors <= r.panel ? ROWS : TILE),
-        stride(std::min(r.panel, r.vectors) * LANES),
+        least(FORM != BYTES && r.neighbors == 1 && r.vectors <= NUMBER + 1),  // bytes are too coarse
+        panel(least ? r.cached : std::min<long>(r.cached, MOST_PANEL)),
+        tile(r.vectors <= panel ? ROWS : TILE),
+        stride(std::min(panel, r.vectors) * LANES),
         rows(tile),
         found(tile) {
     float* centred = aligned(centred_buffer, tile * r.padded);
@@ -295,13 +304,13 @@ struct Solver {
       const long count = std::min(tile, n - start);
       prepare(points, start, count, n);
       for (long i = 0; i < count; i++) found[i].clear(r.neighbors);
-      for (long first = 0; first < r.vectors; first += r.panel) {
-        pass(count, first, std::min(first + r.panel, r.vectors));
+      for (long first = 0; first < r.vectors; first += panel) {
+        pass(count, first, std::min(first + panel, r.vectors));
       }
       for (long i = 0; i < count; i++) {
         int32_t* out = index + (start + i) * r.neighbors;
         if (rows[i].error <= FLT_MAX) {
-          finish(r, rows[i], found[i], out);
+          finish(r, rows[i], found[i], again, out);
         } else {
           by_differences(r, rows[i].given, out);
         }
@@ -325,24 +334,24 @@ struct Solver {
   void solve_least(const float* points, long n, int32_t* index) {
     // Beside the rows. On the stack it may lie at their addresses up to whole pages, and then loads
     // wait for stores of others, three times as long in all.
-    std::vector<Least<T>> least(tile / ROWS);
+    std::vector<Least<T>> buffer(tile / ROWS);
     const auto most = std::numeric_limits<T>::max() - typename Of<T>::vector{};
     for (long start = 0; start < n; start += tile) {
       const long count = std::min(tile, n - start);
       prepare(points, start, count, n);
-      for (Least<T>& keys : least) {
+      for (Least<T>& keys : buffer) {
         for (int i = 0; i < ROWS; i++) keys.one[i] = keys.two[i] = most;
       }
-      for (long first = 0; first < r.vectors; first += r.panel) {
-        const long last = std::min(first + r.panel, r.vectors);
+      for (long first = 0; first < r.vectors; first += panel) {
+        const long last = std::min(first + panel, r.vectors);
         for (long i = 0; i < count; i += ROWS) {
-          products<FORM>(r, &rows[i], first, last, &least[i / ROWS], 0);
+          products<FORM>(r, &rows[i], first, last, &buffer[i / ROWS], 0);
         }
       }
       for (long i = 0; i < count; i++) {
-        const Least<T>& keys = least[i / ROWS];
+        const Least<T>& keys = buffer[i / ROWS];
         if (rows[i].error <= FLT_MAX) {
-          finish(r, rows[i], keys.one[i % ROWS], keys.two[i % ROWS], index + start + i);
+          finish(r, rows[i], keys.one[i % ROWS], keys.two[i % ROWS], again, index + start + i);
         } else {
           by_differences(r, rows[i].given, index + start + i);
         }
@@ -354,8 +363,7 @@ struct Solver {
 template <class T, Form FORM>
 void solve(const References& r, const float* points, long n, int32_t* index) {
   Solver<T, FORM> solver(r);
-  // Bytes are too coarse for keys.
-  if (FORM != BYTES && r.neighbors == 1 && r.vectors <= NUMBER + 1) {
+  if (solver.least) {
     solver.solve_least(points, n, index);
   } else {
     solver.solve(points, n, index);
@@ -383,9 +391,10 @@ EXPORT void* rknn_prepare(const float* rows, long count, long width, long neighb
   const int together = r->form == BYTES ? 4 : r->form == WORDS ? 2 : 1;
   r->group = round_up(width, together) / together;
   r->padded = round_up(width, LANES);
+  r->least_norm = sqrtf(float(r->padded)) * 0x1p-63f;
   r->vectors = round_up(count, LANES) / LANES;
   const long bytes = std::max(1L, 4 * LANES * r->group);
-  r->panel = std::clamp<long>(PANEL_BYTES / bytes, MOST_VECTORS, MOST_PANEL);
+  r->cached = std::max<long>(CACHED_BYTES / bytes, MOST_VECTORS);
   const float most = center_all(*r);
   if (!(r->reach <= FLT_MAX)) return r.release();  // all rows are solved by differences
   if (r->form == FLOATS) pack_floats(*r);

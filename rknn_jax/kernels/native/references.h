@@ -17,11 +17,11 @@ enum Form { FLOATS = 0, WORDS = 1, BYTES = 2 };
 constexpr int ROWS = LANES == 16 ? 8 : 4;  // points of a product; its sums fill the registers
 constexpr int MOST_VECTORS = 3;            // vectors of references of a product
 constexpr int MOST_PANEL = 64;             // vectors of references whose distances exist at a time
-constexpr long PANEL_BYTES = 384 << 10;    // of references that stay in a core's cache
+constexpr long CACHED_BYTES = 384 << 10;   // of references that stay in a core's cache
 constexpr long MOST_WIDTH = 8192;          // features whose integer products fit an int32
 constexpr int LEVELS = 13;                 // scales that a point may have, and the middle one, which
 constexpr int MIDDLE = 6;                  // is that of the references; two of them are an octave
-constexpr int NUMBER = 255;                // bits of a key that number its vector of references
+constexpr int NUMBER = 4096 / LANES - 1;   // bits of a key that number its vector of references
 constexpr long MOST_ZEROS = 1024;          // features whose squares are summed at a time
 constexpr int32_t NO_REFERENCE = Of<int32_t>::MOST + 2 * (NUMBER + 1);  // its key, too, is above MOST
 
@@ -36,7 +36,8 @@ T* aligned(std::vector<T>& buffer, size_t size) {
 struct References {
   const float* rows;  // [count, width], the caller's
   double most_distance;  // squared, that a point with neighbors may have to any reference
-  long count, width, neighbors, vectors, panel;
+  long count, width, neighbors, vectors;
+  long cached;  // vectors of references that stay in a core's cache
   long padded;  // width up to whole vectors
   long group;   // pairs of words or quadruples of bytes that hold all features
   Form form;
@@ -46,6 +47,7 @@ struct References {
   int32_t* starts;       // [LEVELS, vectors * LANES], what products of integers begin with
   float* half_norms;     // [vectors * LANES], |q|^2 / 2, more than MOST for the padding
   float reach;           // the greatest |q|
+  float least_norm;      // of a point, whose squares may be below the range of float32
   float lost;            // the greatest norm of what integers lose
   float scale;           // of the integers
   float scales[LEVELS];  // that points may have, ascending
@@ -95,8 +97,7 @@ void center(const References& r, Row& x, const float* later) {
     squares += v * v;
     most = smaller(most, smaller(v, -v));
   }
-  // Squares below the range of float32 may count as 0.
-  x.norm = sqrtf(sum_of(squares)) + sqrtf(float(r.padded)) * 0x1p-63f;
+  x.norm = sqrtf(sum_of(squares)) + r.least_norm;
   x.most = -least_of(most);
 }
 

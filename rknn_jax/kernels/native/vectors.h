@@ -89,9 +89,8 @@ void squeeze(T* to, typename Of<T>::vector v, unsigned bits) {
 #else
 
 inline floats load_some(const float* from, long count) {
-  floats v = {};
-  memcpy(&v, from, 4 * count);
-  return v;
+  const ints there = ints{0, 1, 2, 3, 4, 5, 6, 7} < int32_t(count);
+  return (floats)_mm256_maskload_ps(from, (__m256i)there);
 }
 
 inline floats smaller(floats a, floats b) { return (floats)_mm256_min_ps((__m256)a, (__m256)b); }
@@ -99,17 +98,21 @@ inline ints smaller(ints a, ints b) { return (ints)_mm256_min_epi32((__m256i)a, 
 inline floats larger(floats a, floats b) { return (floats)_mm256_max_ps((__m256)a, (__m256)b); }
 inline ints larger(ints a, ints b) { return (ints)_mm256_max_epi32((__m256i)a, (__m256i)b); }
 
+// Combine all lanes.
+template <class V, class Two>
+auto folded(V v, Two two) {
+  v = two(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
+  v = two(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5));
+  return two(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6))[0];
+}
+
 inline float sum_of(floats v) {
-  float sum = 0;
-  for (int i = 0; i < LANES; i++) sum += v[i];
-  return sum;
+  return folded(v, [](floats a, floats b) { return a + b; });
 }
 
 template <class V>
 auto least_of(V v) {
-  auto least = v[0];
-  for (int i = 1; i < LANES; i++) least = std::min(least, v[i]);
-  return least;
+  return folded(v, [](V a, V b) { return smaller(a, b); });
 }
 
 inline ints rounded(floats v) { return (ints)_mm256_cvtps_epi32((__m256)v); }
