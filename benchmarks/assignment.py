@@ -7,9 +7,13 @@ interpreter that has FAISS is named by RKNN_PEERS_PYTHON.
 
 The first call is the first of its shape. It compiles nothing if the installation compiled the
 native kernel.
+
+`--processor avx2` stands for a processor without AVX-512: neither side uses it.
 """
 
+import argparse
 import contextlib
+import ctypes
 import itertools
 import json
 import multiprocessing
@@ -19,6 +23,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -42,15 +47,19 @@ GRIDS = (  # cores, records, queries, features, neighbors
 
 
 def measure(
+    processor: str | None,
     num_cores: int,
     num_records: int,
     num_queries: tuple[int, ...],
     widths: tuple[int, ...],
     num_neighbors: tuple[int, ...],
 ) -> list[dict[str, Any]]:
-    """Measure a grid in this process, which keeps to its first cores from now on."""
+    """Measure a grid in this process, which keeps to its first cores and a kernel from now on."""
     rows = []
-    with peer(num_cores) as worker:
+    if processor:
+        library = ctypes.CDLL(str(Path(native.__file__).with_name(f"{processor}.so")))
+        native.library = lambda: library
+    with peer(num_cores, processor) as worker:
         for size in itertools.product([num_records], num_queries, widths):
             arrays = data(*size)
             for count in num_neighbors:
@@ -60,7 +69,7 @@ def measure(
 
 
 @contextlib.contextmanager
-def peer(num_cores: int) -> Iterator[subprocess.Popen[str]]:
+def peer(num_cores: int, processor: str | None = None) -> Iterator[subprocess.Popen[str]]:
     """Start the peers' interpreter on the first cores, to which this process keeps as well."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_cores])
     jax.block_until_ready(jax.numpy.zeros(1) + 1)
@@ -69,7 +78,7 @@ def peer(num_cores: int) -> Iterator[subprocess.Popen[str]]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | blas(num_cores),
+        env=os.environ | blas(num_cores, processor),
     ) as worker:
         assert worker.stdin
         assert worker.stdout
@@ -122,16 +131,21 @@ def timed(arrays: tuple[np.ndarray, np.ndarray], num_neighbors: int) -> dict[str
 if __name__ == "__main__":
     if "RKNN_PEERS_PYTHON" not in os.environ:
         sys.exit(f"Expected RKNN_PEERS_PYTHON to name an interpreter that has FAISS; {HOW}")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--processor", choices=native.PROCESSORS, help="kind of processor to stand for"
+    )
+    processor = parser.parse_args().processor
     found = []
-    for grid in GRIDS:
+    for grid in GRIDS[:1] if processor else GRIDS:
         spawned = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, spawned) as pool:
-            found += pool.submit(measure, *grid).result()
+            found += pool.submit(measure, processor, *grid).result()
     save(
-        "assignment",
+        f"assignment_{processor}" if processor else "assignment",
         found,
-        peer=blas(1),
-        kernel=native.processor(),
+        peer=blas(1, processor),
+        kernel=processor or native.processor(),
         load=os.getloadavg()[0],
         seed=0,
     )

@@ -116,13 +116,16 @@ def agreement(distances: np.ndarray, index: np.ndarray) -> float:
     )
 
 
-def blas(num_cores: int) -> dict[str, str]:
+def blas(num_cores: int, processor: str | None = None) -> dict[str, str]:
     """Return the environment in which FAISS and NumPy are fastest on these cores.
 
     OpenBLAS chooses kernels by the processor's name, and unknown ones get those of an old
-    processor. So it is told to use those for AVX-512 where there is AVX-512.
+    processor. So it is told to use those for AVX-512 where there is AVX-512. To stand for a
+    processor without it (`avx2`), FAISS is kept from it, too.
     """
     threads = {"OMP_NUM_THREADS": str(num_cores), "OPENBLAS_NUM_THREADS": str(num_cores)}
+    if processor == "avx2":
+        return threads | {"OPENBLAS_CORETYPE": "Haswell", "FAISS_SIMD_LEVEL": "AVX2"}
     wide = "avx512f" in Path("/proc/cpuinfo").read_text().split()
     return threads | ({"OPENBLAS_CORETYPE": "SkylakeX"} if wide else {})
 

@@ -47,6 +47,7 @@ LEAST_SECONDS = 0.02
 
 OPERATIONS = 16  # operations of a message and a cell, as in _bound.c
 TILES = (4, 6, 7, 8)
+NATIVE = 0  # stands for the native kernels beside these
 WIDTHS = (256, 512)  # bits of a vector register that XLA may use: its default, and that of AVX-512
 DECODE_REPEATS = 15
 
@@ -223,7 +224,7 @@ def pointer(array: np.ndarray) -> ctypes.c_void_p:
     return array.ctypes.data_as(ctypes.c_void_p)
 
 
-def decode_and_bits(cores: int) -> dict[str, list[dict[str, Any]]]:
+def decode_and_bits(cores: int, width: int) -> dict[str, list[dict[str, Any]]]:
     """Measure decoding against the bound, and random bits against `jax.random.bernoulli`.
 
     Only some of this machine's cores are used.
@@ -231,9 +232,9 @@ def decode_and_bits(cores: int) -> dict[str, list[dict[str, Any]]]:
     os.sched_setaffinity(
         0, sorted(os.sched_getaffinity(0))[:cores]
     )  # set before JAX starts its threads
-    # The rows are about XLA's vectors, whose width native kernels do not take.
-    no_kernels = mock.patch.object(native, "library", return_value=None)
-    with no_kernels, tempfile.TemporaryDirectory() as folder:
+    library = native.library() if width == NATIVE else None
+    kernels = mock.patch.object(native, "library", return_value=library)
+    with kernels, tempfile.TemporaryDirectory() as folder:
         tiles = {tile: bound(Path(folder), tile) for tile in TILES}
         return {
             "decode": [decode(tiles, d, cores) for d in PEER_CLIENTS],
@@ -321,12 +322,16 @@ def bits(d: int, cores: int) -> dict[str, Any]:
 
 
 def at_width(width: int, cores: int) -> dict[str, list[dict[str, Any]]]:
-    """Run `decode_and_bits` in a process whose XLA may use vector registers of a width."""
+    """Run `decode_and_bits` in a process of its own.
+
+    XLA may use vector registers of the width there, or native kernels are used.
+    """
     before = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{before} --xla_cpu_prefer_vector_width={width}"
+    if width != NATIVE:
+        os.environ["XLA_FLAGS"] = f"{before} --xla_cpu_prefer_vector_width={width}"
     try:
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            found = pool.submit(decode_and_bits, cores).result()
+            found = pool.submit(decode_and_bits, cores, width).result()
     finally:
         os.environ["XLA_FLAGS"] = before
     return {kind: [{"vector_width": width} | row for row in rows] for kind, rows in found.items()}
@@ -347,7 +352,7 @@ if __name__ == "__main__":
         sys.exit()
     parts = [
         at_width(width, cores)
-        for width in WIDTHS
+        for width in (*WIDTHS, *([NATIVE] if native.processor() else []))
         for cores in sorted({1, len(os.sched_getaffinity(0))})
     ]
     results: dict[str, Any] = {

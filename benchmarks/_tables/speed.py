@@ -46,7 +46,16 @@ def speed() -> str:
 
 def assignment_worst() -> str:
     """The shapes at which the assignment is slowest beside FAISS, and those of the first call."""
-    found = load("assignment")["results"]
+    return _worst("assignment")
+
+
+def assignment_avx2() -> str:
+    """The slowest shapes where neither side uses AVX-512."""
+    return _worst("assignment_avx2")
+
+
+def _worst(name: str) -> str:
+    found = load(name)["results"]
     by_ratio = sorted(found, key=lambda row: float(row["ratio"]))
     rows = [
         [
@@ -62,7 +71,7 @@ def assignment_worst() -> str:
         for name, row in zip([*["slowest"] * 5, "median", "fastest"], rows, strict=True)
     ]
     header = ["", "records × queries × features", "cores", "times as fast as FAISS", "first call"]
-    return table(header, rows, "assignment")
+    return table(header, rows, name)
 
 
 def assignment_grid() -> str:
@@ -216,18 +225,19 @@ def peers() -> str:
     alone = [row for row in found["bits"] + found["decode"] if row["cores"] == 1]
     for width in dict.fromkeys(row["vector_width"] for row in alone):
         each = [row for row in alone if row["vector_width"] == width]
+        kind = f"XLA's vectors of {width} bits" if width else "native kernels"
         ratios = [f"{row['ratio']['bits']:.0f}" for row in each if "ratio" in row]
         shares = [f"{row['share_of_bound']:.2f}" for row in each if "share_of_bound" in row]
         rows.append(
             [
-                f"packed random bits, one core, XLA's vectors of {width} bits",
+                f"packed random bits, one core, {kind}",
                 "`jax.random.bernoulli`",
                 *ratios,
             ]
         )
         rows.append(
             [
-                f"`collision` decoded, one core, XLA's vectors of {width} bits",
+                f"`collision` decoded, one core, {kind}",
                 "C, tiled in registers",
                 *shares,
             ]

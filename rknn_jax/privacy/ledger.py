@@ -798,10 +798,11 @@ def _clear_errors(path: Path, what: str) -> Iterator[None]:
             "another file."
         ) from error
     except FileNotFoundError as error:
-        raise LedgerError(
-            f"{path} could not be {what}: no such file or folder; make the folder, or "
-            "Ledger.create the file."
-        ) from error
+        if path.parent.is_dir():
+            remedy = "no such file; check its name. The first release makes it, or Ledger.create."
+        else:
+            remedy = "no such folder; make it, or name another."
+        raise LedgerError(f"{path} could not be {what}: {remedy}") from error
     except OSError as error:
         raise LedgerError(
             f"{path} could not be {what} ({error.strerror}), so nothing was charged and nothing "

@@ -4,15 +4,17 @@
 //
 // 1. A product with all references, in one of three forms, whose error has a bound. References that
 //    are farther than the k-th by more than twice the bound are none of the k nearest.
-// 2. After a product of integers, a float32 product with the others, and the same again.
+// 2. After a product of integers, a float32 product with the others, and the same again. With many
+//    neighbors, float64 differences take its place.
 // 3. The others in the order of their distances. Neighbors in this order whose gap is at most twice
 //    the bound are in doubt. Their distances in float64 decide, then the lowest number.
 //
 // So the answer always is float64's order, ties by the lowest number, as in `assignment.py`. It
 // depends on the point and the references alone.
 //
-// The forms are float32; words, which round features to about eleven bits and need half of the time;
-// and bytes, which need a quarter of it and leave more candidates.
+// The forms are float32; words, which round features to about eleven bits and need half of the
+// time, with AVX2 two thirds; and bytes, with AVX-512 alone, which need a quarter of it and leave
+// more candidates.
 
 #include <float.h>
 #include <math.h>
@@ -31,7 +33,8 @@
 namespace {
 
 constexpr long TILE = 256;            // points that share a panel, if there are several
-constexpr long DENSE = 64;  // neighbors, from which on many lie so close that float32 cannot decide
+constexpr long AHEAD = 8;             // candidates whose memory is asked for early
+constexpr long DENSE = 64;            // neighbors, so many that float32 leaves most in doubt
 constexpr float UNIT = 0x1p-24f;      // largest relative error of a rounding
 constexpr float MOST_SQUARE = 1e37f;  // of a distance, above which a sum may overflow
 
@@ -148,13 +151,14 @@ void multiply_again(const References& r, const Row& x, Found<float>& found) {
 }
 
 // Write distances of candidates, rounded to float32 from float64.
+//
+// Their rows are far apart, and asked for early: waiting for memory would take most of the time.
 void subtract(const References& r, const Row& x, Found<float>& found) {
-  const long ahead = 8;
+  const int32_t* number = &found.number[0];
   for (long c = 0; c < found.count; c++) {
-    const float* q = r.rows + long(found.number[c]) * r.width;
-    const float* later = r.rows + long(found.number[std::min(c + ahead, found.count - 1)]) * r.width;
+    const float* later = r.rows + long(number[std::min(c + AHEAD, found.count - 1)]) * r.width;
     for (long j = 0; j < r.width; j += 16) __builtin_prefetch(later + j, 0, 2);
-    found.distance[c] = float(exact_distance(x.given, q, r.width));
+    found.distance[c] = float(exact_distance(x.given, r.rows + long(number[c]) * r.width, r.width));
   }
 }
 
@@ -260,7 +264,7 @@ void round_point(const References& r, Row& x) {
 template <class T, Form FORM>
 struct Solver {
   const References& r;
-  const bool least;  // whether the nearest is found without storing distances
+  const bool least;  // whether the nearest is found without distances; bytes are too coarse for it
   const long panel, tile, stride;
   std::vector<float> centred_buffer;
   std::vector<int32_t> integer_buffer;
@@ -272,7 +276,7 @@ struct Solver {
 
   Solver(const References& r)
       : r(r),
-        least(FORM != BYTES && r.neighbors == 1 && r.vectors <= NUMBER + 1),  // bytes are too coarse
+        least(FORM != BYTES && r.neighbors == 1 && r.vectors <= NUMBER + 1),
         panel(least ? r.cached : std::min<long>(r.cached, MOST_PANEL)),
         tile(r.vectors <= panel ? ROWS : TILE),
         stride(std::min(panel, r.vectors) * LANES),
@@ -292,7 +296,7 @@ struct Solver {
     for (long i = 0; i < count; i++) {
       Row& row = rows[i];
       row.given = points + (start + i) * r.width;
-      const long ahead = 8;
+      const long ahead = std::min<long>(ROWS, n - 1 - start - i);
       center(r, row, row.given + ahead * r.width);
       if constexpr (FORM != FLOATS) round_point<FORM>(r, row);
       row.error = bound_of_error(r, row);

@@ -23,7 +23,7 @@ constexpr int LEVELS = 13;                 // scales that a point may have, and 
 constexpr int MIDDLE = 6;                  // is that of the references; two of them are an octave
 constexpr int NUMBER = 4096 / LANES - 1;   // bits of a key that number its vector of references
 constexpr long MOST_ZEROS = 1024;          // features whose squares are summed at a time
-constexpr int32_t NO_REFERENCE = Of<int32_t>::MOST + 2 * (NUMBER + 1);  // its key, too, is above MOST
+constexpr int32_t NO_REFERENCE = Of<int32_t>::MOST + 2 * (NUMBER + 1);  // also its key is above MOST
 
 long round_up(long size, long unit) { return (size + unit - 1) / unit * unit; }
 

@@ -112,7 +112,9 @@ T kth_of(const T* distance, long count, long k) {
 template <class T>
 long count_at_most(const T* distance, long count, T limit) {
   long below = 0, i = 0;
-  for (; i + LANES <= count; i += LANES) below += __builtin_popcount(at_most(load(distance + i), limit));
+  for (; i + LANES <= count; i += LANES) {
+    below += __builtin_popcount(at_most(load(distance + i), limit));
+  }
   for (; i < count; i++) below += distance[i] <= limit;
   return below;
 }

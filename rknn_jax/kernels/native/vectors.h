@@ -20,7 +20,9 @@ namespace {
 // Four on every processor, so that all sum in the same order.
 typedef double doubles __attribute__((vector_size(32)));
 
-inline doubles load_doubles(const float* from) { return (doubles)_mm256_cvtps_pd(_mm_loadu_ps(from)); }
+inline doubles load_doubles(const float* from) {
+  return (doubles)_mm256_cvtps_pd(_mm_loadu_ps(from));
+}
 
 // Vector of a type, and the largest distance of a reference that exists.
 template <class T>
@@ -130,9 +132,26 @@ unsigned at_most(V v, T limit) {
   return unsigned(_mm256_movemask_ps((__m256)(v <= limit)));
 }
 
+// The lanes of some bits, one after another.
+struct Lanes {
+  uint8_t of[256][LANES];
+  constexpr Lanes() : of() {
+    for (int bits = 0; bits < 256; bits++) {
+      int count = 0;
+      for (int lane = 0; lane < LANES; lane++) {
+        if (bits >> lane & 1) of[bits][count++] = uint8_t(lane);
+      }
+    }
+  }
+};
+constexpr Lanes SET;
+
+// Store the lanes of some bits one after another. Up to LANES elements are overwritten.
 template <class T>
 void squeeze(T* to, typename Of<T>::vector v, unsigned bits) {
-  for (; bits; bits &= bits - 1) *to++ = v[__builtin_ctz(bits)];
+  const __m128i lanes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(SET.of[bits]));
+  const __m256i order = _mm256_cvtepu8_epi32(lanes);
+  store(to, (typename Of<T>::vector)_mm256_permutevar8x32_epi32((__m256i)v, order));
 }
 
 #endif
