@@ -100,12 +100,12 @@ inline ints smaller(ints a, ints b) { return (ints)_mm256_min_epi32((__m256i)a, 
 inline floats larger(floats a, floats b) { return (floats)_mm256_max_ps((__m256)a, (__m256)b); }
 inline ints larger(ints a, ints b) { return (ints)_mm256_max_epi32((__m256i)a, (__m256i)b); }
 
-// Combine all lanes.
+// Combine all lanes: halves, then quarters, then neighbors.
 template <class V, class Two>
 auto folded(V v, Two two) {
-  v = two(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
-  v = two(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5));
-  return two(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6))[0];
+  v = two(v, (V)_mm256_permute2f128_ps((__m256)v, (__m256)v, 1));
+  v = two(v, (V)_mm256_permute_ps((__m256)v, 0b01001110));
+  return two(v, (V)_mm256_permute_ps((__m256)v, 0b10110001))[0];
 }
 
 inline float sum_of(floats v) {
