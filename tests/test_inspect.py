@@ -123,7 +123,9 @@ def test_classes_have_the_released_numbers(folders, released):
         assert row.labels == mine.sum()
         assert row.votes == counts[:, number].sum()
         assert row.noise == pytest.approx(stddev * 6**0.5, rel=1e-5)
-        assert row.stability == pytest.approx(released.confidence[mine].mean())
+        # The noise is of a release, without a seed: it may leave a class without labels.
+        expected = pytest.approx(released.confidence[mine].mean()) if mine.any() else None
+        assert row.stability == expected
         assert row.doubtful == (released.confidence[mine] < 0.95).sum()
 
 
@@ -200,7 +202,8 @@ def test_inspect_shows_classes_rows_and_warnings(folders, rknn, released):
         assert re.search(numbers, done.out)
     assert str(results.second_look(released, 1)[0].row) in done.out
     told = rknn("inspect", folders / "counts", "--json").json
-    assert [one["labels"] for one in told["classes"]] == np.bincount(released.label).tolist()
+    labels = np.bincount(released.label, minlength=len(NAMES)).tolist()
+    assert [one["labels"] for one in told["classes"]] == labels
     assert told["num_doubtful"] == released.doubtful.sum()
     assert told["expected_accuracy"] == released.summary.expected_accuracy
     assert told["exit_status"] == 0

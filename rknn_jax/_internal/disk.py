@@ -146,7 +146,9 @@ def is_partial(name: str, whole: str) -> bool:
 
 
 def new_path(parent: Path, name: str) -> Path:
-    """Return a path that does not exist, named by the time: two calls in one second get two paths.
+    """Return a path that does not exist, named by the time, also for a second run in one second.
+
+    It is not reserved: callers lock the folder that they make, and refuse one that is in use.
 
     Args:
       parent: Folder of the path.

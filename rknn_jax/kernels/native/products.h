@@ -46,7 +46,8 @@ inline void add_products(ints& sum, ints points, ints references) {
   }
 #else
   static_assert(FORM == WORDS);
-  sum += (ints)_mm256_madd_epi16((__m256i)points, (__m256i)references);
+  // Unsigned, because sums of points that are solved by differences may overflow.
+  sum = (ints)((words)sum + (words)_mm256_madd_epi16((__m256i)points, (__m256i)references));
 #endif
 }
 
