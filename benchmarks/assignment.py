@@ -58,7 +58,7 @@ def measure(
     rows = []
     if processor:
         library = ctypes.CDLL(str(Path(native.__file__).with_name(f"{processor}.so")))
-        native.library = lambda: library
+        native.load = lambda: library
     with peer(num_cores, processor) as worker:
         for size in itertools.product([num_records], num_queries, widths):
             arrays = data(*size)

@@ -232,8 +232,8 @@ def decode_and_bits(cores: int, width: int) -> dict[str, list[dict[str, Any]]]:
     os.sched_setaffinity(
         0, sorted(os.sched_getaffinity(0))[:cores]
     )  # set before JAX starts its threads
-    library = native.library() if width == NATIVE else None
-    kernels = mock.patch.object(native, "library", return_value=library)
+    library = native.load() if width == NATIVE else None
+    kernels = mock.patch.object(native, "load", return_value=library)
     with kernels, tempfile.TemporaryDirectory() as folder:
         tiles = {tile: bound(Path(folder), tile) for tile in TILES}
         return {

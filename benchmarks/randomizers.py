@@ -89,7 +89,7 @@ def measure(name: str, num_queries: int, **settings: Any) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     votes = rng.integers(0, mechanism.num_cells, (CLIENTS, mechanism.votes_per_record))
     cells = jnp.asarray(votes, jnp.int32)
-    with mock.patch.object(native, "library", return_value=None):
+    with mock.patch.object(native, "load", return_value=None):
         xla = clients_a_second(mechanism, cells)
     jax.clear_caches()
     # The messages of other mechanisms are no sets of cells.

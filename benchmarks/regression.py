@@ -77,7 +77,7 @@ def description() -> float:
 
 
 # The native kernel has 1.7 and more with AVX2, XLA as little as 0.6.
-NEIGHBORS_FLOOR = 1.0 if native.library() else 0.4
+NEIGHBORS_FLOOR = 1.0 if native.processor() else 0.4
 
 CHECKS: dict[str, tuple[Callable[[], float], float]] = {
     "assignment, 500 x 324, k = 1": (lambda: assignment((20_000, 500, 324), 1), NEIGHBORS_FLOOR),

@@ -244,14 +244,14 @@ def test_a_gpu_takes_only_a_kernel_that_agrees(monkeypatch):
 
 
 def test_a_cpu_takes_a_native_kernel_that_was_compiled_and_agrees(monkeypatch):
-    monkeypatch.setattr(kernels.native, "library", lambda: "library")
+    monkeypatch.setattr(kernels.native, "load", lambda: "library")
     assert kernels.chosen(None, lambda: False, lambda: True) == "native"
     assert kernels.chosen(None, lambda: True) == "xla"
     with pytest.warns(RuntimeWarning, match="differs from XLA"):
         assert kernels.chosen(None, lambda: True, lambda: False) == "xla"
     with pytest.raises(ValueError, match="got native on a cpu"):
         kernels.chosen("native", lambda: True)
-    monkeypatch.setattr(kernels.native, "library", lambda: None)
+    monkeypatch.setattr(kernels.native, "load", lambda: None)
     assert kernels.chosen(None, lambda: True, lambda: True) == "xla"
     with pytest.raises(ValueError, match="got native on a cpu"):
         kernels.chosen("native", lambda: True, lambda: True)

@@ -31,7 +31,7 @@ def assert_native_is_xla(monkeypatch, run):
     """Compare `run(implementation)` of each library with that of XLA."""
     expected = run("xla")
     for library in libraries():
-        monkeypatch.setattr(native, "library", lambda library=library: library)
+        monkeypatch.setattr(native, "load", lambda library=library: library)
         np.testing.assert_array_equal(run("native"), expected)
 
 
@@ -133,7 +133,7 @@ def test_totals_of_clients_are_those_of_xla_on_all_devices(monkeypatch, mechanis
 
     def totals(*, have_library):
         if not have_library:
-            monkeypatch.setattr(native, "library", lambda: None)
+            monkeypatch.setattr(native, "load", lambda: None)
         for function in (base.client_totals, _distributed.client_totals):
             function.clear_cache()
         called.clear()

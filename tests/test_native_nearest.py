@@ -59,7 +59,7 @@ pytestmark = pytest.mark.skipif(not libraries(), reason="no C++ compiler made a 
 def processor(request, monkeypatch):
     """Every library of this processor stands for the best one."""
     loaded = ctypes.CDLL(str(FOLDER / f"{request.param}.so"))
-    monkeypatch.setattr(native, "library", lambda: loaded)
+    monkeypatch.setattr(native, "load", lambda: loaded)
     return request.param
 
 
@@ -92,7 +92,7 @@ def spiral():
 
 
 def wrong_on_spirals(form):
-    """How often the nearest is wrong, in twenty orders of the references."""
+    """Count wrong answers in twenty orders of the references."""
     wrong = 0
     for seed in range(20):
         references = np.random.default_rng(seed).permutation(spiral())
@@ -278,7 +278,7 @@ def test_libraries_have_the_same_order_of_distances_that_are_equal(monkeypatch):
     found_by = []
     for name in libraries():
         loaded = ctypes.CDLL(str(FOLDER / f"{name}.so"))
-        monkeypatch.setattr(native, "library", lambda loaded=loaded: loaded)
+        monkeypatch.setattr(native, "load", lambda loaded=loaded: loaded)
         found_by.append(found(np.zeros((1, 100), np.float32), references, 30, None))
     assert all((other == found_by[0]).all() for other in found_by)
 
@@ -308,7 +308,7 @@ def test_a_library_that_does_not_load_is_passed_over(monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setattr(native, "__file__", str(tmp_path / "__init__.py"))
     with pytest.warns(RuntimeWarning, match="are not used"):
-        assert native.library.__wrapped__() is None
+        assert native.load.__wrapped__() is None
 
 
 def test_threads_share_references():
@@ -377,7 +377,7 @@ def test_faults_in_the_proofs_are_found(fault, tmp_path, monkeypatch):
     options = ["-std=c++17", "-O2", "-fPIC", "-shared", "-march=native", f"-I{FOLDER}"]
     subprocess.run(["c++", *options, tmp_path / "nearest.cc", "-o", library], check=True)
     loaded = ctypes.CDLL(str(library))
-    monkeypatch.setattr(native, "library", lambda: loaded)
+    monkeypatch.setattr(native, "load", lambda: loaded)
     wrong = 0
     for form in nearest.FORMS:
         for kind in ("close", "duplicates", "pairs", "the same"):

@@ -70,7 +70,7 @@ def _not_by_differences():
     where no test asks.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "library", lambda: None)
+        patch.setattr(native, "load", lambda: None)
         patch.setattr(neighbors, "FEW_DIFFERENCES", 0)
         patch.setattr(neighbors, "FEWEST_FOR_HALVES", 1)
         patch.setattr(neighbors, "multiplies_halves", lambda: False)

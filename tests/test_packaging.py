@@ -53,4 +53,4 @@ def test_the_image_runs_rknn_and_not_as_root():
 @pytest.mark.skipif(os.environ.get("RKNN_NATIVE") == "0", reason="RKNN_NATIVE=0")
 def test_an_installation_with_a_compiler_has_native_kernels():
     """Other tests pass over kernels that are missing, and XLA would do the work without a word."""
-    assert native.library(), "run `touch hatch_build.py` and `make .venv/.dev` to compile them"
+    assert native.load(), "run `touch hatch_build.py` and `make .venv/.dev` to compile them"

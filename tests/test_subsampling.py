@@ -122,10 +122,10 @@ def test_a_sample_that_is_too_small_leaves_places_empty():
     ).all()
 
 
-FORMS = ["xla", pytest.param("native", marks=pytest.mark.skipif(not native.library(), reason="no"))]
+FORMS = ["xla", pytest.param("native", marks=pytest.mark.skipif(not native.load(), reason="no"))]
 
 
-@pytest.mark.skipif(not native.library(), reason="no C++ compiler")
+@pytest.mark.skipif(not native.load(), reason="no C++ compiler")
 @pytest.mark.parametrize("sampling_prob", [0.4, 1.0])
 def test_coins_fall_alike_on_what_either_implementation_finds(sampling_prob):
     assert _sampled_neighbors.coin_reach(500, 0.4, 5) <= _sampled_neighbors.sample_room(500, 0.4, 5)

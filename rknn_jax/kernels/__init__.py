@@ -44,7 +44,7 @@ def chosen(
     """
     platform = jax.default_backend()
     has_pallas = agrees is not None and platform != "tpu"
-    has_native = native_agrees is not None and platform == "cpu" and native.library() is not None
+    has_native = native_agrees is not None and platform == "cpu" and native.load() is not None
     if implementation is None:
         if platform == "gpu" and agrees is not None and _verified(agrees):
             return "pallas"

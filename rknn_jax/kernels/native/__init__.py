@@ -1,7 +1,7 @@
 """Native kernels for CPUs: C++ that the installation compiled, if there was a compiler.
 
 `hatch_build.py` compiles each `.cc` of this folder into one library for each kind of processor.
-`library` loads the best one that this processor runs. Where there is none, XLA does the work: the
+`load` loads the best one that this processor runs. Where there is none, XLA does the work: the
 results are the same. `call` runs a kernel inside of a traced function.
 """
 
@@ -18,8 +18,8 @@ PROCESSORS = ("avx512", "avx2")
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
-    """Return the fastest library that this processor runs, or None."""
+def load() -> ctypes.CDLL | None:
+    """Return the fastest library that this processor runs, loaded once, or None."""
     for name in PROCESSORS:
         path = Path(__file__).with_name(f"{name}.so")
         if path.exists():
@@ -39,7 +39,7 @@ def library() -> ctypes.CDLL | None:
 
 def processor() -> str | None:
     """Return the one of `PROCESSORS` whose library is loaded, or None."""
-    found = library()
+    found = load()
     return Path(found._name).stem if found else None
 
 
@@ -54,7 +54,7 @@ def call(name: str, result: Any, *arguments: jax.Array, **settings: Any) -> Any:
       *arguments: Arrays of the types that the kernel expects.
       **settings: NumPy scalars of the types that the kernel expects.
     """
-    found = library()
+    found = load()
     assert found is not None, "callers ask `kernels.chosen` first"
     target = _registered(name, found)
     kernel: Any = jax.ffi.ffi_call(target, result, vmap_method="broadcast_all")

@@ -126,7 +126,7 @@ def agrees() -> bool:
 
 
 def _library() -> ctypes.CDLL:
-    found = native.library()
+    found = native.load()
     assert found is not None, "callers ask `kernels.chosen` first"
     address, size = ctypes.c_void_p, ctypes.c_long
     found.rknn_prepare.argtypes = [address, size, size, size, ctypes.c_int, ctypes.c_int]
