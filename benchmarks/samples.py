@@ -19,9 +19,9 @@ import numpy as np
 from benchmarks._measure import save
 from benchmarks._neighbors_worker import data
 from benchmarks.neighbors import HOW, WORKER, ask, blas
+from rknn_jax._internal.cores import num_cores
 from rknn_jax.kernels import native
 from rknn_jax.labelers._sampled_neighbors import nearest_in_samples
-from rknn_jax.neighbors import num_cores
 
 SIZE = (6_000, 600_000, 324)
 KINDS = ((800, 0.03, 2), (300, 0.15, 2), (300, 1.0, 1))  # k, g, and samples of each query

@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import scipy.sparse
 
-from rknn_jax.neighbors import Metric, distances, nearest, num_cores
+from rknn_jax._internal.cores import num_cores
+from rknn_jax.neighbors import Metric, distances, nearest
 from rknn_jax.types import Array
 
 LARGEST_EXACT = 2**14

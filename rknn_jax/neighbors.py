@@ -15,8 +15,6 @@ record.
 import contextlib
 import functools
 import math
-import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import bsvs, kernels
+from rknn_jax._internal.cores import num_cores
 from rknn_jax.kernels import assignment
 from rknn_jax.kernels.assignment import How, References
 from rknn_jax.kernels.native import nearest as native
@@ -334,13 +333,6 @@ def multiplies_halves() -> bool:
     with contextlib.suppress(OSError):
         return "amx_bf16" in Path("/proc/cpuinfo").read_text().split()
     return False
-
-
-def num_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _over_blocks(run: Callable[[int, int, int], _T], points: Array) -> Iterator[_T]:

@@ -42,8 +42,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import kernels
+from rknn_jax._internal.cores import num_cores
 from rknn_jax.kernels.native import nearest as native
-from rknn_jax.neighbors import check_finite, num_cores
+from rknn_jax.neighbors import check_finite
 from rknn_jax.types import Array
 
 LARGEST_TILE = 2**26

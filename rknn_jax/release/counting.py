@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import jax
 import numpy as np
 
+from rknn_jax._internal.cores import num_cores
 from rknn_jax.labelers._one_sum import Persons, Tally
-from rknn_jax.neighbors import num_cores
 from rknn_jax.privacy.ledger import Digest, combined
 from rknn_jax.release import label_lists, tables
 from rknn_jax.release.encoding import Encoding

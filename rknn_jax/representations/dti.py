@@ -36,6 +36,7 @@ import numpy as np
 import optax
 
 from rknn_jax._internal import checkpoints, pytree
+from rknn_jax._internal.one_record import map_records
 from rknn_jax.images.warps import affine_displacement, thin_plate_displacement, warp
 from rknn_jax.representations import Representation
 from rknn_jax.representations.simclr import fingerprint
@@ -54,7 +55,6 @@ RESTART_SHARE = 0.2  # relative to a prototype's even share of the images
 RESTART_NOISE = 1e-4  # standard deviation that separates a restarted prototype from its source
 
 CHECKPOINT_EVERY = 10  # epochs between two checkpoints
-ENCODE_BLOCK = 32  # images of one forward pass, which fit in the cache
 
 
 @dataclass(frozen=True)
@@ -276,12 +276,17 @@ class Encoder:
                 f"Expected images uint8 [n, {shape}] as in training, got {images.dtype} "
                 f"{images.shape}."
             )
-        blocks = []
-        for start in range(0, max(len(images), 1), ENCODE_BLOCK):
-            block = np.asarray(images[start : start + ENCODE_BLOCK])
-            padded = np.pad(block, ((0, ENCODE_BLOCK - len(block)), (0, 0), (0, 0), (0, 0)))
-            blocks.append(_encode(self, padded)[: len(block)])
-        return jnp.concatenate(blocks)
+        return map_records(Encoder.describe, self, images)
+
+    def describe(self, image: jax.Array) -> jax.Array:
+        """Return minus one image's distances, float32 `[K]`, from uint8 `[h, w, c]`."""
+        scaled = image[None].astype(jnp.float32) / 255
+        config = self.config
+        stage = config.stage(config.epochs - 1)
+        parameters, _ = _parameters(
+            config, stage, self.params, self.batch_stats, scaled, train=False
+        )
+        return -_distances(self.params["prototypes"], parameters, scaled)[:, 0]
 
 
 def fit(
@@ -526,21 +531,6 @@ def _step(
             change, adam[name] = ADAM.update(gradients[name], state.adam[name])
         params[name] = jax.tree.map(lambda value, by: value - rate * by, params[name], change)
     return State(params, batch_stats, adam, state.chosen + chosen), loss
-
-
-@jax.jit
-def _encode(encoder: Encoder, images: jax.Array) -> jax.Array:
-    images = images.astype(jnp.float32) / 255
-    config = encoder.config
-    parameters, _ = _parameters(
-        config,
-        config.stage(config.epochs - 1),
-        encoder.params,
-        encoder.batch_stats,
-        images,
-        train=False,
-    )
-    return -_distances(encoder.params["prototypes"], parameters, images).T
 
 
 EXAMPLES = (

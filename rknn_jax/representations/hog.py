@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax._internal import pytree
-from rknn_jax.images.deskew import deskew
+from rknn_jax._internal.one_record import map_records
+from rknn_jax.images.deskew import deskew_one
 from rknn_jax.representations import Representation
 from rknn_jax.types import Array
 
@@ -81,7 +82,7 @@ class Config(Representation):
 @pytree.register
 @dataclass(frozen=True)
 class Encoder:
-    """Encoder by HOG of each image; nothing is learned."""
+    """Encoder by HOG of each image, one image a program; nothing is learned."""
 
     config: Config = field(metadata=pytree.STATIC)
 
@@ -96,10 +97,19 @@ class Encoder:
                 f"Expected single-channel images with deskew=True, got shape {images.shape}; "
                 "pass deskew=False."
             )
+        return map_records(Encoder.describe, self, images)
+
+    def describe(self, image: jax.Array) -> jax.Array:
+        """Return the features of one image, float32 `[f]`, from uint8 `[h, w, c]`."""
+        config = self.config
+        block = (config.block, config.block)
+        # Not scaled to [0, 1]: equal pixels must differ by exactly 0, which a fused multiply-add
+        # would break.
+        upright = (deskew_one(image) if config.deskew else image).astype(jnp.float32)[None]
         return jnp.concatenate(
             [
-                _encode(self, images[start : start + 10 * BLOCK_SIZE])
-                for start in range(0, len(images), 10 * BLOCK_SIZE)
+                _hog(upright, config.orientations, (c, c), block, config.block_norm, False)[0]
+                for c in config.cells
             ]
         )
 
@@ -251,26 +261,6 @@ def _binned(vertical: jax.Array, horizontal: jax.Array, orientations: int) -> li
         jnp.zeros_like(upper),
     ]
     return [jnp.where(reached[i] & ~reached[i + 1], magnitude, 0) for i in range(orientations)]
-
-
-@jax.jit
-def _encode(encoder: Encoder, images: jax.Array) -> jax.Array:
-    config = encoder.config
-
-    def describe(image: jax.Array) -> jax.Array:
-        # Not scaled to [0, 1]: equal pixels must differ by exactly 0, which a fused multiply-add
-        # would break.
-        image = (deskew(image) if config.deskew else image).astype(jnp.float32)
-        block = (config.block, config.block)
-        return jnp.concatenate(
-            [
-                _hog(image, config.orientations, (c, c), block, config.block_norm, False)
-                for c in config.cells
-            ],
-            axis=1,
-        )
-
-    return _in_blocks(describe, images)
 
 
 EXAMPLES = (

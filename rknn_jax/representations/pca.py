@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax._internal import pytree
+from rknn_jax._internal.one_record import map_records
 from rknn_jax.representations import Representation, hog, pixels
 from rknn_jax.types import Array
 
@@ -57,11 +58,12 @@ class Encoder:
 
     def __call__(self, images: Array) -> jax.Array:
         """Return float32 `[n, c]` from uint8 `[n, h, w, c]`; row i depends on image i alone."""
-        return jnp.matmul(
-            self.base(images) - self.mean[None],
-            self.components,
-            precision=jax.lax.Precision.HIGHEST,
-        )
+        return map_records(Encoder.describe, self, images)
+
+    def describe(self, image: jax.Array) -> jax.Array:
+        """Return the components of one image, float32 `[c]`, from uint8 `[h, w, c]`."""
+        centered = self.base.describe(image) - self.mean
+        return jnp.matmul(centered, self.components, precision=jax.lax.Precision.HIGHEST)
 
 
 def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:

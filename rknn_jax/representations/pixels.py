@@ -21,8 +21,15 @@ class Encoder:
     """Encoder that flattens images; nothing is learned."""
 
     def __call__(self, images: Array) -> jax.Array:
-        """Return float32 `[n, h·w·c]` in [0, 1] from uint8 `[n, h, w, c]`."""
+        """Return float32 `[n, h·w·c]` in [0, 1] from uint8 `[n, h, w, c]`.
+
+        A pixel is one division, which IEEE 754 rounds in one way, whatever the batch.
+        """
         return jnp.asarray(images).reshape(len(images), -1).astype(jnp.float32) / 255
+
+    def describe(self, image: jax.Array) -> jax.Array:
+        """Return one image as float32 `[h·w·c]` in [0, 1], from uint8 `[h, w, c]`."""
+        return image.reshape(-1).astype(jnp.float32) / 255
 
 
 def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:

@@ -39,6 +39,7 @@ import numpy as np
 import optax
 
 from rknn_jax._internal import pytree
+from rknn_jax._internal.one_record import map_records
 from rknn_jax.images import augment
 from rknn_jax.neighbor_graph import without_itself
 from rknn_jax.neighbors import distances, nearest
@@ -155,7 +156,12 @@ class Encoder:
 
         Row i depends on image i alone.
         """
-        return jax.nn.softmax(simclr.apply(self.network, self.variables, images))
+        images = simclr.checked(images, self.network.backbone)
+        return map_records(Encoder.describe, self, images)
+
+    def describe(self, image: jax.Array) -> jax.Array:
+        """Return the cluster probabilities of one image, `[clusters]`, from uint8 `[h, w, c]`."""
+        return jax.nn.softmax(simclr.forward(self.network, self.variables, image[None])[0])
 
 
 def fit(

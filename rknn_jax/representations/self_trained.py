@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax._internal import pytree
+from rknn_jax._internal.one_record import map_records
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import Representation, spectral
 from rknn_jax.students import fit as students
@@ -85,10 +86,12 @@ class Features:
 
         Row i depends on image i alone.
         """
-        features = self.student.features(np.asarray(images))
-        return jnp.asarray(
-            features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
-        )
+        return map_records(Features.describe, self, self.student.checked(images))
+
+    def describe(self, image: jax.Array) -> jax.Array:
+        """Return the unit vector of one image, float32 `[f]`, from uint8 `[h, w, c]`."""
+        features = self.student.describe(image)
+        return features / jnp.maximum(jnp.linalg.norm(features), 1e-12)
 
 
 def fit(key: jax.Array, images: Array, config: Config = Config()) -> spectral.Encoder:

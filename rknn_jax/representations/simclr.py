@@ -30,6 +30,7 @@ import numpy as np
 import optax
 
 from rknn_jax._internal import checkpoints, compilation, pytree
+from rknn_jax._internal.one_record import map_records
 from rknn_jax.images import augment
 from rknn_jax.representations import Representation
 from rknn_jax.students import models
@@ -202,9 +203,13 @@ class Encoder:
 
         Row i depends on image i alone.
         """
-        return unit(
-            apply(self.network, self.variables, images, features=self.features == "backbone")
-        )
+        images = checked(images, self.network.backbone)
+        return map_records(Encoder.describe, self, images)
+
+    def describe(self, image: jax.Array) -> jax.Array:
+        """Return the unit vector of one image, float32 `[f]`, from uint8 `[h, w, c]`."""
+        backbone = self.features == "backbone"
+        return unit(forward(self.network, self.variables, image[None], features=backbone))[0]
 
 
 def fit(
@@ -343,24 +348,14 @@ def init(network: Network, key: jax.Array, images: jax.Array) -> Any:
     return network.init(key, images.astype(jnp.float32), train=False)
 
 
-def apply(network: Network, variables: Any, images: Array, *, features: bool = False) -> jax.Array:
-    """Apply a network to uint8 images `[n, h, w, c]` in blocks of one size, the last padded.
-
-    Memory stays constant, and JAX traces the network once.
-
-    Raises:
-      ValueError: For images of another kind.
-    """
-    images = checked(images, network.backbone)
-    size = (
-        32 if jax.default_backend() == "cpu" else 1024
-    )  # sizes for a CPU's cache, and for an accelerator's many cores
-    blocks = []
-    for start in range(0, max(len(images), 1), size):
-        block = images[start : start + size]
-        padded = np.pad(block, ((0, size - len(block)), (0, 0), (0, 0), (0, 0)))
-        blocks.append(_forward(network, features, variables, padded)[: len(block)])
-    return jnp.concatenate(blocks)
+def forward(
+    network: Any, variables: Any, images: jax.Array, *, features: bool = False
+) -> jax.Array:
+    """Return a network's output, or its features, for uint8 images `[n, h, w, c]`."""
+    found: jax.Array = network.apply(
+        variables, images.astype(jnp.float32) / 255, train=False, features=features
+    )
+    return found
 
 
 def unit(vectors: jax.Array) -> jax.Array:
@@ -429,14 +424,6 @@ def _step(
         state.variables["params"]
     )
     return updated(state, _optimizer(config, num_steps, len(index)), gradient, batch_stats, loss)
-
-
-@partial(jax.jit, static_argnames=("network", "features"))
-def _forward(network: Any, features: bool, variables: Any, images: jax.Array) -> jax.Array:
-    found: jax.Array = network.apply(
-        variables, images.astype(jnp.float32) / 255, train=False, features=features
-    )
-    return found
 
 
 EXAMPLES = (Config(epochs=1, batch_size=30),)

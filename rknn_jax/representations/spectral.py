@@ -29,16 +29,17 @@ import scipy.sparse
 import scipy.sparse.linalg
 
 from rknn_jax._internal import compilation, pytree
+from rknn_jax._internal.one_record import map_records
 from rknn_jax.images.deskew import deskew
 from rknn_jax.images.warps import affine_displacement, as_uint8, warp
 from rknn_jax.neighbor_graph import neighbor_graph, without_itself
-from rknn_jax.neighbors import pairwise_sq_distances
+from rknn_jax.neighbors import nearest, pairwise_sq_distances
 from rknn_jax.representations import Representation, hog, pca, pixels
 from rknn_jax.types import Array
 from rknn_jax.types import Encoder as EncoderOf
 
 SMALLEST_FOR_HOG = 16  # side in pixels
-# Images at a time; distances to all views of all public images are in memory for one block.
+# Public images at a time, whose distances to all views of all others are in memory.
 BLOCK_SIZE = 500
 
 
@@ -112,10 +113,28 @@ class Encoder:
 
         Row i depends on image i alone.
         """
-        blocks = [images[start : start + BLOCK_SIZE] for start in range(0, len(images), BLOCK_SIZE)]
-        return jnp.concatenate(
-            [_place(self, self.describe(_straighten(block, self.config))) for block in blocks]
-        )
+        points = np.asarray(self.describe(_straighten(images, self.config)))
+        num_views, num_images, width = self.views.shape
+        # Each image has at most all its views before the next one's nearest.
+        needed = num_views * (self.config.placing_neighbors - 1) + 1
+        view = nearest(points, self.views.reshape(-1, width), needed)
+        return map_records(Encoder.place, self, (points, np.asarray(view) % num_images))
+
+    def place(self, point_and_images: tuple[jax.Array, jax.Array]) -> jax.Array:
+        """Return the unit vector of one image, float32 `[dimension]`.
+
+        Args:
+          point_and_images: Descriptor, float32 `[c]`, and the public images of its nearest views,
+            int32 `[v]`, nearest first, which may come several times.
+        """
+        point, images = point_and_images
+        again = jnp.any(jnp.tril(images[:, None] == images[None], -1), axis=1)
+        first = jnp.argsort(again, stable=True)[: self.config.placing_neighbors]
+        index = images[first]
+        distance = jnp.min(jnp.sum((self.views[:, index] - point[None, None]) ** 2, axis=2), axis=0)
+        own_scale = jnp.sqrt(distance[-1]) + 1e-12
+        weight = jnp.exp(-distance / (own_scale * self.scale[index]))
+        return _unit(jnp.sum(weight[:, None] * self.embedding[index], axis=0)[None])[0]
 
 
 def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
@@ -267,14 +286,6 @@ def _nearest_views(points: jax.Array, views: jax.Array, count: int) -> tuple[jax
     distances = jnp.min(jax.vmap(lambda view: pairwise_sq_distances(points, view))(views), axis=0)
     negative, index = jax.lax.top_k(-distances, count)
     return index.astype(jnp.int32), -negative
-
-
-@jax.jit
-def _place(encoder: Encoder, points: jax.Array) -> jax.Array:
-    index, distance = _nearest_views(points, encoder.views, encoder.config.placing_neighbors)
-    own_scale = jnp.sqrt(distance[:, -1:]) + 1e-12
-    weight = jnp.exp(-distance / (own_scale * encoder.scale[index]))
-    return _unit(jnp.sum(weight[..., None] * encoder.embedding[index], axis=1))
 
 
 def _unit(rows: jax.Array) -> jax.Array:

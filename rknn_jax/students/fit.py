@@ -29,6 +29,7 @@ import numpy as np
 import optax
 
 from rknn_jax._internal import checkpoints, compilation, pytree
+from rknn_jax._internal.one_record import map_records
 from rknn_jax.images import augment
 from rknn_jax.students import models
 from rknn_jax.types import Array
@@ -134,33 +135,44 @@ class Student:
         Returns:
           Float32 `[n, num_classes]`.
         """
-        return self._apply(images, features=False)
+        # In blocks of one size, the last one padded: JAX traces the network once.
+        images = self.checked(images)
+        network, variables = self._network()
+        blocks = []
+        for start in range(0, max(len(images), 1), PREDICT_BLOCK):
+            block = images[start : start + PREDICT_BLOCK]
+            padded = np.pad(block, ((0, PREDICT_BLOCK - len(block)), (0, 0), (0, 0), (0, 0)))
+            blocks.append(np.asarray(_forward(network, False, variables, padded))[: len(block)])
+        return np.concatenate(blocks)
 
     def features(self, images: Array) -> np.ndarray:
         """Return the layer before the head, float32 `[n, f]`.
 
         This is a record-local encoder, like any other.
         """
-        return self._apply(images, features=True)
+        return np.asarray(map_records(Student.describe, self, self.checked(images)))
 
-    def _apply(self, images: Array, features: bool) -> np.ndarray:
-        """Run the network in blocks of one size, the last one padded.
+    def describe(self, image: jax.Array) -> jax.Array:
+        """Return the layer before the head of one image, float32 `[f]`, from uint8 `[h, w, c]`."""
+        network, variables = self._network()
+        return _forward(network, True, variables, image[None])[0]
 
-        Memory stays constant, and JAX traces the network once.
+    def checked(self, images: Array) -> np.ndarray:
+        """Return images as they are.
+
+        Raises:
+          ValueError: For images of another shape or dtype than in training.
         """
         if images.dtype != np.uint8 or images.shape[1:] != self.image_shape:
             raise ValueError(
                 f"Expected images uint8 [n, {self.image_shape}] as in training, got "
                 f"{images.dtype} {images.shape}."
             )
-        network = network_of(self.config, self.num_classes)
+        return np.asarray(images)
+
+    def _network(self) -> tuple[Any, dict[str, Any]]:
         variables = {"params": self.params, "batch_stats": self.batch_stats}
-        blocks = []
-        for start in range(0, max(len(images), 1), PREDICT_BLOCK):
-            block = np.asarray(images[start : start + PREDICT_BLOCK])
-            padded = np.pad(block, ((0, PREDICT_BLOCK - len(block)), (0, 0), (0, 0), (0, 0)))
-            blocks.append(np.asarray(_forward(network, features, variables, padded))[: len(block)])
-        return np.concatenate(blocks)
+        return network_of(self.config, self.num_classes), variables
 
 
 class State(NamedTuple):
