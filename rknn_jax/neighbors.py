@@ -263,8 +263,7 @@ def _finder(
         def find(start: int, stop: int, size: int) -> tuple[Array, Array]:
             block = points[start:stop]
             if metric == "cosine":
-                unit = _unit_points(_filled(points, start, stop, size, "edge"))
-                block = np.asarray(unit)[: stop - start]
+                block = _unit(np.asarray(block), 0)
             index = solver.nearest(np.asarray(block))
             return index, index.min(initial=0)
 
@@ -414,26 +413,18 @@ def _votes(index: jax.Array, labels: jax.Array, num_queries: int, num_classes: i
     return votes
 
 
-@jax.jit
-def _unit_points(points: jax.Array) -> jax.Array:
-    return _unit(points, 0)
-
-
-def _unit(vectors: jax.Array, side: int) -> jax.Array:
+def _unit(vectors: Any, side: int) -> Any:
     """Scale vectors `[n, f]` to length 1 and add two columns: `[n, f + 2]`.
 
     1 - cosine is half the squared distance of the results. A zero vector becomes one at a right
-    angle to all others, including those of the other side.
+    angle to all others, including those of the other side. NumPy sums a row in one order, whatever
+    other rows there are; XLA may not.
     """
-    scale = jnp.max(jnp.abs(vectors), axis=1, keepdims=True)
-    zero = (scale == 0).astype(jnp.float32)
-    vectors = vectors / (scale + zero)  # keeps the squares within float32's range
-    sides = [zero, jnp.zeros_like(zero)]
-    return jnp.concatenate(
-        [
-            vectors / (jnp.linalg.norm(vectors, axis=1, keepdims=True) + zero),
-            sides[side],
-            sides[1 - side],
-        ],
-        axis=1,
-    )
+    xp = np if isinstance(vectors, np.ndarray) else jnp
+    scale = xp.max(xp.abs(vectors), axis=1, keepdims=True)
+    zero = (scale == 0).astype(xp.float32)
+    with np.errstate(invalid="ignore"):  # infinities become NaN, which has no neighbors
+        vectors = vectors / (scale + zero)  # keeps the squares within float32's range
+    length = xp.sqrt(xp.sum(vectors**2, axis=1, keepdims=True))
+    sides = [zero, xp.zeros_like(zero)]
+    return xp.concatenate([vectors / (length + zero), sides[side], sides[1 - side]], axis=1)

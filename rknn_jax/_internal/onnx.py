@@ -1,13 +1,19 @@
-"""Networks in ONNX files: reading, digests, sessions, and the check that records do not mix."""
+"""Networks in ONNX files: reading, digests, sessions, and runs of one record.
+
+A network sees one record a run. onnxruntime chooses its kernels by the size of a batch, so that the
+features of a batch are not local to the bit. A session has one thread, whose sums have one order,
+and records run side by side on the cores.
+"""
 
 import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-TOLERANCE = 1e-3
-"""Largest difference that the other records of a batch may make, relative to the features."""
+from rknn_jax._internal.cores import num_cores
 
 
 def read(path: Path) -> bytes:
@@ -56,27 +62,36 @@ def session(path: Path, expected: str) -> Any:
             "'rknn-jax[embed]'."
         ) from error
     try:
-        return onnxruntime.InferenceSession(data, providers=onnxruntime.get_available_providers())
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        providers = onnxruntime.get_available_providers()
+        return onnxruntime.InferenceSession(data, options, providers=providers)
     except Exception as error:  # onnxruntime raises errors of many types
         raise ValueError(f"Cannot load the network {path}: {error}; export it anew.") from error
 
 
-def check_each_by_itself(alone: np.ndarray, among: np.ndarray, path: str) -> None:
-    """Refuse a network whose features of a record depend on the other records of a batch.
+def each(run: Callable[[Any], np.ndarray], records: Sequence[Any]) -> np.ndarray:
+    """Return the rows that `run` makes of single records, `[n, f]`, several records at a time."""
+    with ThreadPoolExecutor(num_cores()) as pool:
+        return np.stack(list(pool.map(run, records)))
+
+
+def check_repeats(run: Callable[[Any], np.ndarray], record: Any, path: str) -> None:
+    """Refuse a network that makes other features of a record the second time.
 
     Args:
-      alone: Features of records that were encoded one by one, `[n, f]`.
-      among: Features of the same records, encoded at once, `[n, f]`.
+      run: Function of one record.
+      record: Public record.
       path: Path or name of the network, for the error.
 
     Raises:
-      ValueError: If they differ by more than rounding, or are not finite.
+      ValueError: If a bit of the features differs, or they are not finite.
     """
-    size = max(float(np.abs(one).max(initial=0)) for one in (alone, among))
-    close = float(np.abs(alone - among).max(initial=0)) <= TOLERANCE * size
-    if not np.isfinite(among).all() or not close:
+    once, again = np.asarray(run(record)), np.asarray(run(record))
+    if not np.isfinite(once).all() or not np.array_equal(once, again):
         raise ValueError(
-            f"Expected finite features of each record by itself from {path}, got other features "
-            "for a record among others than alone; one private record would move the votes of "
-            "others. Export the network for evaluation."
+            f"Expected finite features from {path} that repeat bit for bit, got others for the "
+            "same record a second time; one private record would move the votes of others. Export "
+            "the network for evaluation."
         )

@@ -20,11 +20,8 @@ from rknn_jax._internal import onnx
 from rknn_jax.embedding import Embedded, rows, tokens
 from rknn_jax.embedding.images import versions
 
-BATCH = 32
-"""Texts that go through a transformer at once."""
-
-PROBES = ("short", "a text of some more words than the first one", "of three words")
-"""Texts of different lengths that are embedded alone and among others."""
+PROBE = "a text of some words"
+"""Text by which a transformer is tried."""
 
 INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 """Types of a transformer's inputs."""
@@ -81,7 +78,7 @@ class OnnxModel:
     @functools.cached_property
     def width(self) -> int:
         """Number of features f, as the transformer makes them of a text."""
-        return int(self._features(self.tokenizer.encode_batch(PROBES[:1])).shape[1])
+        return len(self._features(self.tokenizer.encode(PROBE)))
 
     @property
     def card(self) -> dict[str, Any]:
@@ -101,38 +98,35 @@ class OnnxModel:
     def __call__(self, records: Any) -> Embedded:
         """Return the features of texts in one or more columns of an Arrow table.
 
-        A row depends on its own text alone, up to rounding.
+        A row depends on its own text alone, bit for bit.
         """
         encoded = self.tokenizer.encode_batch(rows.texts(records))
         features = np.full((len(encoded), self.width), np.nan, np.float32)
         empty = [all(one.special_tokens_mask) for one in encoded]
         used = [row for row in range(len(encoded)) if not empty[row]]
-        # Texts of about one length go together, so that there is little padding.
-        used.sort(key=lambda row: len(encoded[row].ids))
-        for start in range(0, len(used), BATCH):
-            batch = used[start : start + BATCH]
-            features[batch] = self._features([encoded[row] for row in batch])
+        if used:
+            features[used] = onnx.each(self._features, [encoded[row] for row in used])
         reasons = {row: "no text" for row in range(len(encoded)) if empty[row]}
         return Embedded(features, reasons, sum(bool(one.overflowing) for one in encoded))
 
-    def _features(self, encoded: list[Any]) -> np.ndarray:
-        """Return features of tokenized texts, float32 `[b, f]`, padded to the longest one."""
+    def _features(self, encoded: Any) -> np.ndarray:
+        """Return features of one tokenized text, float32 `[f]`, without padding."""
         names = self.settings.inputs
-        longest = max(len(one.ids) for one in encoded)
+        length = len(encoded.ids)
         kinds = {one.name: INTEGERS[one.type] for one in self.session.get_inputs()}
-        values = {name: np.zeros((len(encoded), longest), kinds[name]) for name in names}
-        for row, one in enumerate(encoded):
-            given = (one.ids, one.attention_mask, one.type_ids)
-            for name, numbers in zip(names, given, strict=False):  # types are not always an input
-                values[name][row, : len(numbers)] = numbers
+        given = (encoded.ids, encoded.attention_mask, encoded.type_ids)
+        values = {  # types are not always an input
+            name: np.array([numbers], kinds[name])
+            for name, numbers in zip(names, given, strict=False)
+        }
         vectors = np.asarray(self.session.run([self.settings.output], values)[0])
-        if vectors.ndim != 3 or vectors.shape[:2] != (len(encoded), longest):
+        if vectors.ndim != 3 or vectors.shape[:2] != (1, length):
             raise ValueError(
                 f"Expected vectors [n, t, f] of tokens from output {self.settings.output!r}, got "
-                f"shape {vectors.shape} for {len(encoded)} texts of {longest} tokens; name another "
-                "output in the transformer's card."
+                f"shape {vectors.shape} for a text of {length} tokens; name another output in the "
+                "transformer's card."
             )
-        return _pooled(vectors.astype(np.float32), values[names[1]], self.settings)
+        return _pooled(vectors.astype(np.float32), values[names[1]], self.settings)[0]
 
 
 def _pooled(vectors: np.ndarray, mask: np.ndarray, settings: Card) -> np.ndarray:
@@ -158,8 +152,7 @@ def _pooled(vectors: np.ndarray, mask: np.ndarray, settings: Card) -> np.ndarray
 def load(path: Path) -> OnnxModel:
     """Load a transformer, whose tokenizer and card lie beside its file.
 
-    Texts are embedded alone and among others, so that a transformer for which padding or the other
-    texts of a batch count is refused.
+    A text is embedded twice, so that a transformer that draws at random is refused.
 
     Raises:
       ValueError: If the file, its tokenizer, its card or its output cannot be used.
@@ -185,9 +178,7 @@ def load(path: Path) -> OnnxModel:
     tokenizer = tokens.tokenizer(files[1])
     tokenizer.enable_truncation(settings.max_length)
     model = OnnxModel(path, digest, settings, tokenizer, session)
-    encoded = tokenizer.encode_batch(PROBES)
-    alone = np.concatenate([model._features([one]) for one in encoded])
-    onnx.check_each_by_itself(alone, model._features(encoded), str(path))
+    onnx.check_repeats(model._features, tokenizer.encode(PROBE), str(path))
     return model
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from rknn_jax._internal import onnx
 from rknn_jax.embedding import Embedded, rows
 from rknn_jax.embedding.images import versions
-from rknn_jax.embedding.text_onnx import BATCH, PROBES
+from rknn_jax.embedding.text_onnx import PROBE
 
 PREFIX = "sentence-transformers/"
 """Beginning of the names of models on the hub."""
@@ -55,7 +55,7 @@ class SentenceModel:
     def __call__(self, records: Any) -> Embedded:
         """Return the features of texts in one or more columns of an Arrow table.
 
-        A row depends on its own text alone, up to rounding.
+        A row depends on its own text alone, bit for bit.
         """
         texts = rows.texts(records)
         used = [row for row, text in enumerate(texts) if text.strip()]
@@ -67,7 +67,8 @@ class SentenceModel:
         return Embedded(features, reasons, self._num_truncated(given))
 
     def _features(self, texts: list[str]) -> np.ndarray:
-        made = self.network.encode(texts, batch_size=BATCH, show_progress_bar=False)
+        # One text a batch: others would change its padding, and the order of sums.
+        made = self.network.encode(texts, batch_size=1, show_progress_bar=False)
         return np.asarray(made, np.float32)
 
     def _num_truncated(self, texts: list[str]) -> int:
@@ -82,8 +83,8 @@ def load(name: str) -> SentenceModel:
     """Load a model from its folder or from the user's cache.
 
     Raises:
-      ValueError: If the package is not installed, the model cannot be loaded, or it mixes the texts
-        of a batch.
+      ValueError: If the package is not installed, the model cannot be loaded, or its features of a
+        text do not repeat.
     """
     try:
         from sentence_transformers import SentenceTransformer
@@ -101,8 +102,7 @@ def load(name: str) -> SentenceModel:
         ) from error
     network.eval()
     model = SentenceModel(name, _digest(network), network)
-    alone = np.concatenate([model._features([text]) for text in PROBES])
-    onnx.check_each_by_itself(alone, model._features(list(PROBES)), name)
+    onnx.check_repeats(lambda text: model._features([text]), PROBE, name)
     return model
 
 

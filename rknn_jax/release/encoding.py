@@ -23,8 +23,11 @@ from rknn_jax._internal.keys import Stage, stage_key
 BYTES_AT_ONCE = 2**25
 """Most bytes of raw records that are encoded at once."""
 
-TOLERANCE = 1e-4
-"""Largest difference, relative to the features' size, that the number of records may make."""
+BATCH = 64
+"""Records that a batched function of the owner gets, always as many: a part is filled up."""
+
+COPIES = (1, 2, 3, 15, 62, 63)
+"""Numbers of copies of a public record among which it is tried."""
 
 TRAININGS = Path("runs") / "representations"
 """Folder in which a long training goes on where it was stopped."""
@@ -34,8 +37,10 @@ TRAININGS = Path("runs") / "representations"
 class Imported:
     """Function of the owner's own code, imported in every process that calls it.
 
-    It gets one record at a time, so that no record can move another one's features. A function that
-    treats the records of a batch by themselves says so by an attribute `batched = True`.
+    It gets one record at a time, so that no record can move another one's features unless the
+    function remembers records. A function that treats the records of a batch by themselves, bit for
+    bit, says so by an attribute `batched = True`. It gets `BATCH` records, the last ones copies.
+    `checked` tries both on public records, which is no proof.
 
     Attributes:
       name: Module and function, as in `package.module:function`. The function maps records
@@ -47,10 +52,15 @@ class Imported:
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """Return the features."""
         function = _function(self.name)
-        if getattr(function, "batched", False):
-            return np.asarray(function(values))
-        rows = [np.asarray(function(values[i : i + 1])) for i in range(len(values))]
-        return np.concatenate(rows)
+        if not getattr(function, "batched", False):
+            rows = [np.asarray(function(values[i : i + 1])) for i in range(len(values))]
+            return np.concatenate(rows)
+        parts = []
+        for start in range(0, len(values), BATCH):
+            block = values[start : start + BATCH]
+            filled = np.concatenate([block, np.repeat(block[:1], BATCH - len(block), axis=0)])
+            parts.append(np.asarray(function(filled))[: len(block)])
+        return np.concatenate(parts)
 
 
 @functools.cache
@@ -223,8 +233,9 @@ def learned(
 def checked(encode: Callable[[Any], Any], values: np.ndarray, name: str) -> Encoding:
     """Check on public records that every record is treated by itself.
 
-    A record is encoded alone and among others: public ones, copies of itself, and, of numbers, the
-    smallest, the largest and mirrored ones. No check of so few records is a proof.
+    Features must be the same bits for a record alone, later, in another place, and among others:
+    public ones, copies of itself, and, of numbers, the smallest, the largest and mirrored ones. No
+    check of so few records is a proof.
 
     Raises:
       ValueError: If the encoder fails, does not make one row of finite features a record, or gives
@@ -244,14 +255,22 @@ def checked(encode: Callable[[Any], Any], values: np.ndarray, name: str) -> Enco
             f"{name}, got shape {made.shape}."
         )
     alone = features(encode, some[:1])
-    for others in (some[1:], np.repeat(some[:1], 7, axis=0), *_extreme(some)):
-        among = features(encode, np.concatenate([some[:1], others]))
-        if len(among) != 1 + len(others) or _differ(alone[0], among[0]):
+    for others in (
+        some[:0],
+        some[1:],
+        *(some[:1].repeat(n, axis=0) for n in COPIES),
+        *_extreme(some),
+    ):
+        first = features(encode, np.concatenate([some[:1], others]))
+        last = features(encode, np.concatenate([others, some[:1]]))
+        counts = {len(first), len(last)} == {1 + len(others)}
+        if not counts or not np.array_equal([first[0], last[-1]], [alone[0], alone[0]]):
             raise ValueError(
-                f"Expected --representation {name} to treat every record by itself, got other "
-                "features for a public record among others than alone; one private record would "
-                "move the votes of others. Turn off batch statistics, as for evaluation, or leave "
-                "out its attribute `batched`."
+                f"Expected --representation {name} to treat every record by itself, bit for bit, "
+                "got other features for a public record among others, or a second time, than "
+                "alone; one private record would move the votes of others. Turn off batch "
+                "statistics and random draws, as for evaluation, or leave out its attribute "
+                "`batched`."
             )
     return Encoding(encode, some[:1], made.shape[1])
 
@@ -263,11 +282,6 @@ def _extreme(values: np.ndarray) -> list[np.ndarray]:
     integers = values.dtype.kind in "iu"
     most = np.iinfo(values.dtype).max if integers else 1e6 * (1 + np.abs(values).max())
     return [np.zeros_like(values), np.full_like(values, most), values[:, ::-1]]
-
-
-def _differ(one: np.ndarray, other: np.ndarray) -> bool:
-    size = max(float(np.abs(one).max(initial=0)), float(np.abs(other).max(initial=0)))
-    return not float(np.abs(one - other).max(initial=0)) <= TOLERANCE * size
 
 
 def _check_images(images: np.ndarray, name: str) -> None:

@@ -97,15 +97,12 @@ class Encoder:
         Raises:
           ValueError: If the file is absent or has changed, or its output is not `[n, f]`.
         """
-        pixels = np.asarray(images)
         network = _network(self.path, self.digest, self.card.output)
-        starts = range(0, len(pixels), network.batch)
-        parts = [network(self._input(pixels[at : at + network.batch])) for at in starts]
-        return jnp.asarray(np.concatenate(parts))
+        return jnp.asarray(onnx.each(lambda image: network(self._input(image)), np.asarray(images)))
 
-    def _input(self, images: np.ndarray) -> np.ndarray:
-        """Return images as the network's input, float32 `[b, 3, h, w]` or `[b, h, w, 3]`."""
-        resized = np.stack([resize(image, self.card.size) for image in images])
+    def _input(self, image: np.ndarray) -> np.ndarray:
+        """Return an image as the network's input, float32 `[1, 3, h, w]` or `[1, h, w, 3]`."""
+        resized = resize(image, self.card.size)[None]
         mean, std = (np.asarray(values, np.float32) for values in (self.card.mean, self.card.std))
         scaled = (resized.astype(np.float32) - mean) / std
         if self.card.layout == "NCHW":
@@ -131,18 +128,15 @@ def fit(key: jax.Array, images: Array, config: Config = Config()) -> Encoder:
 def load(path: str | Path) -> Encoder:
     """Return the encoder of an ONNX file, whose card lies beside it.
 
-    Images of noise are encoded alone and among others, so that a network that mixes the images of a
-    batch is refused.
+    An image of noise is encoded twice, so that a network that draws at random is refused.
 
     Raises:
       ValueError: If the file, its card or its output cannot be used.
     """
     file = Path(path)
     encode = Encoder(str(path), onnx.digest(file), _card(file.with_suffix(".json")))
-    noise = np.random.default_rng(0).integers(0, 256, (3, *encode.card.size, 3)).astype(np.uint8)
-    among = np.asarray(encode(noise))
-    alone = np.concatenate([np.asarray(encode(noise[row : row + 1])) for row in range(3)])
-    onnx.check_each_by_itself(alone, among, str(path))
+    noise = np.random.default_rng(0).integers(0, 256, (1, *encode.card.size, 3)).astype(np.uint8)
+    onnx.check_repeats(encode, noise, str(path))
     return encode
 
 
@@ -169,27 +163,26 @@ class Network:
     Attributes:
       session: Session of onnxruntime.
       output: Name of the output.
-      batch: Number of images at once.
+      batch: Number of images that the file fixes; only the first of them is used.
     """
 
     session: Any
     output: str
     batch: int
 
-    def __call__(self, values: np.ndarray) -> np.ndarray:
-        """Return features, float32 `[b, f]`, from prepared images of at most `batch`."""
+    def __call__(self, image: np.ndarray) -> np.ndarray:
+        """Return features, float32 `[f]`, of one prepared image `[1, ...]`."""
         [given] = self.session.get_inputs()
-        count = len(values)
-        if isinstance(given.shape[0], int):  # The file fixes the number of images.
-            blank = np.zeros((self.batch - count, *values.shape[1:]), np.float32)
-            values = np.concatenate([values, blank])
-        features = np.asarray(self.session.run([self.output], {given.name: values})[0])[:count]
-        if features.ndim != 2 or len(features) != count:
+        blank = np.zeros((self.batch - 1, *image.shape[1:]), np.float32)
+        values = np.concatenate([image, blank])  # a fixed place: always the first
+        features = np.asarray(self.session.run([self.output], {given.name: values})[0])
+        if features.ndim != 2 or len(features) != self.batch:
             raise ValueError(
                 f"Expected features [n, f] from output {self.output!r}, got shape "
-                f"{features.shape} for {count} images; name a pooled output in the network's card."
+                f"{features.shape} for {self.batch} images; name a pooled output in the network's "
+                "card."
             )
-        return features.astype(np.float32)
+        return features[0].astype(np.float32)
 
 
 @functools.lru_cache(maxsize=2)
@@ -203,7 +196,7 @@ def _network(path: str, digest: str, output: str) -> Network:
             f"{kinds} and {outputs}; export it so, or name another output in its card."
         )
     first = inputs[0].shape[0]
-    return Network(session, output, first if isinstance(first, int) else BATCH)
+    return Network(session, output, first if isinstance(first, int) else 1)
 
 
 def _card(path: Path) -> Card:
