@@ -46,7 +46,7 @@ _TEXT = rb'"[^"]*+(?:""[^"]*+)*+'
 # After its closing quote, a field may end, or go on with other bytes and be broken. If it goes on
 # and that quote is where a field begins, it opens a field of another record: there is no match.
 _FIELD = (
-    rb"(?:" + _TEXT + rb'(?:"(?=,|\r?\n|\r?\Z)|(?<=[^,\n])"[^,\n]*+|\Z(?P<open%d>))'
+    rb"(?:" + _TEXT + rb'(?:"\r?(?=[,\n]|\Z)|(?<=[^,\n])"[^,\n]*+|\Z(?P<open%d>))'
     rb'|[^",\n][^,\n]*+|)'
 )
 _RECORD = re.compile(_FIELD % 1 + rb"(?:," + _FIELD % 2 + rb")*+(?:\n|\Z)")
