@@ -74,7 +74,18 @@ def header(file: IO[bytes]) -> list[str]:
 
 def num_records(file: IO[bytes]) -> int:
     """Count the records after the header."""
-    return sum(
+    rows = 0
+    line = file.tell()  # where the last line begins
+    last = b"\n"
+    while (content := file.read(READ_AT_ONCE)) and b'"' not in content:  # a line is a record
+        rows += content.count(b"\n")
+        last = content[-1:]
+        if b"\n" in content:
+            line = file.tell() - len(content) + content.rindex(b"\n") + 1
+    if not content:
+        return rows + (last != b"\n")
+    file.seek(line)
+    return rows + sum(
         part.count(b"\n") if isinstance(part, bytes) else len(part) for part in records(file)
     )
 
