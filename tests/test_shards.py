@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rknn_jax import formats
-from rknn_jax.formats import Block, Columns
+from rknn_jax.formats import Block, Columns, _csv_records
 from rknn_jax.privacy.ledger import Digest, Ledger, combined, fingerprint
 from rknn_jax.release import counting, label, planning, tables
 from rknn_jax.release.counting import Count, Question
@@ -229,7 +229,7 @@ def test_no_line_of_a_csv_changes_another_or_raises_an_error(tmp_path, line, sep
 
 
 def test_a_csv_larger_than_what_is_read_at_once_keeps_every_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(formats.of(".csv"), "READ_AT_ONCE", 50)
+    monkeypatch.setattr(_csv_records, "READ_AT_ONCE", 50)
     votes = counted(shard(write(tmp_path / "a.csv")))
     np.testing.assert_array_equal(votes.counts, reference_votes())
     assert votes.dataset == fingerprint(EMBEDDINGS)

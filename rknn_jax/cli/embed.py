@@ -162,7 +162,7 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
         # The source names a column that is absent, so it is made before its columns are read.
         rows.TableFile(path, f"--{kind}", columns, label, settings.keep)
         model = table.fit(path, f"--{kind}", columns, chosen=bool(settings.columns))
-    source = rows.TableFile(path, f"--{kind}", columns, label, settings.keep)
+    source = rows.TableFile(path, f"--{kind}", columns, label, settings.keep, settings.private)
     labeled = "without labels" if label is None else f"with labels {label!r}"
     tell(err, "read", f"{len(source):,} rows; columns {', '.join(columns)}; {labeled}")
     return source, model

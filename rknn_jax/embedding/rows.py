@@ -1,12 +1,10 @@
 """Columns of CSV, JSON-lines and Parquet files, in blocks of rows.
 
-**A line is a record** in CSV and JSON lines. A line that cannot be read, or has too many or too few
-fields, is a record whose values are all missing, so that no record can hide or move another one.
-These two formats have no types of columns, so that all their values are text.
+A record of RFC 4180 is a row in CSV, and a line in JSON lines. A private record that cannot be read
+is a row whose values are all missing, so that no record can hide or move another one. These two
+formats have no types of columns, so that all their values are text.
 """
 
-import csv
-import io
 import itertools
 import json
 from collections.abc import Iterator, Sequence
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rknn_jax.embedding import Rows
-from rknn_jax.formats import LABELS, _arrow, absent
+from rknn_jax.formats import LABELS, _arrow, _csv_records, absent, clear_errors
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 
@@ -33,6 +31,8 @@ class TableFile:
       features: Names of the columns that a model reads.
       label: Name of the column of labels. Defaults to None, for records without labels.
       keep: Names of further columns that are copied. Defaults to none.
+      private: Whether the records are private. Then a broken record of a CSV file is a row without
+        values, and otherwise an error. Defaults to False.
     """
 
     path: Path
@@ -40,6 +40,7 @@ class TableFile:
     features: tuple[str, ...]
     label: str | None = None
     keep: tuple[str, ...] = ()
+    private: bool = False
 
     def __post_init__(self) -> None:
         found = names(self.path, self.argument)
@@ -51,8 +52,10 @@ class TableFile:
         if self.path.suffix == ".parquet":
             return int(_parquet(self.path, self.where).metadata.num_rows)
         with self.path.open("rb") as file:
-            lines = sum(1 for _ in file)
-        return lines - (self.path.suffix == ".csv")
+            if self.path.suffix == ".csv":
+                _csv_records.header(file)
+                return _csv_records.num_records(file)
+            return sum(1 for _ in file)
 
     @property
     def where(self) -> str:
@@ -78,7 +81,8 @@ class TableFile:
     def blocks(self, size: int) -> Iterator[Rows]:
         """Yield the columns of at most `size` records, as an Arrow table of the features."""
         first = 0
-        for table in tables(self.path, self.where, self._wanted, size):
+        refuse = not self.private
+        for table in tables(self.path, self.where, self._wanted, size, refuse=refuse):
             copied = {name: table.column(name).combine_chunks() for name in self.keep}
             if self.label is not None:
                 copied[LABELS] = table.column(self.label).combine_chunks()
@@ -104,15 +108,21 @@ def names(path: Path, argument: str) -> list[str]:
         return list(_parquet(path, f"{argument} {path}").schema_arrow.names)
     with path.open("rb") as file:
         if path.suffix == ".csv":
-            return _fields(file.readline().removeprefix(b"\xef\xbb\xbf"))
+            with clear_errors(f"{argument} {path}"):
+                return _csv_records.header(file)
         every = [_record(line) for line in itertools.islice(file, LINES_WITH_NAMES)]
     return list(dict.fromkeys(itertools.chain.from_iterable(every)))
 
 
-def tables(path: Path, where: str, columns: Sequence[str], size: int) -> Iterator[Any]:
-    """Yield Arrow tables of the named columns, of at most `size` rows each.
+def tables(
+    path: Path, where: str, columns: Sequence[str], size: int, *, refuse: bool
+) -> Iterator[Any]:
+    """Yield Arrow tables of the named columns, of `size` rows each, but for the last one.
 
     Columns of CSV and JSON lines are text, with null for a missing value.
+
+    Raises:
+      ValueError: If `refuse`, and a record of a CSV file is broken.
     """
     pa = _arrow.pyarrow()
     if path.suffix == ".parquet":
@@ -120,7 +130,11 @@ def tables(path: Path, where: str, columns: Sequence[str], size: int) -> Iterato
             yield pa.Table.from_batches([batch]).select(list(columns))
         return
     schema = pa.schema([(name, pa.large_string()) for name in columns])
-    records = _csv_records(path) if path.suffix == ".csv" else _json_records(path)
+    if path.suffix == ".csv":
+        with clear_errors(where):
+            yield from _resized(_csv_tables(path, schema, refuse), size)
+        return
+    records = _json_records(path)
     while block := list(itertools.islice(records, size)):
         values = {name: [record.get(name) for record in block] for name in columns}
         yield pa.table(values, schema=schema)
@@ -165,22 +179,33 @@ def _parquet(path: Path, where: str) -> Any:
         raise ValueError(f"{where} is no whole Parquet file ({error}); write it anew.") from error
 
 
-def _csv_records(path: Path) -> Iterator[dict[str, str]]:
+def _csv_tables(path: Path, schema: Any, refuse: bool) -> Iterator[Any]:
+    """Yield the columns of a CSV file as text. An empty field is missing."""
+    pa = _arrow.pyarrow()
     with path.open("rb") as file:
-        header = _fields(file.readline().removeprefix(b"\xef\xbb\xbf"))
-        for line in file:
-            fields = _fields(line)
-            pairs = zip(header, fields, strict=False) if len(fields) == len(header) else ()
-            yield {name: field for name, field in pairs if field}
+        found = _csv_records.header(file)
+        for table, _ in _csv_records.tables(file, found, refuse=refuse):
+            columns = [table.column(found.index(name)) for name in schema.names]
+            empty = pa.scalar(b"", pa.binary())
+            known = [
+                pa.compute.if_else(pa.compute.equal(column, empty), None, column)
+                for column in columns
+            ]
+            yield pa.table([column.cast(pa.large_string()) for column in known], schema=schema)
 
 
-def _fields(line: bytes) -> list[str]:
-    """Return the fields of one line. A quote ends with its line."""
-    text = line.decode(errors="replace").rstrip("\r\n")
-    try:
-        return next(csv.reader(io.StringIO(text)), [])
-    except csv.Error:  # such as a field beyond the limit
-        return []
+def _resized(parts: Iterator[Any], size: int) -> Iterator[Any]:
+    """Yield tables of `size` rows, but for the last one."""
+    pa = _arrow.pyarrow()
+    held: list[Any] = []
+    for part in parts:
+        held.append(part)
+        whole = pa.concat_tables(held)
+        last = whole.num_rows - whole.num_rows % size
+        yield from (whole.slice(start, size) for start in range(0, last, size))
+        held = [whole.slice(last)]
+    if held and held[0].num_rows:
+        yield held[0]
 
 
 def _json_records(path: Path) -> Iterator[dict[str, str]]:

@@ -42,6 +42,8 @@ class Columns(NamedTuple):
         column. Defaults to False.
       person: Name of the array or column that tells whose a record is, which is never a feature.
         Defaults to None, which reads none.
+      public: Whether a record that cannot be parsed is an error. In a private file, it is a record
+        that casts no vote. Defaults to False.
     """
 
     embedding: tuple[str, ...] | None = None
@@ -51,6 +53,7 @@ class Columns(NamedTuple):
     classes: tuple[str, ...] | None = None
     raw: bool = False
     person: str | None = None
+    public: bool = False
 
     @property
     def aside(self) -> tuple[str, ...]:

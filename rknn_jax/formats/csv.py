@@ -1,28 +1,23 @@
 """Comma-separated values with a line of names: a column for each feature, and one of labels.
 
-**A line is a record**, whatever it holds. So no record can hide, move or end another one: a quote
-ends with its line, and a line that is empty, or has too many or too few fields, is a row of NaN in
-its place, which casts no vote. An error would reveal that record. A file has no types, so that none
-are guessed from private rows: a field that is no number is NaN, too.
+A record of RFC 4180 is a row; see `_csv_records`, which says what is proved of it. A broken record
+of a private file is a row of NaN in its place, which casts no vote. An error would reveal it. A
+file has no types, so that none are guessed from private rows: a field that is no number is NaN,
+too.
 """
 
-import csv as python_csv
-import io
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 import numpy as np
 
-from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, _arrow, absent
+from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, _arrow, _csv_records, absent
 
 SUFFIXES = (".csv",)
 
 NUMBER = r"^\s*[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,4})?\s*$"
 """Fields that are numbers. Those beyond float64 become infinite."""
-
-READ_AT_ONCE = 2**22  # bytes
-SEPARATOR = b"\x1f"
-"""Byte between fields once quotes are resolved. ASCII keeps it for this purpose."""
 
 MISSING = -1
 FOREIGN = 2**31 - 1
@@ -35,19 +30,18 @@ def features(file: IO[bytes], columns: Columns) -> tuple[str, ...]:
 
 
 def num_rows(file: IO[bytes], columns: Columns) -> int:
-    """Count the lines after the first, by reading the file once."""
+    """Count the records after the header, by reading the file once."""
     del columns
     _names(file)
-    rows = 0
-    last = b"\n"
-    while content := file.read(READ_AT_ONCE):
-        rows += content.count(b"\n")
-        last = content[-1:]
-    return rows + (last != b"\n")
+    return _csv_records.num_records(file)
 
 
 def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
-    """Yield rows in blocks of at most `size`, each line in its place."""
+    """Yield rows in blocks of at most `size`, each record in its place.
+
+    Raises:
+      FormatError: If a record of a public file is broken.
+    """
     names = _names(file)
     own = _features(names, columns)
     read = [columns.label] if columns.reads_label else []
@@ -55,21 +49,29 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     for name in [*own, *read]:
         if name not in names:
             raise absent(name, names)
-    for lines in _lines(file):
-        whole = _block(_batch(lines, names), own, columns)
-        for start in range(0, len(lines), size):
+    num_broken = 0
+    for table, broken in _csv_records.tables(file, names, refuse=columns.public):
+        num_broken += len(broken)
+        whole = _block(table, own, columns)
+        for start in range(0, table.num_rows, size):
             part = slice(start, start + size)
             yield Block(*(None if values is None else values[part] for values in whole))
+    if num_broken:
+        warnings.warn(
+            f"{num_broken:,} records of {getattr(file, 'name', 'a CSV file')} are broken and cast "
+            "no vote: they have another number of fields than the first line, quotes that RFC 4180 "
+            "does not allow, or no UTF-8; tell nobody how many, and save the data as Parquet",
+            stacklevel=2,
+        )
 
 
 def _names(file: IO[bytes]) -> list[str]:
-    """Read the first line.
+    """Read the header.
 
     Raises:
       FormatError: If it names no columns, one twice, or separates them otherwise.
     """
-    line = file.readline().removeprefix(b"\xef\xbb\xbf").rstrip(b"\r\n")
-    names = [field.strip() for field in _fields(line.decode(errors="replace"))]
+    names = [name.strip() for name in _csv_records.header(file)]
     if not any(names):
         raise FormatError("Expected a first line with the names of the columns, got none; add it.")
     twice = sorted({name for name in names if names.count(name) > 1})
@@ -98,61 +100,6 @@ def _features(names: list[str], columns: Columns) -> list[str]:
             f"dimensions, got {len(found)}; {remedy}."
         )
     return found
-
-
-def _lines(file: IO[bytes]) -> Iterator[list[bytes]]:
-    """Yield the rest of the file as lists of lines without their ends."""
-    rest = b""
-    while content := file.read(READ_AT_ONCE):
-        lines = (rest + content).split(b"\n")
-        rest = lines.pop()
-        if lines:
-            yield lines
-    if rest:
-        yield [rest]
-
-
-def _batch(lines: list[bytes], names: Sequence[str]) -> Any:
-    """Return lines as columns of bytes, a row for each line."""
-    from pyarrow import csv
-
-    pa = _arrow.pyarrow()
-    content = b"\n".join([_joined(line, len(names)) for line in lines]) + b"\n"
-    return csv.read_csv(
-        pa.BufferReader(content),
-        csv.ReadOptions(column_names=list(names), block_size=len(content), use_threads=False),
-        csv.ParseOptions(
-            delimiter=SEPARATOR.decode(),
-            quote_char=False,
-            ignore_empty_lines=False,
-        ),
-        csv.ConvertOptions(
-            check_utf8=False, column_types=dict.fromkeys(names, pa.binary()), null_values=[]
-        ),
-    )
-
-
-def _joined(line: bytes, count: int) -> bytes:
-    """Return a line of `count` fields with `SEPARATOR`, all empty if it has another number."""
-    line = line.rstrip(b"\r")
-    if b'"' in line:
-        line = SEPARATOR.join(
-            field.encode(errors="surrogateescape")
-            for field in _fields(line.decode(errors="surrogateescape"))
-        )
-    else:
-        line = line.replace(b",", SEPARATOR)
-    if line.count(SEPARATOR) != count - 1 or b"\r" in line:
-        return SEPARATOR * (count - 1)
-    return line
-
-
-def _fields(line: str) -> list[str]:
-    """Return the fields of one line. A quote ends with its line."""
-    try:
-        return next(python_csv.reader(io.StringIO(line)), [""])
-    except python_csv.Error:  # such as a field beyond the limit
-        return []
 
 
 def _block(batch: Any, own: Sequence[str], columns: Columns) -> Block:

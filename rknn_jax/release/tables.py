@@ -105,7 +105,7 @@ def read_named_embeddings(
       ValueError: If a file cannot be used.
     """
     where = f"{argument} {_words(names)}"
-    shards = _opened(names, argument, columns._replace(reads_label=False))
+    shards = _opened(names, argument, columns._replace(reads_label=False, public=True))
     array = _joined(shards, where)
     if not np.isfinite(array).all():
         row = int(np.argmin(np.isfinite(array).all(axis=1)))
@@ -137,7 +137,7 @@ def read_raw(
     Raises:
       ValueError: If a file cannot be used.
     """
-    for shard in _opened(names, argument, columns):
+    for shard in _opened(names, argument, columns._replace(public=True)):
         rows = shard.num_rows()
         for number, block in enumerate(shard.blocks(RAW_AT_ONCE)):
             assert block.embeddings is not None
