@@ -12,7 +12,6 @@ it.
 """
 
 import json
-import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from rknn_jax.audit.folders import own_folder
 from rknn_jax.audit.game import Game
 from rknn_jax.audit.games import bits
 from rknn_jax.audit.taint import Seal, Sealed, TaintError, closing
@@ -46,9 +46,6 @@ OF_CANARY = 300
 
 DECIMALS = 6
 """Number of decimals of a float that become columns of their own."""
-
-MEMORY = Path("/dev/shm")
-"""Folder in memory, if it exists: a release waits for the disk a dozen times."""
 
 CLOCKS = ("time", "head", "release")
 """Entries of `privacy.json` that hold the time, a hash of it, or the random id of the release."""
@@ -116,8 +113,8 @@ def worlds(epsilon: float, relation: Relation = "replace-one", **settings: Any) 
         persons = np.minimum(np.arange(len(rows)), len(others))
         named = None if given.person is None else persons
         data = data_of(public.astype(np.float32), rows, classes, Classes(NUM_CLASSES), named)
-        with tempfile.TemporaryDirectory() as folder:  # The folder has no ledger yet.
-            return planning.plan(_placed(given, Path(folder)), data)
+        with own_folder() as folder:  # The folder has no ledger yet.
+            return planning.plan(_placed(given, folder), data)
 
     found = []
     for cluster, center in enumerate(centers):
@@ -254,8 +251,8 @@ def _names(found: Columns) -> tuple[str, ...]:
 
 def _released(plan: Plan, look: Any) -> Any:
     """Release in a folder of its own, and return the view of that folder."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
-        settings = _placed(plan.settings, Path(folder))
+    with own_folder() as folder:
+        settings = _placed(plan.settings, folder)
         placed = replace(plan, survey=replace(plan.survey, settings=settings), ledger=None)
         job.release(placed)
         return look(placed.folder)
