@@ -218,11 +218,12 @@ def test_terms_beyond_the_sensitivity_never_reach_a_sum(labeler, wrong, unit, mo
     monkeypatch.setattr(type(tally), "terms", spoiled)
     parts = tally.parts(np.ones((3, WIDTH), np.float32), np.zeros(3, np.int32))
     persons = _one_sum.Persons(np.array([0, 0, 1]), np.array([7, 7, 8], np.uint64))
+    add = {
+        "person": lambda: tally.bounded(parts, persons),
+        "record": lambda: tally.total(np.ones((3, WIDTH), np.float32), np.zeros(3, np.int32)),
+    }[unit]
     with pytest.raises(AssertionError, match="nothing was released"):
-        if unit == "person":
-            tally.bounded(parts, persons)
-        else:
-            tally.total(np.ones((3, WIDTH), np.float32), np.zeros(3, np.int32))
+        add()
 
 
 def test_a_row_is_clipped_alone():

@@ -59,8 +59,8 @@ class PublicCosines:
 
         Coordinates are rounded to multiples of 1/`FINEST`, for which cosines are exact.
 
-        A row at the center, or whose distance to it is not finite, becomes 0. Each row depends on that row and
-        the center alone.
+        A row at the center, or whose distance to it is not finite, becomes 0. Each row depends on
+        that row and the center alone.
         """
         return _directions(np.asarray(features, np.float64), self.center)
 

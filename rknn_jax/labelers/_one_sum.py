@@ -22,7 +22,6 @@ from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
 from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
-
 BLOCK = 2**24
 """Terms that are held at a time."""
 
