@@ -9,8 +9,9 @@ in a fresh process. The tests named for the module run until the first failure.
 `equivalent_mutants.json` lists faults that no test can notice because no promise changes, each with
 its reason.
 
-`make mutants` runs all of it, about an hour on two cores. `python -m benchmarks.mutants --only
-ledger` runs one module.
+`make mutants` runs all of it. It writes each result as it comes, and the same command continues: a
+result is used again as long as the module and its tests are as they were. `python -m
+benchmarks.mutants --only ledger` runs one module.
 """
 
 import argparse
@@ -35,10 +36,12 @@ from cosmic_ray import plugins
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 
+from benchmarks._mutated import TESTS
+
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 EQUIVALENT = Path(__file__).parent / "equivalent_mutants.json"
-PER_MODULE = 5
+PER_MODULE = 10
 XLA_FLAGS = (
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"  # as in make test
 )
@@ -51,105 +54,8 @@ OUTCOMES = {
 }  # statuses of pytest: a test failed, or pytest could not even begin
 OUTCOMES |= {-signal.SIGXCPU: "timeout", -signal.SIGKILL: "timeout"}
 UNFIT = 99  # status of a process in which a fault cannot be planted
-CPU_SECONDS = 100  # more than the tests of any module need, to notice a fault that loops forever
+CPU_SECONDS = 400  # more than the tests of any module need, to notice a fault that loops forever
 WORKERS = 2
-
-CONTRACTS = ("tests/contracts/test_mechanisms.py", "tests/contracts/test_local.py")
-TESTS = {
-    "rknn_jax/privacy/guarantee.py": (
-        "tests/test_guarantee.py",
-        "tests/test_accounting.py",
-        "tests/test_ledger.py",
-    ),
-    "rknn_jax/privacy/exact_noise.py": ("tests/test_release.py",),
-    "rknn_jax/privacy/ledger.py": ("tests/test_ledger.py", "tests/test_ledger_damage.py"),
-    "rknn_jax/privacy/ledger_index.py": ("tests/test_budget.py",),
-    "rknn_jax/release/adoption.py": ("tests/test_budget.py",),
-    "rknn_jax/privacy/contributions.py": ("tests/test_persons.py",),
-    "rknn_jax/privacy/ledger_lines.py": ("tests/test_ledger.py", "tests/test_ledger_damage.py"),
-    "rknn_jax/privacy/accounting.py": (
-        "tests/test_accounting.py",
-        "tests/test_sampled_accounting.py",
-        "tests/test_binomial.py",
-    ),
-    "rknn_jax/privacy/entropy.py": ("tests/test_entropy.py",),
-    "rknn_jax/mechanisms/base.py": ("tests/test_mechanisms.py", CONTRACTS[0], "tests/test_cli.py"),
-    "rknn_jax/mechanisms/discrete_laplace.py": (
-        "tests/test_mechanisms.py",
-        CONTRACTS[0],
-        "-k",
-        "laplace or Laplace or release",
-    ),
-    "rknn_jax/mechanisms/collision.py": (
-        "tests/test_local.py",
-        "tests/test_rknn.py",
-        *CONTRACTS,
-        "tests/test_entropy.py",
-        "-k",
-        "ollision or test_local",
-    ),
-    "rknn_jax/mechanisms/local.py": (
-        "tests/test_local.py",
-        CONTRACTS[1],
-        "tests/test_entropy.py",
-        "tests/test_simulate.py",
-    ),
-    "rknn_jax/mechanisms/permute_and_flip.py": (
-        "tests/test_mechanisms.py",
-        CONTRACTS[0],
-        "-k",
-        "lip or test_mechanisms",
-    ),
-    "rknn_jax/bsvs.py": (
-        "tests/test_bsvs.py",
-        "tests/test_error_bounds.py",
-        "tests/test_preview.py",
-    ),
-    "rknn_jax/kernels/assignment.py": ("tests/test_neighbors.py",),
-    "rknn_jax/neighbors.py": ("tests/test_neighbors.py",),
-    "rknn_jax/release/inputs.py": (
-        "tests/test_cli.py",
-        "tests/test_release_folder.py",
-        "tests/test_statement.py",
-    ),
-    "rknn_jax/release/planning.py": (
-        "tests/test_cli.py",
-        "tests/test_release_folder.py",
-        "tests/test_statement.py",
-    ),
-    "rknn_jax/release/label.py": (
-        "tests/test_cli.py",
-        "tests/test_release_folder.py",
-        "tests/test_statement.py",
-    ),
-    **dict.fromkeys(
-        (
-            "rknn_jax/release/accounts.py",
-            "rknn_jax/release/statements.py",
-            "rknn_jax/release/vote_survey.py",
-        ),
-        ("tests/test_cli.py", "tests/test_release_folder.py", "tests/test_statement.py"),
-    ),
-    "rknn_jax/release/sum_survey.py": ("tests/test_release_labelers.py",),
-    "rknn_jax/release/surveys.py": ("tests/test_release_labelers.py",),
-    "rknn_jax/release/release_folder.py": ("tests/test_release_folder.py",),
-    "rknn_jax/federation/agreement.py": (
-        "tests/test_federation.py",
-        "tests/test_secure_sum.py",
-    ),
-    "rknn_jax/federation/client.py": (
-        "tests/test_federation.py",
-        "tests/test_federation_notes.py",
-        "tests/test_secure_sum.py",
-    ),
-    "rknn_jax/federation/notes.py": (
-        "tests/test_federation.py",
-        "tests/test_federation_notes.py",
-        "tests/test_secure_sum.py",
-    ),
-    "rknn_jax/federation/collector.py": ("tests/test_federation.py",),
-}
-"""Tests that run for a module, in this order: the module's own, and those of its contract."""
 
 OPERATORS = (
     *(
@@ -390,6 +296,7 @@ def run(context: Any, project: Path, mutant: Mutant) -> dict[str, Any]:
         "before": mutant.before,
         "after": mutant.after,
         "outcome": outcome,
+        "state": state(project, mutant.path),
     }
     return told | {
         "by": killer[0][:160] if killer else None,
@@ -426,16 +333,21 @@ def _name(row: dict[str, Any]) -> str:
     return f"{row['path']}: {row['before']} -> {row['after']}"
 
 
-def kept(name: str, keep: str, names: set[str]) -> list[dict[str, Any]]:
-    """Return the last results of these faults: none, those that were noticed, or all."""
-    if keep == "nothing":
+def state(root: Path, path: str) -> str:
+    """Return a hash of a module and of the tests that run for it."""
+    files = [path, *(word for word in TESTS[path] if word.endswith(".py"))]
+    return hashlib.sha256(b"\0".join((root / file).read_bytes() for file in files)).hexdigest()
+
+
+def kept(name: str, mutants: list[Mutant], root: Path) -> list[dict[str, Any]]:
+    """Return the last results of these faults whose module and tests are as they were."""
+    file = RESULTS / f"{name}.json"
+    if not file.exists():
         return []
-    last = json.loads((RESULTS / f"{name}.json").read_text())["results"]["mutants"]
-    return [
-        row
-        for row in last
-        if _name(row) in names and (keep == "everything" or row["outcome"] != "survived")
-    ]
+    names = {mutant.name for mutant in mutants}
+    states = {path: state(root, path) for path in {mutant.path for mutant in mutants}}
+    last = json.loads(file.read_text())["results"]["mutants"]
+    return [row for row in last if _name(row) in names and row.get("state") == states[row["path"]]]
 
 
 def main() -> None:
@@ -448,12 +360,6 @@ def main() -> None:
         "--root", type=Path, default=ROOT, help="of another checkout whose tests to try"
     )
     parser.add_argument("--workers", type=int, default=WORKERS, help="faults at a time")
-    parser.add_argument(
-        "--keep",
-        choices=("nothing", "noticed", "everything"),
-        default="nothing",
-        help="of the last results",
-    )
     settings = parser.parse_args()
     from benchmarks._measure import (
         save,
@@ -468,7 +374,8 @@ def main() -> None:
         if settings.only in path
         for mutant in mutants(settings.root, path, settings.count)
     ]
-    rows = kept(settings.name, settings.keep, {mutant.name for mutant in todo})
+    planned = len(todo)
+    rows = kept(settings.name, todo, settings.root)
     known = {_name(row) for row in rows}
     todo = [mutant for mutant in todo if mutant.name not in known]
     equivalent = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
@@ -499,6 +406,8 @@ def main() -> None:
                 settings.name,
                 {"scores": scores(rows, equivalent), "mutants": rows},
                 sample=settings.count,
+                planned=planned,
+                load=os.getloadavg()[0],
             )
 
 

@@ -122,3 +122,41 @@ def test_the_former_module_of_the_estimator_warns():
     with pytest.warns(DeprecationWarning, match="has moved"):
         former = importlib.import_module("rknn_jax.tabular")
     assert former.ReverseKNNLabeler is rk.ReverseKNNLabeler
+
+
+def test_no_key_serves_two_purposes_or_two_rounds():
+    """One noise key for all rounds would let the difference of two rounds show the votes."""
+    given = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Watched(rknn.ReverseKNN):
+        def contribute(self, key, *rest):
+            given.append(key)
+            return super().contribute(key, *rest)
+
+        def release(self, key, *rest):
+            given.append(key)
+            return super().release(key, *rest)
+
+    def ask_same(key, features, labels, student):
+        given.append(key)
+        return kmeans.select(jax.random.key(0), features, NUM_QUERIES)
+
+    def fit(key, step, labels):
+        given.append(key)
+        student = Told(labels)
+        student.features = encode
+        return student
+
+    task = tiny_task()
+    encode = pixels.fit(jax.random.key(2), task.public.images)
+    labeler = Watched(epsilon=1.0, num_neighbors=2, smoothing="none")
+    rounds = list(distill(labeler, ask_same, encode, fit, task, KEYS, 3, "none"))
+    words = [tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in given]
+    assert len(words) == 12
+    assert len(set(words)) == len(words)
+    # The same question to the same records: what differs is the noise.
+    noise = [found.answers.counts for found in rounds]
+    for one in range(3):
+        for other in range(one):
+            assert not np.array_equal(noise[one], noise[other])

@@ -1,10 +1,13 @@
 """Programs of benchmarks/ that change recorded results."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from benchmarks import rows
+from benchmarks import _mutated, rows
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_rows_that_are_not_named_stay_as_they_are(tmp_path, monkeypatch):
@@ -31,3 +34,15 @@ def test_rows_that_are_not_named_stay_as_they_are(tmp_path, monkeypatch):
     assert min(row["date"] for row in found[:2]) > earlier[0]["date"]
     with pytest.raises(SystemExit, match="M9"):
         rows.main(["M9"])
+
+
+def test_mutants_are_planted_in_files_that_exist_and_in_all_that_privacy_stands_on():
+    for path, words in _mutated.TESTS.items():
+        files = [path, *(word for word in words if word.endswith(".py"))]
+        assert all((ROOT / file).is_file() for file in files), path
+        assert len(files) > 1, path
+    for folder in _mutated.FOLDERS:
+        whole = {f"{folder}/{file.name}" for file in (ROOT / folder).glob("*.py")}
+        assert whole - {"rknn_jax/privacy/__init__.py"} <= set(_mutated.TESTS)
+    for file in (ROOT / "rknn_jax/federation").glob("secure_sum*.py"):
+        assert f"rknn_jax/federation/{file.name}" in _mutated.TESTS

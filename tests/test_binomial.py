@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from rknn_jax.federation.polls import VotePoll
+from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.mechanisms.binomial import Binomial, heads
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.entropy import Entropy
@@ -124,3 +126,35 @@ def test_a_curator_releases_it_exactly():
 def test_what_cannot_be_is_refused(wrong, words):
     with pytest.raises(ValueError, match=words):
         Binomial(1.0, 4, 3, **wrong)
+
+
+class Constant(Entropy):
+    """Entropy whose bits are all the same, for the ends of a law."""
+
+    def __init__(self, word):
+        super().__init__(bytes(32))
+        self.word = word
+
+    def words(self, *shape):
+        return np.full(shape, self.word, np.uint64)
+
+
+@pytest.mark.parametrize("coins", [1, 63, 64, 65, 1000, 10_007])
+def test_the_ends_of_the_law_are_reached(coins):
+    """All heads and none: coins that are cut, or left out, would show."""
+    np.testing.assert_array_equal(heads(Constant(2**64 - 1), coins, 3), coins)
+    np.testing.assert_array_equal(heads(Constant(0), coins, 3), 0)
+
+
+@pytest.mark.parametrize("records", [1, 2, 5])
+def test_a_client_counts_in_a_cell_once_however_many_records_vote_for_it(records, monkeypatch):
+    """The coins hide a change of each cell by 1: all records of this client agree."""
+    monkeypatch.setattr(Binomial, "share", lambda self, entropy: np.zeros(self.num_cells, np.int64))
+    coins = Binomial(1.0, 4, 3, delta=1e-3, records=records)
+    config = ReverseKNN(epsilon=1.0, delta=1e-3, mechanism="binomial", trust="central")
+    poll = VotePoll(np.eye(4, dtype=np.float32), config, coins, records)
+    told = np.full((9, 1), 7, np.int32)
+    told[5:] = 3
+    counts = poll.vector(told, Entropy(bytes(32)))
+    assert counts.max() == 1
+    assert counts.sum() <= records

@@ -224,7 +224,23 @@ def test_bad_input_is_named(change, words):
         fitted(np.zeros((5, 3)), **change)
 
 
-@pytest.mark.parametrize("features", [np.zeros(3), np.full((5, 3), np.nan)], ids=["flat", "nan"])
-def test_features_that_are_none_are_refused(features):
+@pytest.mark.parametrize("row", [np.nan, np.inf, 1e308, -1.7e308, 1e200])
+@pytest.mark.parametrize("length", [1e-310, 1e-3, 1.0])
+def test_one_bad_record_is_no_error_and_moves_no_more_than_any_other(row, length):
+    """An error would tell that record, and NaN in one row would spoil all moments."""
+    rows = np.random.default_rng(0).normal(size=(20, 3))
+    bad = np.vstack([rows, [[row, 1.0, -1.0]]])
+    moved = _dp_pca.second_moments(bad, np.zeros(3), length) - _dp_pca.second_moments(
+        rows, np.zeros(3), length
+    )
+    assert np.linalg.norm(moved) <= 1 + 1e-9
+    found = _dp_pca.fit(
+        jax.random.key(0), bad, 2, centre=np.zeros(3), length=length, epsilon=1.0, delta=1e-5
+    )
+    assert np.isfinite(found.directions).all()
+
+
+@pytest.mark.parametrize("features", [np.zeros(3), np.zeros((5, 4))], ids=["flat", "wide"])
+def test_features_that_do_not_fit_are_refused(features):
     with pytest.raises(ValueError, match="Expected (finite )?features"):
         fitted(features)

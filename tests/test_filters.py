@@ -1,11 +1,13 @@
 """Rule of a ledger that adds Rényi divergences up: valid for any adaptive analyst, and tight."""
 
+import contextlib
 import functools
 import json
 import math
 from dataclasses import replace
 from fractions import Fraction
 
+import mpmath
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
@@ -233,6 +235,81 @@ def test_a_spend_without_its_divergence_blocks_the_ledger(tmp_path, monkeypatch)
     ledger.charge(laplace(0.1), "a release")
     with pytest.raises(LedgerCorruptError, match="divergence"):
         Ledger.open(path, DATA)
+
+
+EPSILONS = (1e-200, 1e-9, 1e-5, 1.01e-4, 1e-3, 0.01, 0.1, 0.5, 0.99, 1.01, 3.0, 10.0, 100.0, 500.0)
+
+
+@pytest.mark.parametrize("order", [1.001, 1.01, 1.5, 2.0, 7.3, 32.0, 101.0, 1001.0])
+def test_the_divergence_of_a_pure_release_is_never_below_the_true_one(order):
+    """Against 60 digits, and no more than 2 parts in 10^9 above."""
+    for epsilon in EPSILONS:
+        with mpmath.workdps(460 if epsilon < 1e-9 else 60):
+            e, a = mpmath.mpf(epsilon), mpmath.mpf(order)
+            both = mpmath.exp((a - 1) * e) + mpmath.exp(-a * e)
+            true = mpmath.log(both / (1 + mpmath.exp(-e))) / (a - 1)
+            [counted] = [Renyi(order).unknown(Amount(Fraction(epsilon), FREE)).divergence]
+            counted = mpmath.mpf(counted.numerator) / counted.denominator
+            assert true <= counted <= true * (1 + 2e-9) + mpmath.mpf(filters.STEP.denominator) ** -1
+            assert abs(filters._pure(epsilon, order) - true) <= 1e-12 * true + 1e-300
+
+
+@pytest.mark.parametrize("order", [1.001, 1.01, 1.5, 7.3, 1001.0])
+@pytest.mark.parametrize("budget", [amount(1, 1e-5), amount(0.01, 1e-9), amount(30, 0.1)])
+def test_the_worth_of_a_budget_is_never_above_the_true_one(order, budget):
+    with mpmath.workdps(60):
+        a = mpmath.mpf(order)
+        epsilon, delta = (mpmath.mpf(x.numerator) / x.denominator for x in budget)
+        true = epsilon - mpmath.log(1 - 1 / a) + mpmath.log(delta * a) / (a - 1)
+        worth = Renyi(order).worth(budget)
+        worth = mpmath.mpf(worth.numerator) / worth.denominator
+        assert true - 2e-9 * abs(true - epsilon) - 2**-39 <= worth <= true
+
+
+@pytest.mark.parametrize(
+    ("budget", "spends", "fits"),
+    [
+        # Together these cost epsilon 4.95 by the tight accountant: deltas are no pure releases.
+        (amount(1, 1e-5), [(amount(0.1, 0.1), None)] * 10, False),
+        (amount(1, 1e-5), [(amount(0.1, 1e-6), None)], False),
+        (amount(1, 1e-5), [(amount(0.1, 1e-9), Fraction(9))], False),
+        (amount(1, 1e-5), [(amount(0.5), Fraction(9)), (amount(0.4, 1e-9), FREE)], False),
+        (amount(1, 1e-5), [(amount(9, 0.5), Fraction(1, 10))], True),
+        (amount(1, 1e-5), [(amount(0.5), Fraction(9)), (amount(0.5), Fraction(9))], True),
+        (amount(1, 1e-5), [(amount(0.5), Fraction(9)), (amount(0.6), Fraction(9))], False),
+    ],
+)
+def test_a_spend_with_a_delta_fits_by_its_divergence_alone(budget, spends, fits):
+    costs = [Cost(*spend) for spend in spends]
+    assert Renyi.best(budget).fits(budget, costs) is fits
+
+
+@pytest.mark.parametrize(
+    ("spends", "fits"),
+    [
+        ([amount(0.5, 1e-6)] * 2, True),
+        ([amount(0.5, 6e-6)] * 2, False),
+        ([amount(0.1, 2e-5)], False),
+        ([amount(1.1)], False),
+        ([amount(1, 1e-5), amount(0, 1e-9)], False),
+    ],
+)
+def test_a_sum_counts_deltas_like_epsilons(spends, fits):
+    assert Sum().fits(amount(1, 1e-5), [Cost(spend) for spend in spends]) is fits
+
+
+def test_gaussian_releases_that_claim_a_small_epsilon_are_charged_what_they_cost(tmp_path):
+    """Ten releases of (0.1, 0.1) cost epsilon 4.95 at 1e-5, and their epsilons add up to 1."""
+    ledger = Ledger.create(tmp_path / "l.jsonl", DATA, 1, 1e-5, accounting="renyi")
+    stddev = accounting.gaussian_noise_multiplier(0.1, 0.1)
+    event = Event("gaussian", stddev)
+    release = Guarantee(0.1, 0.1, "replace-one", "central", (event,), sampler="release")
+    with contextlib.suppress(BudgetExceededError):
+        for _ in range(10):
+            ledger.charge(release, "a release")
+    paid = len(ledger.entries()) - 1
+    assert paid == 0 or accounting.gaussian_epsilon(stddev / math.sqrt(paid), 1e-5) <= 1
+    assert paid < 10
 
 
 def test_sums_are_exact():

@@ -255,3 +255,56 @@ def test_several_labels_have_no_single_winner():
 def test_unknown_mechanisms_are_named_with_the_known_ones():
     with pytest.raises(ValueError, match="discrete_laplace"):
         mechanisms.make("base")
+
+
+TAILS = (
+    (
+        DiscreteLaplace(2.0, 20_000, 10),
+        lambda x: 2 * math.exp(-x) / (1 + math.exp(-1)),
+        range(4, 10),
+    ),
+    (Laplace(2.0, 20_000, 10), lambda x: math.exp(-x), range(3, 10)),
+    (Gaussian(1.0, 20_000, 10, delta=1e-5), lambda x: math.erfc(x / math.sqrt(2)), (2, 3, 3.5, 4)),
+)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "beyond", "scales"), TAILS, ids=["discrete", "laplace", "normal"]
+)
+def test_noise_has_its_tails(mechanism, beyond, scales):
+    """The number of 200,000 draws beyond each multiple of the scale, against its exact law.
+
+    A cut at a multiple of the scale is an infinite epsilon, and hardly moves any other number. Each
+    of the counts fails with probability 1e-6 for a sound sampler, at a fixed key.
+    """
+    scale = mechanism.sigma if isinstance(mechanism, Gaussian) else float(mechanism.scale)
+    drawn = np.abs(noise(mechanism)) / scale
+    for multiple in scales:
+        found = int((drawn >= multiple).sum())
+        law = scipy.stats.binom(drawn.size, beyond(multiple))
+        assert min(law.cdf(found), law.sf(found - 1)) > 5e-7, (multiple, found, law.mean())
+
+
+@pytest.mark.parametrize("draw", [-1e6, -41.0, -6.5, 6.5, 41.0, 1e6])
+@pytest.mark.parametrize("mechanism", [case[0] for case in TAILS[1:]], ids=["laplace", "normal"])
+def test_whatever_jax_draws_is_added_in_full(mechanism, draw, monkeypatch):
+    """Forced draws, beyond those that any number of runs would show."""
+    for name in ("laplace", "normal"):
+        monkeypatch.setattr(
+            jax.random, name, lambda key, shape, dtype: jnp.full(shape, draw, dtype)
+        )
+    scale = mechanism.sigma if isinstance(mechanism, Gaussian) else float(mechanism.scale)
+    small = dataclasses.replace(mechanism, num_queries=2, num_classes=2)
+    found = small.estimate(jax.random.key(0), jnp.zeros(4, jnp.int32), 1)
+    np.testing.assert_allclose(found, draw * scale, rtol=1e-6)
+
+
+@pytest.mark.parametrize("draw", [6.5, 41.0, 1e6])
+def test_whatever_exponential_jax_draws_is_counted_in_full(draw, monkeypatch):
+    def exponential(key, shape, dtype):
+        return jnp.stack([jnp.full(shape[1:], draw), jnp.zeros(shape[1:])]).astype(dtype)
+
+    monkeypatch.setattr(jax.random, "exponential", exponential)
+    mechanism = DiscreteLaplace(2.0, 2, 2)
+    found = mechanism.estimate(jax.random.key(0), jnp.zeros(4, jnp.int32), 1)
+    np.testing.assert_array_equal(found, math.floor(draw * float(mechanism.scale)))

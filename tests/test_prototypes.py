@@ -2,6 +2,7 @@
 they label digits.
 """
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -99,6 +100,9 @@ def test_features_that_are_not_clipped_are_found(mechanism, relation, monkeypatc
     scale = lambda ball, rows: (np.asarray(rows, np.float64) - ball.center) / ball.radius  # noqa: E731
     monkeypatch.setattr(Ball, "clip", scale)
     labeler = Prototypes(mechanism=mechanism, relation=relation)
+    with pytest.raises(AssertionError, match="within the sensitivity"):
+        search(labeler)
+    monkeypatch.setattr(_class_sums.ClassSums, "bounds", lambda self, terms: np.array(True))
     assert search(labeler) > 1.5 * labeler.sensitivity
 
 
@@ -115,6 +119,111 @@ def test_clipped_integers_are_within_the_ball_exactly(norm):
     clipped = Ball.around(public(), norm).clip(rows)
     integers = np.trunc(clipped * GRID).astype(object)
     assert np.max(np.sum(np.abs(integers) ** norm, axis=1)) <= GRID**norm
+
+
+HOSTILE = (0.0, 1.0, -5e-324, 1e-310, 1e38, -3e38, 1e154, -1e200, 1e306, -1.7e308, np.inf, np.nan)
+"""Coordinates that overflow or underflow somewhere: in float32, by a quotient, or by a square."""
+
+
+def hostile_rows():
+    """Return pairs of such coordinates, float64 `[len(HOSTILE)², WIDTH]`."""
+    rows = np.zeros((len(HOSTILE) ** 2, WIDTH))
+    rows[:, :2] = list(itertools.product(HOSTILE, repeat=2))
+    return rows
+
+
+def hostile_balls():
+    """Yield public rows with a tiny, an ordinary, and a huge radius, at the origin and far away."""
+    spread = np.random.default_rng(1).normal(size=(40, WIDTH))
+    for radius in (1e-310, 1e-3, 1.0, 1e30):
+        for place in (0.0, 1.0, -1.7e308):
+            yield asked(spread * radius + place)
+
+
+ONE_SUM = [
+    type(each)(mechanism=mechanism, relation=relation)
+    for each in (Prototypes(), LeastSquares())
+    for mechanism, relation in KINDS
+] + [PublicPrototypes(), PublicPrototypes(relation="add-remove")]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("labeler", ONE_SUM, ids=str)
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value", "ignore:divide by zero")
+def test_no_float_moves_a_sum_beyond_the_sensitivity(labeler, dtype):
+    """A search over integer sums of one record each, for every ball."""
+    for queries in hostile_balls():
+        tally = labeler.tally(queries, NUM_CLASSES)
+        rows = hostile_rows().astype(dtype)
+        single = np.concatenate([[each] for row in rows for each in [summed(tally, row, 0)]])
+        other = np.stack([summed(tally, row, 1) for row in rows[::7]])
+        worlds = np.concatenate([single, other, np.zeros((1, *tally.shape), np.int64)])
+        assert largest_move(labeler, worlds) <= labeler.sensitivity
+
+
+def summed(tally, row, label):
+    return tally.total(row[None], np.array([label], np.int32))
+
+
+def largest_move(labeler, worlds):
+    """Return the largest change between sums, as the labeler's noise measures it."""
+    if labeler.relation == "add-remove":
+        pairs = [worlds]
+    else:
+        pairs = (worlds - one for one in worlds[::3])
+    if isinstance(labeler, PublicPrototypes):
+        return max(
+            (np.maximum(d, 0).max(axis=2) + np.maximum(-d, 0).max(axis=2)).sum(axis=1).max()
+            for d in pairs
+        )
+    return max(
+        np.linalg.norm(d.reshape(len(d), -1).astype(float), labeler.norm, axis=1).max()
+        for d in pairs
+    )
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_a_row_that_has_no_clipped_form_counts_as_the_center(mechanism):
+    """It is no error, which would tell that one record, and the rows beside it stay as they are."""
+    tally = Prototypes(mechanism=mechanism).tally(asked(np.eye(WIDTH) * 1e-3), NUM_CLASSES)
+    rows = np.array([[1e306] + [0.0] * (WIDTH - 1), [1e-3] * WIDTH, [np.nan] * WIDTH])
+    totals = tally.total(rows, np.array([0, 1, 2], np.int32))
+    np.testing.assert_array_equal(totals[[0, 2], :-1], 0)
+    np.testing.assert_array_equal(totals[:, -1], tally.count_units)
+    np.testing.assert_array_equal(totals[1], summed(tally, rows[1], 1)[1])
+
+
+@pytest.mark.parametrize(
+    ("labeler", "wrong"),
+    [
+        (Prototypes(), GRID + 1),
+        (Prototypes(), -(2**31)),
+        (Prototypes(mechanism="laplace"), GRID // 2 + 1),
+        (PublicPrototypes(), public_prototypes.GRID + 1),
+        (PublicPrototypes(), -1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("unit", ["record", "person"])
+def test_terms_beyond_the_sensitivity_never_reach_a_sum(labeler, wrong, unit, monkeypatch):
+    """Planted: a record's terms as a clipping that overflows would leave them."""
+    tally = dataclasses.replace(labeler, unit=unit).tally(public(), NUM_CLASSES)
+    real = type(tally).terms
+
+    def spoiled(self, parts):
+        terms = real(self, parts)
+        terms[-1, :2] = wrong
+        return terms
+
+    monkeypatch.setattr(type(tally), "terms", spoiled)
+    parts = tally.parts(np.ones((3, WIDTH), np.float32), np.zeros(3, np.int32))
+    persons = _one_sum.Persons(np.array([0, 0, 1]), np.array([7, 7, 8], np.uint64))
+    add = {
+        "person": lambda: tally.bounded(parts, persons),
+        "record": lambda: tally.total(np.ones((3, WIDTH), np.float32), np.zeros(3, np.int32)),
+    }[unit]
+    with pytest.raises(AssertionError, match="nothing was released"):
+        add()
 
 
 def test_a_row_is_clipped_alone():
@@ -267,6 +376,10 @@ def test_cosines_that_are_not_clipped_are_found(monkeypatch):
     scale = lambda public, cosines: (cosines - public.low) / (public.high - public.low)  # noqa: E731
     monkeypatch.setattr(PublicCosines, "clip", scale)
     labeler = PublicPrototypes()
+    with pytest.raises(AssertionError, match="within the sensitivity"):
+        contributed(labeler, np.asarray(public().features), np.zeros(40))
+    everything = lambda self, terms: np.array(True)  # noqa: E731
+    monkeypatch.setattr(public_prototypes.ClassUtilities, "bounds", everything)
     found = [contributed(labeler, [row], [0]).totals for row in np.asarray(public().features)]
     assert max(_rise_and_fall(b - a) for a in found for b in found) > 1.1 * labeler.sensitivity
 

@@ -10,6 +10,7 @@ import math
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
@@ -317,3 +318,56 @@ def test_a_release_knows_no_seed_and_opendp_is_imported_in_one_file():
         if "opendp" in imported(path.read_text())
     }
     assert importers == {"privacy/exact_noise.py"}
+
+
+@contextmanager
+def forced(values):
+    """Stand in for OpenDP: samplers that return `values`, and remember their scale."""
+    made = []
+
+    class Samplers:
+        def make_laplace(self, domain, metric, scale):
+            made.append(scale)
+            return lambda counts: list(np.asarray(counts) + values)
+
+        make_gaussian = make_laplace
+
+        def make_noisy_max(self, domain, metric, measure, scale):
+            made.append(scale)
+            return lambda row: int(np.argmin(row))
+
+    class Metrics:
+        def __getattr__(self, name):
+            return lambda **given: None
+
+    @contextmanager
+    def opened():
+        yield Samplers(), Metrics(), None, None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact_noise, "_opendp", opened)
+        yield made
+
+
+@pytest.mark.parametrize("noise", [discrete_laplace, discrete_gaussian])
+@pytest.mark.parametrize("scales", [-1e12, -1000, -41, -6, -5, 0, 5, 6, 7, 41, 1000, 1e12])
+def test_whatever_the_sampler_draws_is_added_in_full(noise, scales):
+    """No draw is cut, wrapped, or drawn again: a bound at any scale has an infinite epsilon."""
+    counts = np.array([[0, 7], [-3, 10**12]])
+    with forced(int(scales * 2)) as made:
+        np.testing.assert_array_equal(noise(counts, 2.0) - counts, int(scales * 2))
+    assert made == [2.0]
+
+
+def test_a_winner_that_is_far_behind_stays_the_winner():
+    with forced(0) as made:
+        np.testing.assert_array_equal(permute_and_flip(np.array([[10**9, 0], [0, 9]]), 2.0), [1, 0])
+    assert made == [2.0]
+
+
+def test_every_cell_has_noise_of_its_own():
+    """The sampler is asked once, for all cells together, and each draw stays in its place."""
+    values = np.arange(6) * 1000
+    with forced(values):
+        drawn = discrete_laplace(np.zeros((2, 3), np.int64), 1.0)
+    np.testing.assert_array_equal(drawn.ravel(), values)

@@ -17,8 +17,8 @@ from rknn_jax import labelers
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers._one_sum import OneSumLabeler, Reach, Tally
-from rknn_jax.labelers._public_ball import CLIP_SLACK
 from rknn_jax.mechanisms.binomial import Binomial
+from rknn_jax.privacy.clipping import CLIP_SLACK
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.gaussian_shares import GaussianShares
 from rknn_jax.privacy.guarantee import Guarantee, Unit

@@ -99,15 +99,20 @@ class ClassSums(ClassTally):
         small = bool((np.abs(totals[:, :-1]) * self.count_units <= counts[:, None] * GRID).all())
         return small and int(counts.sum()) == num_records * self.count_units
 
-    def weighted(self, parts: np.ndarray, units: np.ndarray) -> np.ndarray:
-        """Return the sum of the parts times their weights; see `ClassTally.weighted`."""
-        totals = np.zeros(self.shape, np.int64)
-        for label in range(self.num_classes):
-            mine = parts[:, -1] == label
-            weights = units[mine]
-            totals[label, :-1] = weights @ parts[mine, :-1].astype(np.int64)
-            totals[label, -1] = weights.sum() * self.count_units
-        return totals
+    def terms(self, parts: np.ndarray) -> np.ndarray:
+        """Return the clipped features and the count of records; see `ClassTally.terms`."""
+        terms = parts.astype(np.int64)
+        terms[:, -1] = self.count_units
+        return terms
+
+    def bounds(self, terms: np.ndarray) -> np.ndarray:
+        """Return which features are in the ball; see `ClassTally.bounds`."""
+        sizes = np.abs(terms[:, :-1])
+        # Single coordinates first, as the squares of larger ones may overflow.
+        small: np.ndarray = (sizes <= GRID).all(axis=1) & (sizes >= 0).all(axis=1)
+        norms = (np.where(small[:, None], sizes, 0) ** self.ball.norm).sum(axis=1)
+        within: np.ndarray = small & (norms <= GRID**self.ball.norm)
+        return within
 
 
 class NoisySums(NamedTuple):

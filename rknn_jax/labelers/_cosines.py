@@ -59,8 +59,8 @@ class PublicCosines:
 
         Coordinates are rounded to multiples of 1/`FINEST`, for which cosines are exact.
 
-        A row at the center, or with NaN or infinity, becomes 0. Each row depends on that row and
-        the center alone.
+        A row at the center, or whose distance to it is not finite, becomes 0. Each row depends on
+        that row and the center alone.
         """
         return _directions(np.asarray(features, np.float64), self.center)
 
@@ -71,9 +71,11 @@ class PublicCosines:
 
 
 def _directions(features: np.ndarray, center: np.ndarray) -> np.ndarray:
-    finite = np.isfinite(features).all(axis=1, keepdims=True)
-    rows = np.where(finite, features, center) - center
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    directions = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows = features - center
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    # Check the length, as a finite row may overflow on the way here.
+    usable = (lengths > 0) & np.isfinite(lengths)
+    directions = np.divide(rows, lengths, out=np.zeros_like(rows), where=usable)
     rounded: np.ndarray = np.rint(directions * FINEST) / FINEST
     return rounded

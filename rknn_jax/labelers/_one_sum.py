@@ -22,6 +22,9 @@ from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
 from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
+BLOCK = 2**24
+"""Terms that are held at a time."""
+
 
 class Persons(NamedTuple):
     """Persons of records.
@@ -91,7 +94,9 @@ class Tally(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ClassTally(abc.ABC):
-    """Tally whose parts are added with weights; see `Tally`.
+    """Tally that adds what a record gives its class, with weights; see `Tally`.
+
+    The last column of a part is the class of its record.
 
     Attributes:
       num_classes: Number of classes |Y|.
@@ -108,13 +113,40 @@ class ClassTally(abc.ABC):
         """Return the parts of records; see `Tally.parts`."""
 
     @abc.abstractmethod
+    def terms(self, parts: np.ndarray) -> np.ndarray:
+        """Return what records add to the sum of their class, int64 `[n, shape[1]]`.
+
+        Args:
+          parts: Parts of the records, `[n, c]`.
+        """
+
+    @abc.abstractmethod
+    def bounds(self, terms: np.ndarray) -> np.ndarray:
+        """Return which terms are within what the sensitivity assumes, bool `[n]`."""
+
     def weighted(self, parts: np.ndarray, units: np.ndarray) -> np.ndarray:
         """Return the sum of the parts times their weights, int64.
 
         Args:
           parts: Parts of the records, `[n, c]`.
           units: Weights of the records, int64 `[n]`.
+
+        Raises:
+          AssertionError: If a term is beyond what the noise is made for, which no record can cause.
         """
+        totals = np.zeros(self.shape, np.int64)
+        size = max(1, BLOCK // self.shape[1])
+        for label in range(self.num_classes):
+            mine = np.flatnonzero(parts[:, -1] == label)
+            for block in np.split(mine, range(size, len(mine), size)):
+                terms = self.terms(parts[block])
+                if terms.dtype != np.int64 or not self.bounds(terms).all():
+                    raise AssertionError(
+                        "Expected terms within the sensitivity, got others; nothing was released, "
+                        "report this as a bug."
+                    )
+                totals[label] += units[block] @ terms
+        return totals
 
     def total(self, points: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Return the sum over records; see `Tally.total`."""

@@ -5,10 +5,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from rknn_jax.privacy.clipping import clip_to_ball
 from rknn_jax.types import Array, Queries
-
-CLIP_SLACK = 1 - 1e-12
-"""Factor that keeps a clipped norm below the radius in spite of rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,22 +38,8 @@ class Ball:
         return cls(center, radius if radius > 0 else 1.0, norm)
 
     def clip(self, features: Array) -> np.ndarray:
-        """Return features relative to the center, clipped, in units of the radius.
-
-        Each row depends on that row and the ball alone. A row with NaN or infinity becomes 0.
-
-        Args:
-          features: `[n, f]`.
-
-        Returns:
-          float64 `[n, f]`, whose rows have a norm of at most 1.
-        """
-        rows = np.asarray(features, np.float64)
-        rows = np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, self.center)
-        rows = (rows - self.center) / self.radius
-        lengths = np.linalg.norm(rows, ord=self.norm, axis=1, keepdims=True)
-        clipped: np.ndarray = rows * (CLIP_SLACK / np.maximum(lengths, 1))
-        return clipped
+        """Return features `[n, f]` in the ball; see `clip_to_ball`."""
+        return clip_to_ball(features, self.center, self.radius, self.norm)
 
 
 class Spectrum(NamedTuple):

@@ -55,9 +55,6 @@ from rknn_jax.types import Answers, Array, Encoder, Queries
 GRID = 1024
 """Units of a utility of 1."""
 
-BLOCK = 2**24
-"""Cosines that are held at a time."""
-
 NEAR = 0.9
 """Probability of a class whose prototype is at the upper end of the range, others at the lower."""
 
@@ -97,18 +94,16 @@ class ClassUtilities(ClassTally):
         most = totals.max(axis=1, initial=0).sum()
         return bool(totals.min(initial=0) >= 0 and most <= num_records * GRID)
 
-    def weighted(self, parts: np.ndarray, units: np.ndarray) -> np.ndarray:
-        """Return the sum of the parts times their weights; see `ClassTally.weighted`."""
-        totals = np.zeros(self.shape, np.int64)
-        size = max(1, BLOCK // len(self.candidates))
-        for label in range(self.num_classes):
-            mine = np.flatnonzero(parts[:, -1] == label)
-            for block in np.split(mine, range(size, len(mine), size)):
-                cosines = self.cosines.directions(parts[block, :-1]) @ self.candidates.T
-                shares = np.floor(self.cosines.clip(cosines) * GRID).astype(np.int64)
-                shares -= self.middle
-                totals[label] += units[block] @ shares
-        return totals
+    def terms(self, parts: np.ndarray) -> np.ndarray:
+        """Return the utilities of all candidates for records; see `ClassTally.terms`."""
+        cosines = self.cosines.directions(parts[:, :-1]) @ self.candidates.T
+        terms: np.ndarray = np.floor(self.cosines.clip(cosines) * GRID).astype(np.int64)
+        return terms - self.middle
+
+    def bounds(self, terms: np.ndarray) -> np.ndarray:
+        """Return which utilities are in their range; see `ClassTally.bounds`."""
+        within: np.ndarray = ((terms >= -self.middle) & (terms <= GRID - self.middle)).all(axis=1)
+        return within
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,10 +37,11 @@ Accounting = Literal["sum", "renyi"]
 STEP = Fraction(1, 2**40)
 """Grid of Rényi divergences."""
 
-SMALLEST = 1e-4
-"""Epsilon below which a divergence is bounded, not computed."""
+_SLACK = 1e-9
+"""Relative error allowed for floating-point divergences.
 
-_SLACK = 1e-9  # relative error allowed for floating-point divergences; they are off by 1e-13
+Tests compare them with 60 digits.
+"""
 
 
 class Amount(NamedTuple):
@@ -178,7 +179,10 @@ class Renyi:
         """Return the cost of something of which only epsilon and delta are known."""
         if amount.delta:
             return Cost(amount)
-        return Cost(amount, _rounded_up(_pure(float(amount.epsilon), self.order) * (1 + _SLACK)))
+        if not amount.epsilon:
+            return Cost(amount, Fraction())
+        divergence = _pure(float(amount.epsilon), self.order) * (1 + _SLACK)
+        return Cost(amount, max(STEP, _rounded_up(divergence)))  # a tiny one may underflow to 0
 
     def fits(self, budget: Amount, costs: Sequence[Cost]) -> bool:
         """Return True if the costs are within the budget, by divergences or as pure releases."""
@@ -236,9 +240,11 @@ def _rounded_up(value: float) -> Fraction:
 
 def _pure(epsilon: float, order: float) -> float:
     """Return the Rényi divergence of randomized response, the worst of all that are epsilon-DP."""
-    if epsilon < SMALLEST:
-        return order * epsilon**2 / 2  # an upper bound; the exact value is lost in rounding
     up = (order - 1) * epsilon
+    if up < 1:
+        # A product of two differences: ln of the sum that it equals would lose small epsilons.
+        more = math.expm1(up) * -math.expm1(-order * epsilon) / (1 + math.exp(-epsilon))
+        return math.log1p(more) / (order - 1)
     # ln(e^up + e^(-order epsilon)), whose second exponent is the smaller one
     both = up + math.log1p(math.exp(-order * epsilon - up))
-    return max(0.0, both - math.log1p(math.exp(-epsilon))) / (order - 1)
+    return (both - math.log1p(math.exp(-epsilon))) / (order - 1)

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax.privacy import accounting
+from rknn_jax.privacy.clipping import clip_to_ball
 from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
 from rknn_jax.types import Array
 
@@ -93,8 +94,7 @@ def fit(
       composes tightly.
 
     Raises:
-      ValueError: For arguments out of range, and for features that are not finite or do not fit the
-        center.
+      ValueError: For arguments out of range, and for features that do not fit the center.
     """
     features = np.asarray(features, np.float64)
     centre = np.asarray(centre, np.float64)
@@ -122,16 +122,14 @@ def fit(
 
 
 def clipped(features: Array, centre: Array, length: float) -> np.ndarray:
-    """Center rows, divide them by a length, and clip them to norm 1.
+    """Center rows, divide them by a length, and clip them to norm 1; see `clip_to_ball`.
 
     Each row depends on itself alone.
 
     Returns:
       Float64 `[n, f]`.
     """
-    rows = (np.asarray(features, np.float64) - np.asarray(centre, np.float64)) / length
-    short: np.ndarray = rows / np.maximum(1, np.linalg.norm(rows, axis=1, keepdims=True))
-    return short
+    return clip_to_ball(features, centre, length)
 
 
 def second_moments(features: Array, centre: Array, length: float) -> np.ndarray:
@@ -189,10 +187,9 @@ def _check(
             f"Expected 1 <= num_components <= {features.shape[1]}, the features' number, got "
             f"num_components={num_components}; take fewer."
         )
-    if not (np.isfinite(features).all() and np.isfinite(centre).all()):
+    if not np.isfinite(centre).all():
         raise ValueError(
-            "Expected finite features and centre, got others; look at the network that they come "
-            "from."
+            "Expected a finite centre, got another; look at the network that it comes from."
         )
     if not 0 < length < math.inf:
         raise ValueError(
