@@ -1,13 +1,12 @@
 """Statement of a release by `rknn label`: the content of `privacy.json` and `privacy.html`.
 
-Of the private data it shows n, if n is public, the names of the files, and nothing else.
+Of the private data it shows n, if n is public, and nothing else. No file and no folder is named:
+the name of a private file may hold a person's name or diagnosis.
 """
 
 import importlib.metadata
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from rknn_jax.privacy.ledger import Ledger
@@ -117,10 +116,9 @@ def statement(plan: Plan, ledger: Ledger, release: str) -> Statement:
         plan.survey.released,
         tuple(not_covered(plan)),
         str(settings.mechanism),
-        # The file's name without its folder, which may name a person. The ledger's fingerprint of
-        # the data is private, and stays there.
+        # The ledger's name is that of a private file, and its fingerprint of the data is private.
         Account(
-            ledger.path.name,
+            ledger.id,
             ledger.head,
             ledger.budget,
             ledger.spent,
@@ -129,8 +127,7 @@ def statement(plan: Plan, ledger: Ledger, release: str) -> Statement:
         ),
         time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         details={
-            "private data": _file_names(settings.private),
-            "public data": _file_names(settings.public),
+            "public rows": len(plan.data.public),
             "representation": settings.representation or "embeddings, as given",
             **({"embedding model": plan.data.model} if plan.data.model else {}),
             **_scaled(settings),
@@ -157,9 +154,3 @@ def _tuning(plan: Plan) -> Tuning:
         "uncharged",
         "The set of classes was read from the private labels, and epsilon does not cover that.",
     )
-
-
-def _file_names(names: str | Sequence[str]) -> str:
-    """Return names without their folders, which may name a person."""
-    given = [names] if isinstance(names, str) else names
-    return ", ".join(PurePosixPath(name).name for name in given)
