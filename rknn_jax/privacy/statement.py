@@ -102,6 +102,12 @@ class Controller(NamedTuple):
 
 NOT_STATED = Controller()
 
+ONE_LEDGER = (
+    "everything that is released of the same people is charged to the same ledger, also after "
+    "their records have changed: no program sees that two data sets are the same people's"
+)
+"""Assumption of every ledger, for the statement."""
+
 
 class Contribution(NamedTuple):
     """Largest part that one unit has in a release.

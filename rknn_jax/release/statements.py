@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.statement import (
+    ONE_LEDGER,
     PUBLIC_TUNING,
     Account,
     Controller,
@@ -142,6 +143,7 @@ def statement(plan: Plan, ledger: Ledger, release: str) -> Statement:
         controller=Controller(settings.controller, settings.contact, settings.purpose),
         contribution=plan.survey.contribution,
         tuning=_tuning(plan),
+        assumptions=(ONE_LEDGER,),
         remark=_inferred(plan),
     )
 
