@@ -644,8 +644,12 @@ def test_a_changed_file_gets_no_second_ledger(folder):
     release()
     with pytest.raises(BudgetExceededError):
         release()
+    rows, labels = people(5)
+    np.savez("R.npz", embeddings=rows, labels=labels)
+    with pytest.raises(LedgerMismatchError, match="save them under another name"):
+        release(ledger=Path("third.jsonl"))
     os.rename("R.npz", "people_of_another_town.npz")
-    release("people_of_another_town.npz", ledger=Path("third.jsonl"), budget=2.0)
+    release("people_of_another_town.npz", ledger=Path("third.jsonl"))
 
 
 def test_the_index_names_no_file(folder):
