@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import dp_accounting
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
@@ -28,6 +29,7 @@ from rknn_jax.privacy.accounting import (
     gaussian_epsilon,
     gaussian_noise_multiplier,
     rdp_epsilon_as_published,
+    share_of_rounds,
 )
 from rknn_jax.privacy.guarantee import Event, Guarantee
 
@@ -687,3 +689,56 @@ def imported(source):
         elif isinstance(node, ast.ImportFrom):
             names.add((node.module or "").split(".")[0])
     return names
+
+
+# Share of rounds
+
+
+def exact_rounds_delta(kind, parameter, count, rounds, epsilon):
+    """Delta of equal rounds at epsilon, in 40 digits: a Gaussian is one of root-T less noise, and
+    unit shifts of discrete Laplace noise, or pure releases, are coins (Kairouz et al., 2015).
+    """
+    with mpmath.workdps(40):
+        total = count * rounds
+        value = mpmath.mpf(epsilon)
+        if kind == "gaussian":
+            shift = mpmath.sqrt(total) / mpmath.mpf(parameter)
+            low, high = (mpmath.ncdf(s * shift / 2 - value / shift) for s in (1, -1))
+            return low - mpmath.exp(value) * high
+        step = mpmath.mpf(parameter) if kind == "pure" else 1 / mpmath.mpf(parameter)
+        up = 1 / (1 + mpmath.exp(-step))
+        return mpmath.fsum(
+            mpmath.binomial(total, heads)
+            * up**heads
+            * (1 - up) ** (total - heads)
+            * max(0, 1 - mpmath.exp(value - (2 * heads - total) * step))
+            for heads in range(total + 1)
+        )
+
+
+def round_of(kind, delta, rounds):
+    """Return the guarantee of a round by its epsilon, with an even share of delta."""
+
+    def guarantee_of(share):
+        if kind == "gaussian":
+            event = Event(kind, gaussian_noise_multiplier(share, delta / rounds))
+            return Guarantee(share, delta / rounds, "replace-one", "central", (event,))
+        event = Event("pure", share) if kind == "pure" else Event(kind, 4 / share, 4)
+        return Guarantee(share, 0.0, "replace-one", "central", (event,))
+
+    return guarantee_of
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "discrete_laplace", "pure"])
+@pytest.mark.parametrize("rounds", [2, 7, 40])
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-5), (1.0, 1e-9), (6.0, 1e-3)])
+def test_a_share_of_rounds_never_spends_more_and_leaves_little(kind, rounds, epsilon, delta):
+    guarantee_of = round_of(kind, delta, rounds)
+    share = share_of_rounds(guarantee_of, epsilon, delta, rounds)
+    (event,) = guarantee_of(share).events
+    parameters = kind, event.parameter, event.count, rounds
+    assert epsilon / rounds <= share <= epsilon
+    assert exact_rounds_delta(*parameters, epsilon) <= delta * (1 + 1e-9)
+    if share > 1.01 * epsilon / rounds:
+        (more,) = guarantee_of(1.01 * share).events
+        assert exact_rounds_delta(kind, more.parameter, event.count, rounds, epsilon) > delta

@@ -20,6 +20,7 @@ import pytest
 import tyro
 
 import rknn_jax
+from rknn_jax import ReverseKNNLabeler
 from rknn_jax.cli import budget, label
 from rknn_jax.cli.budget import Adopt, Raise, Show
 from rknn_jax.formats import Columns
@@ -618,3 +619,67 @@ def test_a_release_labels_the_rows_whatever_the_smoothing(folder, smoothing):
         assert np.mean(saved["label"] == np.arange(50) % 3) > 0.9
         assert ((saved["confidence"] > 0.3) & (saved["confidence"] <= 1)).all()
     assert account() == 4
+
+
+# The records less one
+
+
+def less_one(name="R.npz"):
+    """Save the records without the first one."""
+    rows, labels = people()
+    np.savez(name, embeddings=rows[1:], labels=labels[1:])
+
+
+def test_a_changed_file_gets_no_second_ledger(folder):
+    """With its own ledger it is adopted; under another name it is another data set."""
+    release(budget=1.0)
+    less_one()
+    for ledger in (None, Path("other.jsonl")):
+        with pytest.raises(ValueError, match=r"rknn budget adopt.*") as refused:
+            release(ledger=ledger)
+        assert "R.npz.ledger.jsonl" in str(refused.value)
+    assert not Path("other.jsonl").exists()
+    assert not list(Path().glob("out*/privacy.json"))[1:]
+    adopt(private="R.npz", unrelated=True)
+    release()
+    with pytest.raises(BudgetExceededError):
+        release()
+    rows, labels = people(5)
+    np.savez("R.npz", embeddings=rows, labels=labels)
+    with pytest.raises(LedgerMismatchError, match="save them under another name"):
+        release(ledger=Path("third.jsonl"))
+    os.rename("R.npz", "people_of_another_town.npz")
+    release("people_of_another_town.npz", ledger=Path("third.jsonl"))
+
+
+def test_the_index_names_no_file(folder):
+    release()
+    names = [path.name for path in ledger_index.folder().iterdir()]
+    assert not any("R.npz" in name for name in names)
+    assert ledger_index.known_ledgers() == [str(folder / "R.npz.ledger.jsonl")]
+
+
+def test_an_estimators_arrays_are_no_file(folder):
+    """Its private rows have no name, so two people's ledgers in one folder are two."""
+    for seed in (1, 2):
+        rows, labels = people(seed)
+        labeler = ReverseKNNLabeler(
+            epsilon=0.5, classes=range(3), n_queries=3, ledger=f"{seed}.jsonl"
+        )
+        labeler.fit(rows[:50]).label(rows, labels)
+    assert len(ledger_index.known_ledgers()) == 2
+
+
+def test_an_owner_is_told_before_a_budget_is_made(folder, capsys):
+    """Records less one under another name cannot be told from others, so the owner is asked."""
+    release()
+    assert "is new" in capsys.readouterr().err
+    less_one("R2.npz")
+    release("R2.npz")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "pass --ledger with its ledger, such as" in said
+    assert "R.npz.ledger.jsonl" in said
+    release("R.npz", ledger=Path("R.npz.ledger.jsonl"), dry_run=True)
+    assert "is new" not in capsys.readouterr().err
+    assumptions = json.loads(Path("out1/privacy.json").read_text())["assumptions"]
+    assert any("charged to the same ledger" in line for line in assumptions)

@@ -43,9 +43,20 @@ def scaled(values):
     return np.reshape(values, (len(values), -1)) / np.float32(values.max() + 1)
 
 
-def one_of_many(values):
-    """Give another result to batches of more than four."""
-    return np.reshape(values, (len(values), -1)).astype(np.float32) * (1 + (len(values) > 4))
+def last_bit(values):
+    """Flatten images, and change the last bit of the last of a batch."""
+    made = np.reshape(values, (len(values), -1)).astype(np.float32) + 1
+    made[-1] = np.nextafter(made[-1], np.float32(np.inf))
+    return made
+
+
+CALLS = []
+
+
+def remembering(values):
+    """Flatten one image, and add what was there before."""
+    CALLS.append(len(values))
+    return np.reshape(values, (len(values), -1)).astype(np.float32) + len(CALLS)
 
 
 def alone(values):
@@ -61,7 +72,7 @@ def emptied(values):
     return made
 
 
-for function in (centered, scaled, one_of_many, emptied):
+for function in (centered, scaled, last_bit, emptied):
     function.batched = True
 
 
@@ -164,7 +175,7 @@ def test_an_encoder_that_breaks_down_is_an_error():
         counting.count(shard, 2, question)
 
 
-@pytest.mark.parametrize("name", ["centered", "scaled", "one_of_many"])
+@pytest.mark.parametrize("name", ["centered", "scaled", "last_bit", "remembering"])
 def test_an_encoder_that_mixes_records_is_refused(images, name):
     given = {"representation": f"tests.test_encoding:{name}", "embedding": ("images",)}
     with pytest.raises(ValueError, match="treat every record by itself"):

@@ -306,7 +306,7 @@ def test_a_node_is_its_owners_client(tmp_path):
     assert (again.ledger.patience, again.ledger.remaining.epsilon) == (7.0, 3)
 
 
-def test_a_run_does_not_choose_a_nodes_files_or_budget(tmp_path):
+def test_a_run_does_not_choose_a_nodes_files_or_budget(tmp_path, capsys):
     """A real node's client is the same, whatever the run says."""
     run = {"private": "/etc/passwd", "out": str(tmp_path / "run"), "epsilon": 99.0, "seed": 7}
     config = node_config(tmp_path, budget=1.5) | {"partition-id": 0}
@@ -317,8 +317,10 @@ def test_a_run_does_not_choose_a_nodes_files_or_budget(tmp_path):
         dst_node_id=1,
         message_type="query.answer",
     )
-    with pytest.raises(ValueError, match="options of rknn join in --node-config, got partition_id"):
+    with pytest.raises(RuntimeError, match="its owner sees why"):
         flower.node_app()(message, context)
+    words = " ".join(capsys.readouterr().err.split())
+    assert "options of rknn join in --node-config, got partition_id" in words
     del config["partition-id"]
     reply = flower.node_app()(message, context)
     assert len(reply.content["answer"]["messages"]) > 0
@@ -341,11 +343,12 @@ def test_a_nodes_file_and_ledger_must_fit(tmp_path):
         flower.node_client({"private": str(tmp_path / "odd.npz"), "budget": 1.0})
 
 
-def test_a_node_without_a_file_of_its_own_is_told_to_name_one():
+def test_a_node_without_a_file_of_its_own_is_told_to_name_one(capsys):
     Grid({})
     message = Message(RecordDict({}), dst_node_id=1, message_type="query.answer")
-    with pytest.raises(ValueError, match="flower-supernode --node-config"):
+    with pytest.raises(RuntimeError, match="its owner sees why"):
         flower.node_app()(message, Context(1, 1, {}, RecordDict(), {"private": "/etc/passwd"}))
+    assert "flower-supernode --node-config" in " ".join(capsys.readouterr().err.split())
 
 
 def test_only_public_names_of_flower_are_used():

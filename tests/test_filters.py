@@ -11,11 +11,18 @@ import mpmath
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
+from scipy import stats
 
 from rknn_jax.privacy import accounting, filters
 from rknn_jax.privacy.filters import Amount, Cost, Renyi, Sum
 from rknn_jax.privacy.guarantee import Event, Guarantee
-from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerCorruptError, LedgerError
+from rknn_jax.privacy.ledger import (
+    BudgetExceededError,
+    DataSet,
+    Ledger,
+    LedgerCorruptError,
+    LedgerError,
+)
 from rknn_jax.privacy.sampled_gaussian import ORDERS
 
 DATA = "sha256:of-some-records"
@@ -318,3 +325,56 @@ def test_sums_are_exact():
     assert rule.fits(amount(1), [tenth] * 10)
     assert not rule.fits(amount(1), [tenth] * 11)
     assert rule.left(amount(1), [tenth] * 3) == amount(0.7)
+
+
+# Other data of the same people
+
+
+def releases_until_refused(path, cost, *, adopts):
+    """Charge a new ledger until it refuses, with an adoption after each charge or with none."""
+    ledger = Ledger.create(path, "sha256:0", 1.0, 1e-5, accounting="renyi")
+    dataset = "sha256:0"
+    spent = 0
+    while ledger.affords(cost):
+        Ledger.open(path, dataset).charge(cost, f"release {spent}")
+        spent += 1
+        if adopts:
+            dataset = f"sha256:{spent}"
+            before = ledger.spent, ledger.remaining
+            ledger.adopt(DataSet(dataset), "embedded anew", unrelated=True)
+            assert (ledger.spent, ledger.remaining) == before
+    with pytest.raises(BudgetExceededError):
+        ledger.charge(cost, "one more on the first data")
+    kept = [entry.divergence for entry in ledger.entries() if entry.kind == "spend"]
+    return [kept, ledger.spent]
+
+
+def test_an_adoption_loses_no_divergence_and_the_total_holds(tmp_path):
+    """The exact law of a Gaussian says what all releases cost together."""
+    sigma = accounting.gaussian_noise_multiplier(0.2, 1e-6)
+    cost = gaussian(sigma)
+    without = releases_until_refused(tmp_path / "one", cost, adopts=False)
+    assert releases_until_refused(tmp_path / "many", cost, adopts=True) == without
+    shift = math.sqrt(len(without[0])) / sigma
+    low, high = (stats.norm.cdf(sign * shift / 2 - 1.0 / shift) for sign in (1, -1))
+    assert low - math.e * high <= 1e-5
+
+
+def test_no_adoption_can_hide_or_shrink_a_spend(tmp_path):
+    """A line that is left out, or says less, breaks the chain, and then nothing can be spent."""
+    ledger = Ledger.create(tmp_path / "L", "sha256:0", 1.0, 1e-5, accounting="renyi")
+    cost = gaussian(accounting.gaussian_noise_multiplier(0.2, 1e-6))
+    ledger.charge(cost, "a release")
+    ledger.adopt(DataSet("sha256:1"), "embedded anew", unrelated=True)
+    Ledger.open(ledger.path, "sha256:1").charge(cost, "another")
+    create, first, adopt, last = ledger.path.read_bytes().splitlines(keepends=True)
+    divergence = json.loads(first)["renyi"].encode()
+    for lines in (
+        [create, adopt, last],
+        [create, first.replace(divergence, b"1/1099511627776"), adopt, last],
+        [create, first, last],
+    ):
+        changed = tmp_path / "changed"
+        changed.write_bytes(b"".join(lines))
+        with pytest.raises(LedgerCorruptError):
+            Ledger.open(changed)

@@ -871,3 +871,41 @@ def test_a_sum_is_kept_before_it_is_used_and_not_begun_twice(tmp_path):
     kept = round_folder.kept_sum(tmp_path, round)
     np.testing.assert_array_equal(kept.totals, np.arange(12))
     assert (kept.num_clients, kept.rejected) == (4, {"refused by the client": 2})
+
+
+@pytest.mark.parametrize("step", range(4))
+@pytest.mark.parametrize("many", [1, 2, 3])
+def test_whoever_drops_out_the_sum_has_the_noise_that_is_claimed_or_none(
+    tmp_path, monkeypatch, step, many
+):
+    """Coins of each client are recorded. Any `many` of six clients vanish before `step`: the sum is
+    that of those who sent, coins for coins, of at least as many honest clients as are promised.
+    """
+    from rknn_jax.mechanisms import binomial
+
+    drawn = []
+
+    def recorded(entropy, coins, count):
+        drawn.append(heads(entropy, coins, count))
+        assert coins == round.poll.coins.coins_per_share
+        return drawn[-1]
+
+    heads = binomial.heads
+    monkeypatch.setattr(binomial, "heads", recorded)
+    round = a_round(honest=3)
+    parties = [a_party(tmp_path / str(i), i, dishonest=1) for i in range(6)]
+    lost = {10 + i: step for i in range(many)}
+    left = 6 - many
+    if left < 4:  # honest + dishonest
+        with pytest.raises(ValueError, match="could not be opened"):
+            add_up(round, parties, 4, lost)
+        return
+    found = add_up(round, parties, 4, lost)
+    inside = parties if step == 3 else parties[many:]
+    assert found.num_clients == len(inside) == len(drawn)
+    np.testing.assert_array_equal(found.totals - sum(drawn), expected_of(round, inside))
+    coins = round.poll.coins
+    honest = len(inside) - 1  # one may be dishonest, and one honest client knows its own coins
+    assert (honest - 1) * coins.coins_per_share >= coins.coins
+    spent = [party.ledger.spent.epsilon for party in parties]
+    assert spent == [0 if step < 3 and i < many else 1 for i in range(6)]

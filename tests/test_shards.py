@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import warnings
 
 import duckdb
 import fsspec
@@ -522,3 +523,25 @@ def test_whole_files_are_read_by_the_same_readers(tmp_path):
     for suffix in ("npz", "parquet", "feather", "csv"):
         path = write(tmp_path / f"a.{suffix}")
         np.testing.assert_array_equal(tables.read_embeddings(path, "--public"), EMBEDDINGS)
+
+
+# Shards of equal content
+
+
+def test_two_shards_of_equal_content_both_count_and_the_owner_is_told(public):
+    """Equal records in two files are two records. To refuse them would tell of one record, since a
+    neighboring file differs.
+    """
+    (public / "parts").mkdir()
+    one, two = (write(public / "parts" / name) for name in ("a.npz", "b.npz"))
+    alone, both = counted(shard(one)), counted(shard(one), shard(two))
+    assert (both.rows, both.voters) == (2 * alone.rows, 2 * alone.voters)
+    np.testing.assert_array_equal(both.counts, 2 * alone.counts)
+    assert both.dataset != alone.dataset
+    assert both.shards == (alone.dataset,) * 2
+    with pytest.warns(UserWarning, match="hold the same records"):
+        label.count(planning.prepare(settings(public, private="parts")))
+    write(two, EMBEDDINGS[::-1], LABELS[::-1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        label.count(planning.prepare(settings(public, private="parts")))

@@ -3,6 +3,7 @@ is for: labels of real digits.
 """
 
 import functools
+from dataclasses import dataclass
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ import scipy.linalg
 import scipy.sparse
 from sklearn.decomposition import PCA
 
+from rknn_jax._internal import pytree
 from rknn_jax.data import digits
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import hog, pca, pixels, spectral
@@ -104,12 +106,20 @@ def test_principal_components_are_scikit_learns(base):
     np.testing.assert_allclose(np.abs(ours), np.abs(theirs), atol=1e-4)
 
 
+@pytree.register
+@dataclass(frozen=True)
+class UpsideDown:
+    def __call__(self, images):
+        return pixels.Encoder()(images[:, ::-1])
+
+    def describe(self, image):
+        return pixels.Encoder().describe(image[::-1])
+
+
 def test_images_are_described_by_hog_where_that_is_the_base(monkeypatch):
     """Whose encoder would compile for a second: here it is that of pixels, upside down."""
     images = random_images()
-    monkeypatch.setattr(
-        hog, "fit", lambda key, images: lambda images: pixels.Encoder()(images[:, ::-1])
-    )
+    monkeypatch.setattr(hog, "fit", lambda key, images: UpsideDown())
     found, turned = (
         pca.fit(jax.random.key(0), given, pca.Config(num_components=6, base=base))(given)
         for base, given in (("hog", images), ("pixels", images[:, ::-1]))

@@ -212,12 +212,12 @@ def _reason(entry: Entry) -> str:
 
 def _account(ledger: Ledger) -> dict[str, Any]:
     amounts = {name: getattr(ledger, name)._asdict() for name in ("budget", "spent", "remaining")}
-    words = {name: getattr(ledger, name) for name in ("name", "head", "accounting")}
+    words = {name: getattr(ledger, name) for name in ("name", "id", "head", "accounting")}
     return {"path": str(ledger.path), **words, **amounts}
 
 
 def _tell_account(told: Console, ledger: Ledger) -> None:
-    for name in ("name", "accounting", "budget", "spent", "remaining", "head"):
+    for name in ("name", "id", "accounting", "budget", "spent", "remaining", "head"):
         tell(told, name, str(getattr(ledger, name)))
     if any(ledger.unread):
         tell(

@@ -134,7 +134,7 @@ def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledge
     path = settings.ledger or ledger_beside(_listed(settings.private))
     for one in (data.fingerprint, *data.shards):
         ledger_index.check(path, one)
-    with ledger_index.held(path, data.fingerprint, data.shards):
+    with ledger_index.held(path, data.fingerprint, data.shards, _listed(settings.private)):
         if os.path.lexists(path):
             return Ledger.open(path, data.fingerprint, settings.patience)
         budget = exact_amount(
@@ -147,6 +147,7 @@ def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledge
                 f"This selection costs {asked}, and the first budget is to be {budget}; ask for "
                 "less, or set a larger --budget and --budget-delta."
             )
+        tell(err, "budget", ledger_index.notice(path))
         return Ledger.create(
             path,
             data.fingerprint,

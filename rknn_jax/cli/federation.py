@@ -4,6 +4,7 @@ import contextlib
 import functools
 import importlib.util
 import ipaddress
+import os
 import shlex
 import socket
 import ssl
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 from rknn_jax._internal.disk import locked
 from rknn_jax._internal.terminal import err, tell, watched
 from rknn_jax.federation.settings import Join, Serve, asked, join_command, settled
+from rknn_jax.privacy import ledger_index
 
 if TYPE_CHECKING:
     from rknn_jax.federation.collector import Collector, Sum
@@ -256,6 +258,9 @@ def join(settings: Join) -> dict[str, Any]:
     )
     from rknn_jax.federation.connection import Connection, printable, take_part
 
+    path = joining.ledger_path(settings)
+    if not os.path.lexists(path):
+        _told("budget", ledger_index.notice(path))
     client = joining.opened(settings, agreement, records)
     ledger = client.ledger
     assert ledger

@@ -13,6 +13,7 @@ import numpy as np
 from rknn_jax._internal.disk import OWNER, write_whole
 from rknn_jax._internal.option_files import OPTIONS
 from rknn_jax._internal.terminal import err, metered, sure_interrupts, tell
+from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.ledger import Amount
 from rknn_jax.release.release_folder import RESULTS
 from rknn_jax.release.settings import Settings
@@ -132,6 +133,8 @@ def _tell_plan(plan: "Plan") -> None:
         f"{len(data.public):,} public rows and {records} of {data.public.shape[1]} dimensions; "
         f"{data.classes.count} classes{assumed}",
     )
+    if plan.ledger is None:
+        tell(err, "budget", ledger_index.notice(settings.ledger_path))
     if plan.choice:
         tell(err, "labeler", plan.choice)
     for word, text in plan.survey.lines:

@@ -84,17 +84,21 @@ def client_app(
     def answer(message: Message, context: Context) -> Message:
         data = _of(message.content, "round").get("data")
         question = data if isinstance(data, bytes) else b""
-        client = client_of(context)
         told = told_of(context)
-        if told:
-            tell_question(question, client, told)
         try:
+            client = client_of(context)
+            if told:
+                tell_question(question, client, told)
             round, ticket, payload = client.answer(question)
         except (RefusedError, LedgerError) as error:
             if told:
                 told("refused", str(error))
             # The server does not learn the reason.
             return Message(RecordDict({"refused": ConfigRecord({})}), reply_to=message)
+        except Exception as error:
+            # Flower sends an error's words to the server, and these may name private files.
+            _printed("error", f"{type(error).__name__}: {error}")
+            raise RuntimeError("the client failed; its owner sees why") from None
         if told:
             told("answered", f"round {round[:12]} with {len(payload):,} bytes")
         said = ConfigRecord({"round": round, "ticket": ticket, "messages": payload})

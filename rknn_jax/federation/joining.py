@@ -85,7 +85,7 @@ def opened(settings: Join, agreement: Agreement, records: Records) -> Client:
     inputs, labels = records
     path = ledger_path(settings)
     dataset = fingerprint(inputs)
-    with ledger_index.held(path, dataset):
+    with ledger_index.held(path, dataset, files=[str(settings.private)]):
         ledger = _ledger(settings, path, dataset)
     return Client(inputs, labels, ledger, settings.rounds or settings.beside("rounds"), agreement)
 

@@ -24,6 +24,7 @@ from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.round_folder import Tell
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import (
+    ONE_LEDGER,
     PUBLIC_TUNING,
     Statement,
     as_json,
@@ -190,6 +191,8 @@ def _statement(
         hidden = "how many messages a client sent"
     student = [] if asked.student == "none" else ["a network trained on these labels"]
     counted = "clients of the sum" if asked.summed else "messages"
+    enough = round.honest and f"at least {round.honest} {counted} were made by this protocol"
+    one_ledger = guarantee.sampler == "release" and ONE_LEDGER
     return Statement(
         guarantee,
         f"{holders} private records, each its own. The records stayed there; each client sent "
@@ -218,9 +221,7 @@ def _statement(
         controller=asked.controller,
         contribution=reader.contribution,
         tuning=PUBLIC_TUNING,
-        assumptions=(f"at least {round.honest} {counted} were made by this protocol",)
-        if round.honest
-        else (),
+        assumptions=tuple(filter(None, (enough, one_ledger))),
     )
 
 

@@ -216,6 +216,11 @@ class Ledger:
         return self._chain().name or _stem(self.path)
 
     @property
+    def id(self) -> str:
+        """Public id: 16 digits of the hash of the first line, whose salt hides its content."""
+        return self._chain().entries[0].hash[:16]
+
+    @property
     def datasets(self) -> tuple[DataSet, ...]:
         """Data sets that may be charged, oldest first."""
         return self._chain().datasets

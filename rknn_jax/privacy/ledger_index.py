@@ -1,18 +1,20 @@
-"""Index of one user's ledgers on one machine: where the records of a fingerprint are charged.
+"""Index of one user's ledgers on one machine: where records and files are charged.
 
 A copy of a data set, or another `--ledger`, would begin a second budget for the same people. A
 release therefore looks up its records here. It is refused if another ledger that still exists has
-them on record.
+them on record. A new ledger is refused too if another one was charged for a file of the same name:
+the file is likely a new version of the same people's records.
 
 The folder is `RKNN_STATE_DIR`, or `rknn_jax/ledgers` in the user's state folder (`XDG_STATE_HOME`,
 by default `~/.local/state`). It holds a random salt, and a small JSON file for each fingerprint
-with the paths of its ledgers. The file's name is a salted hash of the fingerprint. Whoever can read
-the folder can confirm a guess of all records of a data set, as with a ledger, and learns no more.
+with the paths of its ledgers, and one for each private file. The names of these JSON files are
+salted hashes. Whoever can read the folder can confirm a guess of all records of a data set, or of a
+path, as with a ledger, and learns no more.
 
 **Limits.** The index stops mistakes, not intent. It does not know other users, other machines, or
-records that were changed, reordered or cut into other shards: those are for `Ledger.adopt`. The
-ledgers decide, not the index. An index that is absent, damaged or cannot be written is a warning,
-and changes no release.
+records that were changed, reordered or cut into other shards and saved under another name: those
+are for `Ledger.adopt`, and `notice` says so where a budget is made. The ledgers decide, not the
+index. An index that is absent, damaged or cannot be written is a warning, and changes no release.
 """
 
 import fcntl
@@ -38,6 +40,9 @@ SALT_SIZE = 32
 _SALT = "salt"
 _LOCK = "lock"
 _PLACE: ContextVar[Path | None] = ContextVar("place of the index", default=None)
+_SOURCE = "file "
+MOST_NAMED = 3
+"""Most ledgers that `notice` names."""
 
 
 class _DamagedError(ValueError):
@@ -106,7 +111,9 @@ def check(path: Path, dataset: str) -> None:
 
 
 @contextmanager
-def held(path: Path, dataset: str, shards: Sequence[str] = ()) -> Iterator[None]:
+def held(
+    path: Path, dataset: str, shards: Sequence[str] = (), files: Sequence[str] = ()
+) -> Iterator[None]:
     """Note a ledger in the index after it was opened, made or changed in the `with` block.
 
     Until then, no other process of this user gives the same records another ledger.
@@ -116,11 +123,15 @@ def held(path: Path, dataset: str, shards: Sequence[str] = ()) -> Iterator[None]
       dataset: `fingerprint` of the private records.
       shards: Fingerprints of their shards, of which the first `MOST_SHARDS` are noted too. Defaults
         to none.
+      files: Names of the private files, folders or URLs. Those that are no file are left out.
+        Defaults to none.
 
     Raises:
-      LedgerMismatchError: As in `check`, whose warnings are left out.
+      LedgerMismatchError: As in `check`, whose warnings are left out. Also if the ledger is new and
+        another one has been charged for one of the files.
     """
     parts = [dataset, *sorted(shards)[:MOST_SHARDS]]
+    sources = [_source(name) for name in files if "://" in name or os.path.exists(name)]
     try:
         place = folder()
         descriptor = _locked(place)
@@ -132,8 +143,11 @@ def held(path: Path, dataset: str, shards: Sequence[str] = ()) -> Iterator[None]
         for one in parts:
             with suppress(OSError, _DamagedError):
                 _refuse_second(place, path, one)
+        for one in sources:
+            with suppress(OSError, _DamagedError):
+                _refuse_changed(place, path, one)
         yield
-        for one in parts:
+        for one in (*parts, *sources):
             _note(place, path, one)
     finally:
         os.close(descriptor)
@@ -164,6 +178,55 @@ def _refuse_second(place: Path, path: Path, dataset: str) -> list[str]:
             f"one does not know what was spent. If it is gone for good, remove {entry}."
         )
     return others
+
+
+def _refuse_changed(place: Path, path: Path, source: str) -> None:
+    """Refuse a new ledger for a file that another ledger has been charged for.
+
+    Raises:
+      LedgerMismatchError: If that ledger still exists.
+    """
+    if os.path.lexists(path):
+        return
+    others = [other for other in _read(place, source) if os.path.lexists(other)]
+    if others:
+        entry = place / _name((place / _SALT).read_bytes(), source)
+        raise LedgerMismatchError(
+            f"Expected the ledger that releases from {source.removeprefix(_SOURCE)} are charged "
+            f"to, {others[0]}, got no ledger yet at {path}, and the records have changed since; "
+            f"pass --ledger {shlex.quote(others[0])}, and let it adopt the records: `rknn budget "
+            f"adopt`. If they are other people's, save them under another name, or remove {entry}."
+        )
+
+
+def _source(name: str) -> str:
+    return _SOURCE + (name if "://" in name else os.path.realpath(name))
+
+
+def notice(path: Path) -> str:
+    """Return what an owner is told before a first budget is made at a path.
+
+    It names ledgers that this user has, the newest first.
+    """
+    known = known_ledgers()[:MOST_NAMED]
+    such = f", such as {' or '.join(map(shlex.quote, known))}" if known else ""
+    return (
+        f"{path} is new, and a new budget is for people of whom nothing was released before. A "
+        "version of known records with some changed, added, removed or reordered is no new data "
+        f"set: pass --ledger with its ledger{such}, and let it adopt the records (rknn budget "
+        "adopt)"
+    )
+
+
+def known_ledgers() -> list[str]:
+    """Return the paths of the ledgers in the index that still exist, the newest first."""
+    found: dict[str, float] = {}
+    with suppress(OSError):
+        for entry in folder().glob("*.json"):
+            with suppress(OSError, ValueError, LookupError, TypeError):
+                for path in disk.read_json(entry)["ledgers"]:
+                    found[path] = os.stat(path).st_mtime
+    return sorted(found, key=lambda path: -found[path])
 
 
 def _has(other: str, own: str, dataset: str) -> bool:

@@ -42,7 +42,7 @@ from rknn_jax.privacy import checklists, profile
 from rknn_jax.privacy.filters import Accounting, Amount
 from rknn_jax.privacy.guarantee import TRUST_WORDS, Guarantee, _round_up
 
-VERSION = 1
+VERSION = 2
 """Version of the shape of `privacy.json`. It grows when a key changes its meaning or goes away."""
 
 BELIEFS = (0.01, 0.1, 0.5, 0.9)
@@ -64,13 +64,13 @@ class Account(NamedTuple):
     """Content of the ledger after the release.
 
     Attributes:
-      path: Path of the ledger.
+      id: Public id of the ledger. Its file's name may name a person, so it stays with the owner.
       head: Hash of its last entry.
       budget, spent, remaining: Total amounts of epsilon and delta.
       accounting: Rule of the ledger. Defaults to `sum`.
     """
 
-    path: str
+    id: str
     head: str
     budget: Amount
     spent: Amount
@@ -101,6 +101,12 @@ class Controller(NamedTuple):
 
 
 NOT_STATED = Controller()
+
+ONE_LEDGER = (
+    "everything that is released of the same people is charged to the same ledger, also after "
+    "their records have changed: no program sees that two data sets are the same people's"
+)
+"""Assumption of every ledger, for the statement."""
 
 
 class Contribution(NamedTuple):
@@ -254,7 +260,7 @@ def _account(account: Account | str) -> dict[str, Any]:
     amounts = {name: getattr(account, name) for name in ("budget", "spent", "remaining")}
     return {
         "ledger": {
-            "file": account.path,
+            "id": account.id,
             "head": account.head,
             "accounting": account.accounting,
             **{name: amount._asdict() for name, amount in amounts.items()},

@@ -93,7 +93,9 @@ def open_or_make(
       paid: As for `open_ledger`. Defaults to False.
     """
     path = settings.ledger_path
-    with nullcontext() if paid else ledger_index.held(path, counted.dataset, counted.shards):
+    files = [settings.private] if isinstance(settings.private, str) else settings.private
+    noted = ledger_index.held(path, counted.dataset, counted.shards, files)
+    with nullcontext() if paid else noted:
         return open_ledger(settings, cost, counted.dataset, paid=paid) or Ledger.create(
             path,
             counted.dataset,

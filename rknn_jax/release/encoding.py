@@ -29,6 +29,12 @@ BATCH = 64
 COPIES = (1, 2, 3, 15, 62, 63)
 """Numbers of copies of a public record among which it is tried."""
 
+UNPROVED = (
+    "a representation of the owner's own code that lets one record change another one's features; "
+    "that it does not was tried on public records, bit for bit, and not proved"
+)
+"""Sentence on an encoder whose code is not ours."""
+
 TRAININGS = Path("runs") / "representations"
 """Folder in which a long training goes on where it was stopped."""
 
@@ -141,11 +147,13 @@ class Encoding:
       encode: Function that maps records to features.
       probe: Public record, `[1, ...]`, which tells a broken encoder from a bad record.
       width: Number of features f.
+      not_covered: Sentences on what was not proved of the encoder. Defaults to none.
     """
 
     encode: Callable[[Any], Any]
     probe: np.ndarray
     width: int
+    not_covered: tuple[str, ...] = ()
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """Return features, float32 `[b, f]`. A record that cannot be encoded is a row of NaN.
@@ -272,7 +280,8 @@ def checked(encode: Callable[[Any], Any], values: np.ndarray, name: str) -> Enco
                 "statistics and random draws, as for evaluation, or leave out its attribute "
                 "`batched`."
             )
-    return Encoding(encode, some[:1], made.shape[1])
+    not_covered = (UNPROVED,) if isinstance(encode, Imported) else ()
+    return Encoding(encode, some[:1], made.shape[1], not_covered)
 
 
 def _extreme(values: np.ndarray) -> list[np.ndarray]:

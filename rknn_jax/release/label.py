@@ -119,7 +119,14 @@ def count(plan: Plan, on_rows: Progress | None = None) -> Counted:
         for one in (counted.dataset, *counted.shards[:MOST_SHARDS]):
             ledger_index.check(settings.ledger_path, one)
     open_ledger(settings, plan.cost, counted.dataset, paid=plan.paid)
-    # A warning, not an error: the existence of a release must not depend on one private record.
+    # Warnings, not errors: the existence of a release must not depend on one private record.
+    if len(set(counted.shards)) < len(counted.shards):
+        warnings.warn(
+            "Two private files hold the same records, and each record counts. If one file is a "
+            "copy, the people in it add twice what epsilon covers; leave the copy out, or name "
+            "--person.",
+            stacklevel=2,
+        )
     if (plan.data.digest or fingerprint(plan.data.public)) == counted.dataset:
         warnings.warn(
             "The public rows are the private ones; whoever sees the labels sees which rows they "

@@ -1,17 +1,17 @@
 """Statement of a release by `rknn label`: the content of `privacy.json` and `privacy.html`.
 
-Of the private data it shows n, if n is public, the names of the files, and nothing else.
+Of the private data it shows n, if n is public, and nothing else. No file and no folder is named:
+the name of a private file may hold a person's name or diagnosis.
 """
 
 import importlib.metadata
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.statement import (
+    ONE_LEDGER,
     PUBLIC_TUNING,
     Account,
     Controller,
@@ -65,6 +65,7 @@ def not_covered(plan: Plan) -> list[str]:
         ),
         f"the set of {plan.data.classes.count} classes, which {seen}",
         plan.data.model.not_covered if plan.data.model else UNKNOWN_MODEL,
+        *(plan.data.encode.not_covered if plan.data.encode else ()),
         "the choice of these settings, if it was made in view of private data, or of results "
         "that were never charged to the budget",
         *engines.named(plan.settings.engine).NOT_COVERED,
@@ -117,10 +118,9 @@ def statement(plan: Plan, ledger: Ledger, release: str) -> Statement:
         plan.survey.released,
         tuple(not_covered(plan)),
         str(settings.mechanism),
-        # The file's name without its folder, which may name a person. The ledger's fingerprint of
-        # the data is private, and stays there.
+        # The ledger's name is that of a private file, and its fingerprint of the data is private.
         Account(
-            ledger.path.name,
+            ledger.id,
             ledger.head,
             ledger.budget,
             ledger.spent,
@@ -129,8 +129,7 @@ def statement(plan: Plan, ledger: Ledger, release: str) -> Statement:
         ),
         time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         details={
-            "private data": _file_names(settings.private),
-            "public data": _file_names(settings.public),
+            "public rows": len(plan.data.public),
             "representation": settings.representation or "embeddings, as given",
             **({"embedding model": plan.data.model} if plan.data.model else {}),
             **_scaled(settings),
@@ -145,6 +144,7 @@ def statement(plan: Plan, ledger: Ledger, release: str) -> Statement:
         controller=Controller(settings.controller, settings.contact, settings.purpose),
         contribution=plan.survey.contribution,
         tuning=_tuning(plan),
+        assumptions=(ONE_LEDGER,),
         remark=_inferred(plan),
     )
 
@@ -157,9 +157,3 @@ def _tuning(plan: Plan) -> Tuning:
         "uncharged",
         "The set of classes was read from the private labels, and epsilon does not cover that.",
     )
-
-
-def _file_names(names: str | Sequence[str]) -> str:
-    """Return names without their folders, which may name a person."""
-    given = [names] if isinstance(names, str) else names
-    return ", ".join(PurePosixPath(name).name for name in given)

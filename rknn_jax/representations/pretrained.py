@@ -23,9 +23,6 @@ from rknn_jax._internal import onnx, pytree
 from rknn_jax.representations import Representation
 from rknn_jax.types import Array
 
-BATCH = 32
-"""Images that go through a network at once, unless the file fixes another number."""
-
 
 @dataclass(frozen=True)
 class Card:
