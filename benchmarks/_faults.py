@@ -1,7 +1,7 @@
 """Faults that a careful programmer could make, each of which breaks a guarantee.
 
-`benchmarks.planted_faults` plants each in a copy of the project, and runs the tests that should find
-it. `tests/test_benchmarks.py` asserts that each still fits the source.
+`benchmarks.planted_faults` plants each in a copy of the project, and runs the tests that should
+find it. `tests/test_benchmarks.py` asserts that each still fits the source.
 """
 
 from typing import NamedTuple
@@ -85,7 +85,7 @@ FAULTS = (
     ),
     Known(
         "noise",
-        "shares are as many as clients, not as their square root",
+        "noise is shared by the number of clients, not by its root",
         P + "gaussian_shares.py",
         "self.multiplier * self.sensitivity / math.sqrt(self.shares)",
         "self.multiplier * self.sensitivity / self.shares",
@@ -338,7 +338,8 @@ FAULTS = (
         "order of charge",
         "classes are drawn before the charge",
         R + "class_selection.py",
-        "    ledger.charge(guarantee, PURPOSE)\n    names = sorted(found.counts, key=_order(found))\n"
+        "    ledger.charge(guarantee, PURPOSE)\n"
+        "    names = sorted(found.counts, key=_order(found))\n"
         "    exact = np.array([found.counts[name] for name in names], np.int64)\n"
         "    noisy = exact_noise.discrete_laplace(exact, scale) if names else exact\n",
         "    names = sorted(found.counts, key=_order(found))\n"

@@ -16,6 +16,7 @@ benchmarks.mutants --only ledger` runs one module.
 
 import argparse
 import ast
+import functools
 import hashlib
 import json
 import os
@@ -119,10 +120,13 @@ def _lines_of(source: str, operator: str) -> list[int]:
     """Return the line of each place at which an operator can be used, in Cosmic Ray's order."""
     mutated = plugins.get_operator(f"core/{operator}")()
     return [
-        position[0][0]
-        for node in ast_nodes(get_ast(source))
-        for position in mutated.mutation_positions(node)
+        position[0][0] for node in _nodes(source) for position in mutated.mutation_positions(node)
     ]
+
+
+@functools.lru_cache(maxsize=1)
+def _nodes(source: str) -> list[Any]:
+    return list(ast_nodes(get_ast(source)))
 
 
 def _hash(*words: str) -> bytes:
@@ -194,15 +198,14 @@ def _name(row: dict[str, Any]) -> str:
     return f"{row['path']}: {row['before']} -> {row['after']}"
 
 
-def kept(name: str, mutants: list[Fault], root: Path) -> list[dict[str, Any]]:
-    """Return the last results of these faults whose module and tests are as they were."""
+def kept(name: str, root: Path) -> list[dict[str, Any]]:
+    """Return the last results of modules that are as they were, and whose tests are, too."""
     file = RESULTS / f"{name}.json"
     if not file.exists():
         return []
-    names = {mutant.name for mutant in mutants}
-    states = {path: state(root, path, TESTS[path]) for path in {one.path for one in mutants}}
+    states = {path: state(root, path, words) for path, words in TESTS.items()}
     last = json.loads(file.read_text())["results"]["mutants"]
-    return [row for row in last if _name(row) in names and row.get("state") == states[row["path"]]]
+    return [row for row in last if row.get("state") == states.get(row["path"], "")]
 
 
 def main() -> None:
@@ -220,34 +223,32 @@ def main() -> None:
         save,
     )  # imported late, because a process forked for a fault must not hold the project's modules
 
-    todo = [
-        mutant
-        for path in TESTS
-        if settings.only in path
-        for mutant in mutants(settings.root, path, settings.count)
-    ]
-    planned = len(todo)
-    rows = kept(settings.name, todo, settings.root)
-    known = {_name(row) for row in rows}
-    todo = [mutant for mutant in todo if mutant.name not in known]
+    paths = [path for path in TESTS if settings.only in path]
     equivalent = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
-    tests = [TESTS[mutant.path] for mutant in todo]
+    last = kept(settings.name, settings.root)
+    rows: list[dict[str, Any]] = []
     with at_work(settings.root, settings.workers, CPU_SECONDS) as plant:
-        for row in plant(todo, tests):
-            rows.append(row)
-            place = f"{row['path']}:{row['line']}"
-            print(
-                f"{row['outcome']:8} {row['seconds']:6.1f} s  {place}  {row['before']}  ->  "
-                f"{row['after']}",
-                flush=True,
-            )
-            save(
-                settings.name,
-                {"scores": scores(rows, equivalent), "mutants": rows},
-                sample=settings.count,
-                planned=planned,
-                load=os.getloadavg()[0],
-            )
+        for path in paths:
+            sample = mutants(settings.root, path, settings.count)
+            known = {_name(row): row for row in last if row["path"] == path}
+            rows += [known[mutant.name] for mutant in sample if mutant.name in known]
+            todo = [mutant for mutant in sample if mutant.name not in known]
+            for row in plant(todo, [TESTS[path]] * len(todo)):
+                rows.append(row)
+                place = f"{row['path']}:{row['line']}"
+                print(
+                    f"{row['outcome']:8} {row['seconds']:6.1f} s  {place}  {row['before']}  ->  "
+                    f"{row['after']}",
+                    flush=True,
+                )
+                rest = [row for row in last if row["path"] not in {row["path"] for row in rows}]
+                save(
+                    settings.name,
+                    {"scores": scores(rows + rest, equivalent), "mutants": rows + rest},
+                    sample=settings.count,
+                    modules=len(TESTS),
+                    load=os.getloadavg()[0],
+                )
 
 
 if __name__ == "__main__":
