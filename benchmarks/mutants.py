@@ -16,19 +16,10 @@ benchmarks.mutants --only ledger` runs one module.
 
 import argparse
 import ast
-import contextlib
+import functools
 import hashlib
 import json
-import multiprocessing
 import os
-import resource
-import shutil
-import signal
-import sys
-import tempfile
-import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +28,12 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 
 from benchmarks._mutated import TESTS
+from benchmarks._planting import Fault, at_work, state
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 EQUIVALENT = Path(__file__).parent / "equivalent_mutants.json"
 PER_MODULE = 10
-XLA_FLAGS = (
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"  # as in make test
-)
-OUTCOMES = {
-    0: "survived",
-    1: "killed",
-    2: "killed",
-    3: "killed",
-    4: "killed",
-}  # statuses of pytest: a test failed, or pytest could not even begin
-OUTCOMES |= {-signal.SIGXCPU: "timeout", -signal.SIGKILL: "timeout"}
-UNFIT = 99  # status of a process in which a fault cannot be planted
 CPU_SECONDS = 400  # more than the tests of any module need, to notice a fault that loops forever
 WORKERS = 2
 
@@ -107,44 +87,8 @@ OPERATORS = (
 Few of these faults are noticed by a crash alone.
 """
 
-PRELOADED = (
-    "jax",
-    "flax.linen",
-    "optax",
-    "scipy.stats",
-    "sklearn.cluster",
-    "sklearn.datasets",
-    "pytest",
-    "hypothesis",
-    "tyro",
-    "chex",
-)
-"""Modules imported once for all processes.
 
-None of them starts JAX's threads, so that forks are safe.
-"""
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One fault: `line` of `path` reads `after` instead of `before`.
-
-    `code` is the whole file.
-    """
-
-    path: str
-    line: int
-    before: str
-    after: str
-    code: str
-
-    @property
-    def name(self) -> str:
-        """Name of the fault, the same while the line stays as it is."""
-        return f"{self.path}: {self.before} -> {self.after}"
-
-
-def mutants(root: Path, path: str, count: int) -> list[Mutant]:
+def mutants(root: Path, path: str, count: int) -> list[Fault]:
     """Return a module's sample of faults: `count` lines, the first by hash.
 
     Each line contributes its first fault by hash.
@@ -156,7 +100,7 @@ def mutants(root: Path, path: str, count: int) -> list[Mutant]:
     for name in OPERATORS:
         for occurrence, line in enumerate(_lines_of(source, name)):
             by_line.setdefault(line, []).append((name, occurrence))
-    found: list[Mutant] = []
+    found: list[Fault] = []
     for line in sorted(by_line, key=lambda line: _hash(path, lines[line - 1])):
         first = by_line[line][0][1]
         for name, occurrence in sorted(
@@ -165,7 +109,7 @@ def mutants(root: Path, path: str, count: int) -> list[Mutant]:
             code = mutate_code(source, plugins.get_operator(f"core/{name}")(), occurrence)
             if code is not None and _meaning(code) not in (None, meaning):
                 after = code.splitlines()[line - 1]
-                found.append(Mutant(path, line, lines[line - 1].strip(), after.strip(), code))
+                found.append(Fault(path, line, lines[line - 1].strip(), after.strip(), code))
                 break
         if len(found) == count:
             break
@@ -176,10 +120,13 @@ def _lines_of(source: str, operator: str) -> list[int]:
     """Return the line of each place at which an operator can be used, in Cosmic Ray's order."""
     mutated = plugins.get_operator(f"core/{operator}")()
     return [
-        position[0][0]
-        for node in ast_nodes(get_ast(source))
-        for position in mutated.mutation_positions(node)
+        position[0][0] for node in _nodes(source) for position in mutated.mutation_positions(node)
     ]
+
+
+@functools.lru_cache(maxsize=1)
+def _nodes(source: str) -> list[Any]:
+    return list(ast_nodes(get_ast(source)))
 
 
 def _hash(*words: str) -> bytes:
@@ -231,88 +178,6 @@ def _meaning(code: str) -> str | None:
         return None
 
 
-def _copy(root: Path, folder: Path) -> Path:
-    """Copy the parts of the project that tests need."""
-    target = folder / "project"
-    ignored = shutil.ignore_patterns(
-        ".git", ".venv", "runs", "site", "__pycache__", ".*_cache", ".hypothesis"
-    )
-    shutil.copytree(root, target, ignore=ignored)
-    return target
-
-
-def _child(project: str, arguments: list[str], log: str) -> None:
-    """Run pytest in the copy, in its own process group, and exit with pytest's status."""
-    os.setsid()
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.chdir(project)
-    os.environ["PYTHONPATH"] = project
-    sys.path.insert(0, project)
-    import pytest
-
-    if "rknn_jax" in sys.modules:
-        os._exit(UNFIT)  # the project itself would be tested, without the fault
-    status = int(pytest.main(arguments))
-    sys.stdout.flush()
-    os._exit(status)
-
-
-def run(context: Any, project: Path, mutant: Mutant) -> dict[str, Any]:
-    """Plant a fault, run the tests, and remove the fault again.
-
-    Returns:
-      The fault, `outcome` (killed, timeout, or survived), the failed test, and the seconds of the
-      run.
-    """
-    file = project / mutant.path
-    original = file.read_text()
-    log = project.parent / "log"
-    tests = [
-        word for word in TESTS[mutant.path] if not word.endswith(".py") or (project / word).exists()
-    ]
-    arguments = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
-    start = time.perf_counter()
-    _replace(file, mutant.code)
-    try:
-        process = context.Process(target=_child, args=(str(project), arguments, str(log)))
-        process.start()
-        process.join()
-        outcome = OUTCOMES[process.exitcode]
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # end the processes that tests have started
-    finally:
-        _replace(file, original)
-    killer = [
-        line
-        for line in log.read_text(errors="replace").splitlines()
-        if line.startswith(("FAILED", "ERROR"))
-    ]
-    told = {
-        "path": mutant.path,
-        "line": mutant.line,
-        "before": mutant.before,
-        "after": mutant.after,
-        "outcome": outcome,
-        "state": state(project, mutant.path),
-    }
-    return told | {
-        "by": killer[0][:160] if killer else None,
-        "seconds": round(time.perf_counter() - start, 1),
-    }
-
-
-def _replace(file: Path, text: str) -> None:
-    """Write a file and delete its compiled code.
-
-    Two faults may have the same size and time stamp in seconds.
-    """
-    file.write_text(text)
-    shutil.rmtree(file.parent / "__pycache__", ignore_errors=True)
-
-
 def scores(rows: list[dict[str, Any]], equivalent: dict[str, str]) -> dict[str, Any]:
     """Return each module's share of noticed faults, among those that change a promise."""
     found: dict[str, Any] = {}
@@ -333,21 +198,14 @@ def _name(row: dict[str, Any]) -> str:
     return f"{row['path']}: {row['before']} -> {row['after']}"
 
 
-def state(root: Path, path: str) -> str:
-    """Return a hash of a module and of the tests that run for it."""
-    files = [path, *(word for word in TESTS[path] if word.endswith(".py"))]
-    return hashlib.sha256(b"\0".join((root / file).read_bytes() for file in files)).hexdigest()
-
-
-def kept(name: str, mutants: list[Mutant], root: Path) -> list[dict[str, Any]]:
-    """Return the last results of these faults whose module and tests are as they were."""
+def kept(name: str, root: Path) -> list[dict[str, Any]]:
+    """Return the last results of modules that are as they were, and whose tests are, too."""
     file = RESULTS / f"{name}.json"
     if not file.exists():
         return []
-    names = {mutant.name for mutant in mutants}
-    states = {path: state(root, path) for path in {mutant.path for mutant in mutants}}
+    states = {path: state(root, path, words) for path, words in TESTS.items()}
     last = json.loads(file.read_text())["results"]["mutants"]
-    return [row for row in last if _name(row) in names and row.get("state") == states[row["path"]]]
+    return [row for row in last if row.get("state") == states.get(row["path"], "")]
 
 
 def main() -> None:
@@ -365,50 +223,32 @@ def main() -> None:
         save,
     )  # imported late, because a process forked for a fault must not hold the project's modules
 
-    os.environ["XLA_FLAGS"] = XLA_FLAGS
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
-    todo = [
-        mutant
-        for path in TESTS
-        if settings.only in path
-        for mutant in mutants(settings.root, path, settings.count)
-    ]
-    planned = len(todo)
-    rows = kept(settings.name, todo, settings.root)
-    known = {_name(row) for row in rows}
-    todo = [mutant for mutant in todo if mutant.name not in known]
+    paths = [path for path in TESTS if settings.only in path]
     equivalent = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
-    with contextlib.ExitStack() as stack:
-        folders = [
-            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants-")))
-            for _ in range(settings.workers)
-        ]
-        free = [_copy(settings.root, folder) for folder in folders]
-        pool = stack.enter_context(ThreadPoolExecutor(settings.workers))
-
-        def one(mutant: Mutant) -> dict[str, Any]:
-            project = free.pop()
-            try:
-                return run(context, project, mutant)
-            finally:
-                free.append(project)
-
-        for row in pool.map(one, todo):
-            rows.append(row)
-            place = f"{row['path']}:{row['line']}"
-            print(
-                f"{row['outcome']:8} {row['seconds']:6.1f} s  {place}  {row['before']}  ->  "
-                f"{row['after']}",
-                flush=True,
-            )
-            save(
-                settings.name,
-                {"scores": scores(rows, equivalent), "mutants": rows},
-                sample=settings.count,
-                planned=planned,
-                load=os.getloadavg()[0],
-            )
+    last = kept(settings.name, settings.root)
+    rows: list[dict[str, Any]] = []
+    with at_work(settings.root, settings.workers, CPU_SECONDS) as plant:
+        for path in paths:
+            sample = mutants(settings.root, path, settings.count)
+            known = {_name(row): row for row in last if row["path"] == path}
+            rows += [known[mutant.name] for mutant in sample if mutant.name in known]
+            todo = [mutant for mutant in sample if mutant.name not in known]
+            for row in plant(todo, [TESTS[path]] * len(todo)):
+                rows.append(row)
+                place = f"{row['path']}:{row['line']}"
+                print(
+                    f"{row['outcome']:8} {row['seconds']:6.1f} s  {place}  {row['before']}  ->  "
+                    f"{row['after']}",
+                    flush=True,
+                )
+                rest = [row for row in last if row["path"] not in {row["path"] for row in rows}]
+                save(
+                    settings.name,
+                    {"scores": scores(rows + rest, equivalent), "mutants": rows + rest},
+                    sample=settings.count,
+                    modules=len(TESTS),
+                    load=os.getloadavg()[0],
+                )
 
 
 if __name__ == "__main__":

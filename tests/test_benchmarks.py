@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import _mutated, rows
+from benchmarks import _mutated, planted_faults, rows
+from benchmarks._faults import FAULTS
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,3 +47,10 @@ def test_mutants_are_planted_in_files_that_exist_and_in_all_that_privacy_stands_
         assert whole - {"rknn_jax/privacy/__init__.py"} <= set(_mutated.TESTS)
     for file in (ROOT / "rknn_jax/federation").glob("secure_sum*.py"):
         assert f"rknn_jax/federation/{file.name}" in _mutated.TESTS
+
+
+def test_every_planted_fault_fits_the_source():
+    for known in FAULTS:
+        assert planted_faults.fault_of(known, ROOT).code, known.words
+        assert all((ROOT / word).is_file() for word in known.tests), known.words
+    assert len({known.words for known in FAULTS}) == len(FAULTS) >= 40
