@@ -1061,3 +1061,15 @@ def test_a_frame_of_half_a_message_names_its_file(tmp_path):
     collector.close()
     with pytest.raises(ValueError, match=f"Expected whole messages.*{collectors.ANSWERS}"):
         Collector(tmp_path, round)
+
+
+@pytest.mark.parametrize("mechanism", DEPLOYED)
+def test_the_length_of_an_answer_tells_the_number_of_records_and_no_more(tmp_path, mechanism):
+    """Neither labels, nor records that cannot vote, nor the noise."""
+    lengths = set()
+    for number, labels in enumerate(([0] * 6, [2] * 6, [-1] * 6, [0, 1, 2, -1, 9, 1])):
+        client = a_client(tmp_path / str(number), seed=number)
+        inputs = client.inputs if number else np.full_like(client.inputs, np.nan)
+        changed = replace(client, inputs=inputs, labels=np.array(labels, np.int32))
+        lengths.add(len(changed.answer(a_round(mechanism=mechanism).data)[2]))
+    assert len(lengths) == 1

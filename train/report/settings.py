@@ -17,6 +17,8 @@ def command(run: Run) -> list[str]:
     if "labeler_settings" not in config:
         return ["(an earlier version wrote this run; its command is not known)"]
     given = config | {"queries": config.get("resolved_queries") or config.get("queries")}
+    # The report is for others, and a folder's name may be a person's.
+    given["data_dir"] = config.get("data_dir") and "DIR"
     if not (config.get("buy") or {}).get("labels"):
         given["buy"] = None
     options = []
