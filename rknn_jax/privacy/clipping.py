@@ -8,15 +8,14 @@ that one record.
 from typing import Literal
 
 import numpy as np
-
-from rknn_jax.types import Array
+from numpy.typing import ArrayLike
 
 CLIP_SLACK = 1 - 1e-12
 """Factor that keeps a clipped norm below the radius in spite of rounding."""
 
 
 def clip_to_ball(
-    features: Array, center: Array, radius: float, norm: Literal[1, 2] = 2
+    features: ArrayLike, center: ArrayLike, radius: float, norm: Literal[1, 2] = 2
 ) -> np.ndarray:
     """Return features relative to a center, clipped, in units of the radius.
 
