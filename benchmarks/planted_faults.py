@@ -2,7 +2,7 @@
 
 Each fault of `benchmarks/_faults.py` breaks a guarantee. It is planted in a copy of the project,
 and the tests named for it run until the first failure. The results are written as they come, and
-the same command continues: a result is used again as long as the file and its tests are as they were.
+the same command continues: a result is used again while the file and its tests are the same.
 
 `python -m benchmarks.planted_faults --only keys` plants one kind.
 """

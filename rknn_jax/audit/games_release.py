@@ -3,7 +3,8 @@
 Every run is a release by `rknn_jax.release.label`, from a plan to the files, with its own ledger
 and fresh noise. The view holds every array, number and text in the folder. Floats also appear by
 their decimals and bits, integers by their bits, texts by the bits of a checksum, and files by their
-sizes. The time of the release is left out, and so is the head of the ledger, which hashes the time.
+sizes. The time of the release is left out, and so are the head and the id of the ledger,
+which hash the time and a salt.
 
 Two checks need no statistics. `differing` makes releases of both inputs with the same noisy counts:
 any difference between the releases comes from the private records and not from the noisy counts.
@@ -47,7 +48,7 @@ OF_CANARY = 300
 DECIMALS = 6
 """Number of decimals of a float that become columns of their own."""
 
-CLOCKS = ("time", "head", "release")
+CLOCKS = ("time", "head", "release", "id")
 """Entries of `privacy.json` that hold the time, a hash of it, or the random id of the release."""
 
 VARYING = ("concerns",)
@@ -178,7 +179,7 @@ def columns(folder: Path) -> Columns:
     """Return all content of a folder, as columns."""
     texts = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
     card = json.loads(texts["privacy.json"])
-    clocks = [card["time"], card["ledger"]["head"], card["release"]]
+    clocks = [card["time"], card["ledger"]["head"], card["ledger"]["id"], card["release"]]
     found: Columns = {}
     for name, content in texts.items():
         if name.endswith(".npz"):
