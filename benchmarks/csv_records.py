@@ -28,7 +28,7 @@ from rknn_jax.formats import Columns
 BEFORE = "daa34a1"
 """Commit of the earlier reader."""
 
-ROWS = 100_000
+ROWS = 50_000
 WIDTH = 16
 REPEATS = 7
 SEED = 0
