@@ -55,7 +55,8 @@ FAULTS = (
         "noise of one draw serves all cells",
         P + "exact_noise.py",
         "return np.array(release(counts.ravel()), np.int64).reshape(counts.shape)",
-        "flat = counts.ravel()\n    return counts + int((np.array(release(flat)) - flat)[:1].sum())",
+        "flat = counts.ravel()\n"
+        "    return counts + int((np.array(release(flat)) - flat)[:1].sum())",
         ("tests/test_release.py",),
     ),
     Known(

@@ -1,8 +1,9 @@
 """Faults planted by hand, and the tests that find them.
 
 Each fault of `benchmarks/_faults.py` breaks a guarantee. It is planted in a copy of the project,
-and the tests named for it run until the first failure. The results are written as they come, and the
-same command continues: a result is used again as long as the file and its tests are as they were.
+and the tests named for it run until the first failure. The results are written as they come, and
+the same command continues: a result is used again as long as the file and its tests are as they
+were.
 
 `python -m benchmarks.planted_faults --only keys` plants one kind.
 """
