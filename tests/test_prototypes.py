@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 import math
+from fractions import Fraction
 
 import jax
 import numpy as np
@@ -224,6 +225,14 @@ def test_terms_beyond_the_sensitivity_never_reach_a_sum(labeler, wrong, unit, mo
     }[unit]
     with pytest.raises(AssertionError, match="nothing was released"):
         add()
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+def test_a_clipped_norm_is_below_1_in_exact_arithmetic(norm):
+    """Noise is made for a norm of 1, and the product of two roundings may pass it."""
+    rows = np.random.default_rng(5).normal(size=(300, WIDTH)) * 1e3
+    for row in Ball.around(public(), norm).clip(rows):
+        assert 1 - 1e-11 < sum(Fraction(abs(x)) ** norm for x in row.tolist()) <= 1
 
 
 def test_a_row_is_clipped_alone():

@@ -20,6 +20,16 @@ def mutants() -> str:
     return table(header, rows, "mutants")
 
 
+def planted_faults() -> str:
+    """Faults planted by hand, and the first test that finds each."""
+    rows = []
+    for row in load("planted_faults")["results"]:
+        test = (row["by"] or "").removeprefix("FAILED ").removeprefix("ERROR ")
+        found = f"`{test.split('[')[0].split(' - ')[0]}`" if test else row["outcome"]
+        rows.append([row["kind"], row["words"], found])
+    return table(["kind", "fault", "found by"], rows, "planted_faults")
+
+
 def kills() -> str:
     """Kills of a release, and recovery by the same command."""
     found = load("kills")["results"]

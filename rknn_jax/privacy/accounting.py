@@ -494,7 +494,27 @@ def _renyi(event: Event) -> np.ndarray:
     else:
         up = up - math.log1p(math.exp(-loss))
         down = down - math.log1p(math.exp(-loss))
-    return np.maximum(0, np.logaddexp(up, down)) / (ORDERS - 1)
+    near = np.minimum((ORDERS - 1) * loss, 1)
+    if event.kind == "laplace":
+        # The linear terms of the two exponentials cancel.
+        more = ORDERS * _above_tangent(near) + (ORDERS - 1) * _above_tangent(-ORDERS * loss)
+        more /= 2 * ORDERS - 1
+    else:
+        more = np.expm1(near) * -np.expm1(-ORDERS * loss) / (1 + math.exp(-loss))
+    # The logarithm of a sum near 1 would lose small losses; this is that sum less 1.
+    exact = np.where(near < 1, np.log1p(more), np.logaddexp(up, down))
+    divergence: np.ndarray = exact / (ORDERS - 1)
+    return divergence
+
+
+def _above_tangent(x: np.ndarray) -> np.ndarray:
+    """Return e^x - 1 - x, to a few roundings also near 0."""
+    small = np.clip(x, -0.3, 0.3)
+    series = np.ones_like(small)
+    for number in range(16, 2, -1):
+        series = 1 + small / number * series
+    found: np.ndarray = np.where(small == x, small**2 / 2 * series, np.expm1(x) - x)
+    return found
 
 
 def _pld_epsilon(events: Sequence[Event], delta: float) -> float:
