@@ -126,7 +126,8 @@ class OnnxModel:
                 f"shape {vectors.shape} for a text of {length} tokens; name another output in the "
                 "transformer's card."
             )
-        return _pooled(vectors.astype(np.float32), values[names[1]], self.settings)[0]
+        pooled: np.ndarray = _pooled(vectors.astype(np.float32), values[names[1]], self.settings)[0]
+        return pooled
 
 
 def _pooled(vectors: np.ndarray, mask: np.ndarray, settings: Card) -> np.ndarray:

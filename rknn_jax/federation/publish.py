@@ -221,7 +221,7 @@ def _statement(
         controller=asked.controller,
         contribution=reader.contribution,
         tuning=PUBLIC_TUNING,
-        assumptions=tuple(filter(None, (enough, one_ledger))),
+        assumptions=tuple(str(words) for words in (enough, one_ledger) if words),
     )
 
 

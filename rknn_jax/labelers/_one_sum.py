@@ -108,6 +108,11 @@ class ClassTally(abc.ABC):
     unit: Protected
     grid: int
 
+    @property
+    @abc.abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """Shape of the sum."""
+
     @abc.abstractmethod
     def parts(self, points: Array, ids: np.ndarray) -> np.ndarray:
         """Return the parts of records; see `Tally.parts`."""

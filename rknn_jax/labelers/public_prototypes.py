@@ -102,8 +102,8 @@ class ClassUtilities(ClassTally):
 
     def bounds(self, terms: np.ndarray) -> np.ndarray:
         """Return which utilities are in their range; see `ClassTally.bounds`."""
-        within: np.ndarray = ((terms >= -self.middle) & (terms <= GRID - self.middle)).all(axis=1)
-        return within
+        within = (terms >= -self.middle) & (terms <= GRID - self.middle)
+        return np.asarray(within.all(axis=1))
 
 
 @dataclass(frozen=True, eq=False)

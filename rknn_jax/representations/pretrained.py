@@ -95,7 +95,9 @@ class Encoder:
           ValueError: If the file is absent or has changed, or its output is not `[n, f]`.
         """
         network = _network(self.path, self.digest, self.card.output)
-        return jnp.asarray(onnx.each(lambda image: network(self._input(image)), np.asarray(images)))
+        return jnp.asarray(
+            onnx.each(lambda image: network(self._input(image)), list(np.asarray(images)))
+        )
 
     def _input(self, image: np.ndarray) -> np.ndarray:
         """Return an image as the network's input, float32 `[1, 3, h, w]` or `[1, h, w, 3]`."""
@@ -133,7 +135,7 @@ def load(path: str | Path) -> Encoder:
     file = Path(path)
     encode = Encoder(str(path), onnx.digest(file), _card(file.with_suffix(".json")))
     noise = np.random.default_rng(0).integers(0, 256, (1, *encode.card.size, 3)).astype(np.uint8)
-    onnx.check_repeats(encode, noise, str(path))
+    onnx.check_repeats(lambda image: np.asarray(encode(image)), noise, str(path))
     return encode
 
 
@@ -179,7 +181,8 @@ class Network:
                 f"{features.shape} for {self.batch} images; name a pooled output in the network's "
                 "card."
             )
-        return features[0].astype(np.float32)
+        row: np.ndarray = features[0].astype(np.float32)
+        return row
 
 
 @functools.lru_cache(maxsize=2)

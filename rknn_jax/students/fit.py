@@ -155,7 +155,8 @@ class Student:
     def describe(self, image: jax.Array) -> jax.Array:
         """Return the layer before the head of one image, float32 `[f]`, from uint8 `[h, w, c]`."""
         network, variables = self._network()
-        return _forward(network, True, variables, image[None])[0]
+        features: jax.Array = _forward(network, True, variables, image[None])[0]
+        return features
 
     def checked(self, images: Array) -> np.ndarray:
         """Return images as they are.
