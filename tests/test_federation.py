@@ -1070,6 +1070,6 @@ def test_the_length_of_an_answer_tells_the_number_of_records_and_no_more(tmp_pat
     for number, labels in enumerate(([0] * 6, [2] * 6, [-1] * 6, [0, 1, 2, -1, 9, 1])):
         client = a_client(tmp_path / str(number), seed=number)
         inputs = client.inputs if number else np.full_like(client.inputs, np.nan)
-        changed = replace(client, inputs=inputs, labels=np.array(labels, np.int32))
+        changed = dataclasses.replace(client, inputs=inputs, labels=np.array(labels, np.int32))
         lengths.add(len(changed.answer(a_round(mechanism=mechanism).data)[2]))
     assert len(lengths) == 1
