@@ -50,7 +50,7 @@ DECIMALS = 6
 MEMORY = Path("/dev/shm")
 """Folder in memory, if it exists: a release waits for the disk a dozen times."""
 
-CLOCKS = ("time", "head", "release")
+CLOCKS = ("time", "head", "release", "id")
 """Entries of `privacy.json` that hold the time, a hash of it, or the random id of the release."""
 
 VARYING = ("concerns",)
@@ -181,7 +181,7 @@ def columns(folder: Path) -> Columns:
     """Return all content of a folder, as columns."""
     texts = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
     card = json.loads(texts["privacy.json"])
-    clocks = [card["time"], card["ledger"]["head"], card["release"]]
+    clocks = [card["time"], card["release"], *(card["ledger"][name] for name in ("head", "id"))]
     found: Columns = {}
     for name, content in texts.items():
         if name.endswith(".npz"):
