@@ -191,8 +191,11 @@ def _statement(
         hidden = "how many messages a client sent"
     student = [] if asked.student == "none" else ["a network trained on these labels"]
     counted = "clients of the sum" if asked.summed else "messages"
-    enough = round.honest and f"at least {round.honest} {counted} were made by this protocol"
-    one_ledger = guarantee.sampler == "release" and ONE_LEDGER
+    assumptions = []
+    if round.honest:
+        assumptions.append(f"at least {round.honest} {counted} were made by this protocol")
+    if guarantee.sampler == "release":
+        assumptions.append(ONE_LEDGER)
     return Statement(
         guarantee,
         f"{holders} private records, each its own. The records stayed there; each client sent "
@@ -221,7 +224,7 @@ def _statement(
         controller=asked.controller,
         contribution=reader.contribution,
         tuning=PUBLIC_TUNING,
-        assumptions=tuple(str(words) for words in (enough, one_ledger) if words),
+        assumptions=tuple(assumptions),
     )
 
 

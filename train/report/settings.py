@@ -11,7 +11,8 @@ from .folder import Run
 def command(run: Run) -> list[str]:
     """Return the parts of the command that repeats the run.
 
-    Every setting is spelled out, so that a later default does not change the run.
+    Every setting is spelled out, so that a later default does not change the run. The folder of the
+    data is left for the reader to name.
     """
     config = run.config
     if "labeler_settings" not in config:
