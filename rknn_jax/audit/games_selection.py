@@ -87,7 +87,8 @@ def exact(epsilon: float, delta: float, relation: Relation) -> Finding:
     threshold = class_selection.least_threshold(scale, delta)
     pairs = [((1,), (0,)), ((threshold,), (threshold - 1,))]
     if relation == "replace-one":
-        pairs += [((1, 0), (0, 1)), ((5, 0), (4, 1)), ((1, threshold), (0, threshold + 1))]
+        pairs += [((1, 0), (0, 1)), ((1, threshold), (0, threshold + 1))]
+        pairs += [((threshold, threshold), (threshold - 1, threshold + 1))]
     found = {}
     for first, second in pairs:
         for mine, theirs in ((first, second), (second, first)):
