@@ -4,17 +4,7 @@ Each is a program of its own, with an index of ledgers that works, and none of t
 tests/conftest.py. The list is read from the documents, so that a new command is run too.
 """
 
-import os
 import re
-import shlex
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
-
-from tests.test_documentation import DOCUMENTS, ROOT, blocks, commands
 
 FEWER = {"--release": 6, "--labeler": 40, "train.audit": 40}
 """Runs of each input in place of minutes of them, by a word of the command; 40 are the least that

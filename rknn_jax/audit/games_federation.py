@@ -3,7 +3,8 @@
 **Messages.** A client answers a question: its ledger, its note of the round and its answer on disk
 are real. The view holds its messages, as `games` describes them, and the bits of its ticket. If a
 record is protected, a client with the same record many times over shows as many runs in one
-answer. If a client is protected, each run is the answer of a new client with several records.
+answer, without its ticket. If a client is protected, each run is the answer of a new client with
+several records.
 
 **Sums.** A client adds its part to a secure sum of `CLIENTS` clients. One of the others drops out
 before it deals shares, and one before it sends a vector. As many are left as the noise counts on.
@@ -177,21 +178,22 @@ def _sent(round: Round, pair: Sequence[Holding]) -> Game:
             answers = [answered(held) for _ in range(runs)]
         messages = wire.decode(mechanism, b"".join(payload for _, payload in answers))
         told = described_messages(mechanism, messages, supported(mechanism, messages), cells)
-        if round.unit == "client":  # Records are drawn in any order: sums tell what places do not.
-            told = told.reshape(runs, VOTING, -1)
-            told = np.concatenate([told.reshape(runs, -1), told.sum(axis=1)], axis=1)
+        if round.unit == "record":  # All runs have one ticket, which is no view of each.
+            return told
+        told = told.reshape(runs, VOTING, -1)
         tickets = np.array([ticket for ticket, _ in answers], np.uint64).view(np.uint32)
-        tickets = np.broadcast_to(bits(tickets.reshape(-1, 2)), (runs, 2 * (BITS + 1)))
-        return np.concatenate([told, tickets], axis=1)
+        # Records are drawn in any order, so that sums tell what places do not.
+        parts = [told.reshape(runs, -1), told.sum(axis=1), bits(tickets.reshape(runs, 2))]
+        return np.concatenate(parts, axis=1)
 
     return Game(_words(pair), observe, _message_columns(round, cells[0]), always=(0,))
 
 
 def _message_columns(round: Round, cells: np.ndarray) -> tuple[str, ...]:
     one = message_names(round.mechanism, cells)
-    ticket = tuple(f"bit {bit} of the ticket" for bit in range(2 * (BITS + 1)))
     if round.unit == "record":
-        return one + ticket
+        return one
+    ticket = tuple(f"bit {bit} of the ticket" for bit in range(2 * (BITS + 1)))
     every = tuple(f"{name} of message {i}" for i in range(VOTING) for name in one)
     return every + tuple(f"{name} of all messages" for name in one) + ticket
 

@@ -85,6 +85,7 @@ def exact(epsilon: float, delta: float, relation: Relation) -> Finding:
     """
     scale = class_selection.noise_scale(epsilon, relation)
     threshold = class_selection.least_threshold(scale, delta)
+    pairs: list[tuple[tuple[int, ...], tuple[int, ...]]]
     pairs = [((1,), (0,)), ((threshold,), (threshold - 1,))]
     if relation == "replace-one":
         pairs += [((1, 0), (0, 1)), ((1, threshold), (0, threshold + 1))]
@@ -93,8 +94,8 @@ def exact(epsilon: float, delta: float, relation: Relation) -> Finding:
     for first, second in pairs:
         for mine, theirs in ((first, second), (second, first)):
             highest = max(mine + theirs) + threshold + int(REACH * scale)
-            laws = [_law(counts, scale, threshold, highest) for counts in (mine, theirs)]
-            found[mine, theirs] = _epsilon(*laws, delta * (1 + 1e-9))
+            law, other = (_law(counts, scale, threshold, highest) for counts in (mine, theirs))
+            found[mine, theirs] = _epsilon(law, other, delta * (1 + 1e-9))
     worst = max(found, key=lambda pair: found[pair])
     lower = found[worst]
     return Finding(
