@@ -829,12 +829,12 @@ def test_the_command_calls_half_the_noise_broken(rknn, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("--epsilon", 1), "--mechanism or --labeler"),
+        (("--epsilon", 1), "got none; name what"),
         (
             ("--epsilon", 1, "--mechanism", "laplace", "--labeler", "rknn"),
-            "--mechanism or --labeler",
+            "got --mechanism and --labeler",
         ),
-        (("--epsilon", 1, "--release", "--labeler", "rknn"), "and --release; name one"),
+        (("--epsilon", 1, "--release", "--labeler", "rknn"), "got --labeler and --release"),
         (("--epsilon", 1, "--release", "--neighbors", 2), "--neighbors"),
         (("--epsilon", 1, "--release", "--delta", 0.1), "--delta 0.1"),
         (("--epsilon", 1, "--labeler", "rknn", "--one-run"), "--one-run"),

@@ -197,6 +197,27 @@ def bits(array: np.ndarray) -> np.ndarray:
     )
 
 
+def described_messages(
+    mechanism: LocalRandomizer, messages: Any, support: Any, cells: Sequence[np.ndarray]
+) -> np.ndarray:
+    """Return the view of clients' messages, float64 `[n, f]`; the module describes it.
+
+    Args:
+      mechanism: Mechanism of the messages.
+      messages: Messages of n clients.
+      support: Cells that they support, bool `[n, num_cells]`.
+      cells: Votes of either input, int32 `[k·r]` each.
+    """
+    laws = np.stack([mechanism.log_prob(messages, votes) for votes in cells], axis=1)
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(messages)]
+    values = [leaf.reshape(len(laws), -1).astype(np.float64) for leaf in leaves]
+    apart = [bits(leaf) for leaf in leaves if leaf.dtype.kind in "iu"]
+    return np.concatenate(
+        [laws[:, 1:] - laws[:, :1], laws, np.asarray(support, np.float64), *values, *apart],
+        axis=1,
+    )
+
+
 def _blocks(key: jax.Array, runs: int) -> list[tuple[jax.Array, int]]:
     """Return a key and a size for each block of runs; the last block may be smaller."""
     sizes = [min(RUNS_AT_ONCE, runs - start) for start in range(0, runs, RUNS_AT_ONCE)]
@@ -219,7 +240,8 @@ def _randomized(mechanism: LocalRandomizer, key: jax.Array, cells: jax.Array) ->
 
 
 @jax.jit
-def _supported(mechanism: LocalRandomizer, messages: Any) -> jax.Array:
+def supported(mechanism: LocalRandomizer, messages: Any) -> jax.Array:
+    """Return the cells that each message supports, bool `[n, num_cells]`."""
     return jax.vmap(mechanism.support)(messages)
 
 
@@ -240,31 +262,24 @@ def _of_client(
     """Return the game of a client's message; the module describes the view."""
 
     def described(messages: Any, support: Any) -> np.ndarray:
-        laws = np.stack([mechanism.log_prob(messages, cells) for cells in (first, second)], axis=1)
-        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(messages)]
-        values = [leaf.reshape(len(laws), -1).astype(np.float64) for leaf in leaves]
-        apart = [bits(leaf) for leaf in leaves if leaf.dtype.kind in "iu"]
-        return np.concatenate(
-            [laws[:, 1:] - laws[:, :1], laws, np.asarray(support, np.float64), *values, *apart],
-            axis=1,
-        )
+        return described_messages(mechanism, messages, support, (first, second))
 
     def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:
         cells = (first, second)[world]
         if sampler == "release":
             messages = mechanism.respond(Entropy.fresh(), np.repeat(cells[None], runs, axis=0))
-            return described(messages, _supported(mechanism, messages))
+            return described(messages, supported(mechanism, messages))
         parts = [
             (_randomized(mechanism, k, jnp.asarray(cells)), size) for k, size in _blocks(key, runs)
         ]
         return np.concatenate([described(*drawn)[:size] for drawn, size in parts])
 
     words = f"a client that votes for {cell_words(first)} or for {cell_words(second)}"
-    return Game(words, observe, _message_names(mechanism, first), always=(0,))
+    return Game(words, observe, message_names(mechanism, first), always=(0,))
 
 
-def _message_names(mechanism: LocalRandomizer, cells: np.ndarray) -> tuple[str, ...]:
-    """Return the names of the columns of a client's message."""
+def message_names(mechanism: LocalRandomizer, cells: np.ndarray) -> tuple[str, ...]:
+    """Return the names of the columns of `described_messages`."""
     message, support = jax.eval_shape(
         lambda key: (
             drawn := mechanism.randomize(key, jnp.asarray(cells)),

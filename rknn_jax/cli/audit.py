@@ -1,4 +1,4 @@
-"""`rknn audit`: try to break the guarantee of a mechanism, a labeler or a release.
+"""`rknn audit`: try to break the guarantee of a mechanism, a labeler, a release or a ledger.
 
 rknn audit --mechanism collision --epsilon 1
 rknn audit --mechanism gaussian --epsilon 1 --delta 1e-5 --sampler release
@@ -6,20 +6,33 @@ rknn audit --labeler private_knn --epsilon 1 --delta 1e-5
 rknn audit --labeler rknn --unit person --epsilon 1
 rknn audit --labeler noisy_sgd --one-run --epsilon 1
 rknn audit --release --epsilon 1
+rknn audit --release --unit person --epsilon 1
+rknn audit --selection --epsilon 1 --delta 1e-5
+rknn audit --federation sum --epsilon 1 --delta 1e-5
+rknn audit --ledger --epsilon 1 --delta 1e-5
 """
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from rknn_jax._internal.terminal import err, tell, whole
 from rknn_jax.privacy.contributions import Protected
+from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Sampler
 
 BROKEN = 4
 """Exit status of an audit that broke a guarantee."""
 
-RUNS = {"mechanism": 200_000, "labeler": 2000, "release": 100, "one_run": 20}
+RUNS = {
+    "mechanism": 200_000,
+    "labeler": 2000,
+    "release": 100,
+    "one_run": 20,
+    "selection": 200,
+    "messages": 4000,
+    "sum": 200,
+}
 """Runs of each input, by what is audited."""
 
 DELTA = 1e-5
@@ -36,17 +49,20 @@ class Audit:
 
     Attributes:
       epsilon: claimed epsilon.
-      mechanism: a file of rknn_jax/mechanisms; give this, a labeler or --release.
+      mechanism: a file of rknn_jax/mechanisms; give this, or one of the next five.
       labeler: a file of rknn_jax/labelers, on 24 small pictures of three classes, of which one is a canary.
       release: audit `rknn label` itself, from a plan to the files it writes, on a small table with a canary.
+      selection: audit the selection of classes of `rknn classes`, with a canary that is alone in its class, or in a common one.
+      federation: audit a client of a round, by its messages, or by a secure sum with dropouts, whose server shares what it sees with another client.
+      ledger: buy releases from a ledger in many orders, until it refuses, and compute the epsilon of all that it sold; nothing is drawn by chance.
       one_run: plant 3,000 canaries in every run of a labeler that sums noisy gradients, such as noisy_sgd, and guess which they are.
       delta: claimed delta; 1e-5 if noise needs one and none is given.
       relation: which data sets are neighbors.
-      unit: what a labeler protects, a record or a person; the person who is the canary has eight of the 24 pictures.
+      unit: what is protected, a record or a person; a person who is the canary has many records, and in a federation is a client.
       neighbors: number of queries k that a record votes for.
       queries: number of queries s.
       classes: number of classes.
-      runs: runs of each input; if not given, 200,000 of a mechanism, 2,000 of a labeler, 100 of a release, and 20 with --one-run.
+      runs: runs of each input; if not given, 200,000 of a mechanism, 2,000 of a labeler, 100 of a release, 200 of a selection or a sum, 4,000 of messages, and 20 with --one-run.
       confidence: confidence of the lower bound; an honest mechanism is called broken with 1 less that, at most.
       sampler: release audits the exact noise of a mechanism, on the operating system's entropy.
       skip_power: do not audit the same with half the noise.
@@ -58,6 +74,9 @@ class Audit:
     mechanism: str | None = None
     labeler: str | None = None
     release: bool = False
+    selection: bool = False
+    federation: Literal["messages", "sum"] | None = None
+    ledger: bool = False
     one_run: bool = False
     delta: float | None = None
     relation: Relation = "replace-one"
@@ -85,39 +104,25 @@ def run(settings: Audit) -> dict[str, Any]:
     compilation.keep()
     if settings.one_run:
         return _one_run(settings)
-    kind = "release" if settings.release else "mechanism" if settings.mechanism else "labeler"
-    runs = whole("runs", settings.runs or RUNS[kind])
-    exact = None
-    leaks = None
-    if settings.release:
-        leaks = _leaks(settings)
-        played, guarantee = release_games(settings)
-        weaker: Any = None
-    elif settings.mechanism:
-        from rknn_jax.audit import games
-
-        subject = mechanism(settings)
-        guarantee = claimed(subject, settings.sampler)
-        played = games.of_mechanism(subject, settings.sampler)
-        weaker = games.of_mechanism(
-            replace(subject, epsilon=2 * settings.epsilon), settings.sampler
-        )
-        exact = games.exact(mechanism(replace(settings, queries=_enumerable(settings))))
-        tell(err, "mechanism", str(subject))
-    else:
-        played, guarantee = labeler_games(settings, settings.epsilon)
-        weaker, _ = labeler_games(settings, 2 * settings.epsilon)
-        tell(err, "labeler", str(configured(settings, settings.epsilon)))
-    tell(err, "claimed", str(guarantee))
-    if exact:
-        tell(err, "stated law", f"{exact}  {exact.inputs}")
-    with err.status(f"playing {len(played)} games"):
+    if settings.ledger:
+        return _ledger(settings)
+    subject = _subject(settings)
+    runs = whole("runs", settings.runs or RUNS[subject.kind])
+    tell(err, "claimed", str(subject.guarantee))
+    if subject.exact:
+        tell(err, "stated law", f"{subject.exact}  {subject.exact.inputs}")
+    with err.status(f"playing {len(subject.games)} games"):
         try:
             control = None
-            if not settings.skip_power and weaker is not None:
-                control = Control(HALF_THE_NOISE, weaker)
+            if not settings.skip_power and subject.weaker is not None:
+                control = Control(HALF_THE_NOISE, subject.weaker)
             found = verdict.audit(
-                jax.random.key(settings.seed), played, guarantee, runs, settings.confidence, control
+                jax.random.key(settings.seed),
+                subject.games,
+                subject.guarantee,
+                runs,
+                settings.confidence,
+                control,
             )
         except NotImplementedError as error:  # the mechanism has no exact form
             raise ValueError(
@@ -127,22 +132,106 @@ def run(settings: Audit) -> dict[str, Any]:
     tell(err, "drawn", str(found))
     tell(err, "inputs", found.inputs)
     tell(err, "event", found.event)
-    broken = found.broken or (exact is not None and exact.broken) or bool(leaks)
+    wrong = subject.exact is not None and subject.exact.broken
     return found.asdict() | {
-        "broken": broken,
-        "stated_law": exact and exact.asdict(),
-        "leaks": leaks,
+        "broken": found.broken or wrong or bool(subject.leaks),
+        "stated_law": subject.exact and subject.exact.asdict(),
+        "leaks": subject.leaks,
     }
+
+
+class Subject(NamedTuple):
+    """Games to play, and what was found without them.
+
+    Attributes:
+      kind: Kind of the subject, a key of `RUNS`.
+      games: Games of the subject.
+      guarantee: Guarantee that is claimed.
+      weaker: Games of the same with half the noise; None to state no power.
+      exact: Finding of an enumeration; None if there is none.
+      leaks: Leaks that were found without statistics; None if nothing looked for them.
+    """
+
+    kind: str
+    games: Any
+    guarantee: Guarantee
+    weaker: Any = None
+    exact: Any = None
+    leaks: list[str] | None = None
+
+
+def _subject(settings: Audit) -> Subject:
+    """Return what is audited."""
+    delta = DELTA if settings.delta is None else settings.delta
+    epsilon = settings.epsilon
+    if settings.release:
+        leaks = _leaks(settings)
+        return Subject("release", *release_games(settings), leaks=leaks)
+    if settings.selection:
+        from rknn_jax.audit import games_selection
+
+        tell(err, "selection", "rknn classes, from its records to its classes")
+        played = games_selection.of_selection(epsilon, delta, settings.relation, settings.unit)
+        law = games_selection.exact(epsilon, delta, settings.relation)
+        return Subject("selection", *played, exact=law)
+    if settings.federation:
+        from rknn_jax.audit.games_federation import of_federation
+
+        kind = settings.federation
+        unit: Literal["client", "record"] = "record" if settings.unit == "record" else "client"
+        tell(err, "federation", f"{kind} of a client of which a {unit} is protected")
+        return Subject(kind, *of_federation(kind, epsilon, delta, unit))
+    if settings.mechanism:
+        from rknn_jax.audit import games
+
+        subject = mechanism(settings)
+        tell(err, "mechanism", str(subject))
+        weaker = replace(subject, epsilon=2 * epsilon)
+        return Subject(
+            "mechanism",
+            games.of_mechanism(subject, settings.sampler),
+            claimed(subject, settings.sampler),
+            games.of_mechanism(weaker, settings.sampler),
+            games.exact(mechanism(replace(settings, queries=_enumerable(settings)))),
+        )
+    tell(err, "labeler", str(configured(settings, epsilon)))
+    weaker_games, _ = labeler_games(settings, 2 * epsilon)
+    return Subject("labeler", *labeler_games(settings, epsilon), weaker_games)
+
+
+def _ledger(settings: Audit) -> dict[str, Any]:
+    """Audit the ledger by what it sells, under every rule that the budget allows."""
+    from rknn_jax.audit.games_ledger import of_ledger
+
+    delta = DELTA if settings.delta is None else settings.delta
+    budgets: list[tuple[Accounting, float]] = [("sum", 0.0)]
+    if delta:
+        budgets += [("sum", delta), ("renyi", delta)]
+    found = []
+    for rule, spendable in budgets:
+        with err.status(f"buying from a ledger with accounting={rule}"):
+            found.append(of_ledger(settings.epsilon, spendable, rule))
+        tell(err, f"accounting={rule}", str(found[-1]))
+    worst = max(found, key=lambda one: one.lower_bound)
+    tell(err, "event", worst.event)
+    return worst.asdict() | {"ledgers": [one.asdict() for one in found]}
 
 
 def _check(settings: Audit) -> None:
     """Raise ValueError for settings that make no sense."""
-    named = [settings.mechanism is not None, settings.labeler is not None, settings.release]
-    if sum(named) != 1:
+    subjects = {
+        "--mechanism": settings.mechanism,
+        "--labeler": settings.labeler,
+        "--release": settings.release,
+        "--selection": settings.selection,
+        "--federation": settings.federation,
+        "--ledger": settings.ledger,
+    }
+    named = [flag for flag, given in subjects.items() if given]
+    if len(named) != 1:
         raise ValueError(
-            "Expected --mechanism or --labeler or --release, got --mechanism "
-            f"{settings.mechanism}, --labeler {settings.labeler} and "
-            f"{'' if settings.release else 'no '}--release; name one of them."
+            f"Expected one of {', '.join(subjects)}, got {' and '.join(named) or 'none'}; name "
+            "what is to be audited."
         )
     if not 0 < settings.epsilon < math.inf:
         raise ValueError(
@@ -160,18 +249,26 @@ def _check(settings: Audit) -> None:
         if not settings.mechanism and getattr(settings, name) != usual
     ]
     if given:
-        what = f"--labeler {settings.labeler}" if settings.labeler else "--release"
         raise ValueError(
-            f"Expected --mechanism with --{given[0]}, got {what}, whose small task has sizes of "
-            "its own."
+            f"Expected --mechanism with --{given[0]}, got {named[0]}, whose small task has sizes "
+            "of its own."
         )
-    if settings.unit == "person" and (not settings.labeler or settings.one_run):
+    if settings.unit == "person" and (settings.mechanism or settings.ledger or settings.one_run):
         raise ValueError(
-            "Expected --labeler without --one-run with --unit person, got another subject; its "
-            "canary is a person with several records."
+            "Expected --labeler without --one-run with --unit person, or --release, --selection "
+            f"or --federation, got {'--one-run' if settings.one_run else named[0]}; a person has "
+            "several records."
+        )
+    if settings.relation != "replace-one" and (settings.federation or settings.ledger):
+        raise ValueError(
+            f"Expected --relation replace-one with {named[0]}, got {settings.relation}."
         )
     if settings.one_run and not settings.labeler:
         raise ValueError("Expected --labeler with --one-run, got none; noisy_sgd is one.")
+    if settings.ledger and settings.runs:
+        raise ValueError(
+            f"Expected no --runs with --ledger, got {settings.runs}; its epsilon is computed."
+        )
     if settings.release and settings.delta:
         raise ValueError(
             f"Expected no delta with --release, got --delta {settings.delta}; its discrete "
@@ -190,7 +287,12 @@ def release_games(settings: Audit) -> tuple[Any, Guarantee]:
     """Return games of `rknn label`, and its guarantee."""
     from rknn_jax.audit.games_release import of_release
 
-    return of_release(settings.epsilon, settings.relation)
+    return of_release(settings.epsilon, settings.relation, **_persons(settings))
+
+
+def _persons(settings: Audit) -> dict[str, str]:
+    """Return the settings of `rknn label` that name persons, if persons are protected."""
+    return {} if settings.unit == "record" else {"person": "person"}
 
 
 def _leaks(settings: Audit) -> list[str]:
@@ -198,7 +300,7 @@ def _leaks(settings: Audit) -> list[str]:
     from rknn_jax.audit.games_release import differing, read_after, worlds
 
     tell(err, "release", "rknn label, from its plan to its files")
-    played = worlds(settings.epsilon, settings.relation)
+    played = worlds(settings.epsilon, settings.relation, **_persons(settings))
     leaks = sorted({name for world in played for name in differing(world)})
     read = sorted(
         {found for world in played for plan in world.plans if (found := read_after(plan))}

@@ -31,6 +31,7 @@ Differential Privacy", 2020; Doroshenko et al., "Connect the Dots: Tighter Discr
 of Privacy Loss Distributions", 2022.
 """
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -351,6 +352,7 @@ def binomial_coins(epsilon: float, delta: float, count: int) -> int:
     )
 
 
+@functools.cache
 def discrete_gaussian_stddev(epsilon: float, delta: float, count: int) -> float:
     """Return the least integer noise that makes integer counts (epsilon, delta)-DP.
 
