@@ -231,3 +231,20 @@ def test_blocks_of_a_table_have_the_size_asked_for(tmp_path, monkeypatch):
     assert (len(source), sizes) == (25, [10, 10, 5])
     texts = [text for block in source.blocks(10) for text in embedding_rows.texts(block.records)]
     assert texts == [f"a{i}\n" for i in range(25)]
+
+
+def test_any_bytes_are_read_alike_in_parts_and_at_once(monkeypatch):
+    draw = random.Random(2)
+    alphabet = [b"a", b"1", b",", b",", b'"', b'"', b"\n", b"\n", b"\r", b"\xff", b"\0", b" "]
+    for _ in range(400):
+        content = b"id,text\n" + b"".join(draw.choices(alphabet, k=draw.randrange(60)))
+        monkeypatch.setattr(_csv_records, "READ_AT_ONCE", 2**22)
+        whole = read(content, NAMES[:2])
+        for at_once in (1, 2, 3, 11):
+            monkeypatch.setattr(_csv_records, "READ_AT_ONCE", at_once)
+            assert read(content, NAMES[:2]) == whole, content
+        monkeypatch.setattr(_csv_records, "LONGEST", 5)
+        short, _ = read(content, NAMES[:2])
+        monkeypatch.undo()
+        assert len(short) == len(whole[0]), content
+        assert all(a in (b, (b"", b"")) for a, b in zip(short, whole[0], strict=True)), content
