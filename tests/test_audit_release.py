@@ -11,10 +11,19 @@ import pytest
 
 from rknn_jax.audit import games_release, verdict
 from rknn_jax.audit.game import Game
-from rknn_jax.audit.games_release import differing, of_release, read_after, worlds
+from rknn_jax.audit.games_release import (
+    OF_CANARY,
+    differing,
+    moved,
+    of_release,
+    read_after,
+    worlds,
+)
 from rknn_jax.audit.taint import Seal, Sealed, TaintError, closing
+from rknn_jax.privacy import contributions
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.release import counting, label, vote_survey
+from rknn_jax.release.votes import VoteTally
 
 CONFIDENCE = 1 - 1e-5
 EPSILON = 0.25
@@ -103,6 +112,57 @@ def test_decimals_bits_and_texts_are_columns():
     assert found["bits of x"].shape == (1, 2 * 33)
     one, other = (games_release._described("t", np.array(text))["bits of t"] for text in ("a", "b"))
     assert (one != other).any()
+
+
+# Persons
+
+
+def test_one_person_moves_the_sum_as_far_as_one_record_and_no_farther(monkeypatch):
+    """Her 300 records share a vote; if each casts its own, the command says so."""
+    played = worlds(0.5, person="person")
+    assert max(moved(world) for world in played) == 1.0
+    monkeypatch.setattr(VoteTally, "bounded", lambda self, parts, persons: unbounded(self, parts))
+    assert max(moved(world) for world in played) == OF_CANARY
+
+
+def test_the_command_says_that_persons_are_not_bounded(rknn, monkeypatch):
+    """The games are slow; one of nothing is played in their place."""
+    with_persons = worlds(0.5, person="person")[:1]
+    guarantee = Guarantee(0.5, 0.0, "replace-one", "central", (), "person", sampler="release")
+    game = Game("nothing", lambda key, world, runs: np.zeros((runs, 1)))
+    given = []
+
+    def of_release(*arguments, **settings):
+        given.append(settings)
+        return [game], guarantee
+
+    monkeypatch.setattr(games_release, "of_release", of_release)
+    monkeypatch.setattr(games_release, "worlds", lambda *arguments, **settings: with_persons)
+    command = ("audit", "--release", "--unit", "person", "--epsilon", 0.5, "--json")
+    assert rknn(*command).status == 0
+    assert given == [{"person": "person"}]
+    honest = VoteTally.bounded
+
+    def bounded(self, parts, persons):
+        """Votes of persons, of whom one with many records gets somebody else's vote too."""
+        counts = honest(self, parts, persons).ravel()
+        of_many = parts[persons.number == np.bincount(persons.number).argmax()]
+        if len(of_many) > 1 and (of_many >= 0).any():
+            counts[of_many.max()] += contributions.GRID
+            counts[(of_many.max() + 3) % counts.size] -= contributions.GRID
+        return counts.reshape(self.shape)
+
+    monkeypatch.setattr(VoteTally, "bounded", bounded)
+    result = rknn(*command)
+    assert result.status == 4
+    assert "one person moves the sum by 1.5 times the sensitivity" in result.json["leaks"]
+
+
+def unbounded(tally, parts):
+    """Votes of all records, as if each were a person's only one."""
+    size = tally.shape[0] * tally.shape[1]
+    counts = np.bincount(parts[parts >= 0].ravel(), minlength=size)
+    return contributions.GRID * counts.reshape(tally.shape)
 
 
 # Planted behind the noise
@@ -243,8 +303,8 @@ def test_the_command_audits_a_release(rknn, monkeypatch, replaced):
     """
     guarantee = Guarantee(0.5, 0.0, "replace-one", "central", (), sampler="release")
     game = Game("nothing", lambda key, world, runs: np.zeros((runs, 1)))
-    monkeypatch.setattr(games_release, "of_release", lambda *given: ([game], guarantee))
-    monkeypatch.setattr(games_release, "worlds", lambda *given: replaced[:2])
+    monkeypatch.setattr(games_release, "of_release", lambda *given, **_: ([game], guarantee))
+    monkeypatch.setattr(games_release, "worlds", lambda *given, **_: replaced[:2])
     result = rknn("audit", "--release", "--epsilon", 0.5, "--json")
     assert result.status == 0
     assert (result.json["broken"], result.json["leaks"], result.json["power"]) == (False, [], None)

@@ -162,17 +162,17 @@ BUGS = [
     Bug(
         "INFINITE: every selection has the same noise",
         same_noise_in_every_selection,
-        "--selection --runs 60",
+        "--selection --runs 120",
     ),
     Bug(
         "INFINITE: a class of one record shows",
         class_of_one_record_shows,
-        "--selection --runs 60",
+        "--selection --runs 120",
     ),
     Bug(
         "INFINITE: a person's records are not bounded",
         all_records_of_a_person_count,
-        "--selection --unit person --runs 60",
+        "--selection --unit person --runs 120",
     ),
     Bug("INFINITE: the charge follows the draw", charge_after_the_draw, "--ledger --delta 0", True),
     Bug("INFINITE: a charge is lost", charge_is_lost, "--ledger --delta 0"),
@@ -181,7 +181,7 @@ BUGS = [
     Bug(
         "a client's duplicate votes are kept",
         duplicate_votes_are_kept,
-        "--federation sum --unit person --runs 200",
+        "--federation sum --unit person --runs 120",
     ),
     Bug(
         "INFINITE: a client without a vote sends no seed",

@@ -16,8 +16,9 @@ scale.md every block of Python and bash is **run**, in order, in one folder a do
 
 and these are **parsed** only, by their own parsers, as they would take minutes or wait for
 somebody: `rknn serve` and `join` (run by tests/test_federation_processes.py), `rknn audit
---labeler` and `--release`, all other `train.distill` (run by tests/test_distill*.py in many forms),
-`train.attributes`, `train.audit` and `train.sweep`. `make`, `pytest` and `python -m benchmarks.*`
+--labeler`, `--release` and `--ledger` and `train.audit` (run by tests/test_audit_commands.py), all
+other `train.distill` (run by tests/test_distill*.py in many forms), `train.attributes` and
+`train.sweep`. `make`, `pytest` and `python -m benchmarks.*`
 are looked up. Anything else fails. A command ends with exit status 0, or with the one that its
 comment names: `# exit status 3`.
 
@@ -82,8 +83,8 @@ AUDIT_RUNS = "100"
 find.
 """
 
-LONG_AUDITS = {"--labeler", "--release"}
-"""Options of `rknn audit` with which it is parsed only; tests/test_audit*.py run both."""
+LONG_AUDITS = {"--labeler", "--release", "--ledger"}
+"""Options of `rknn audit` with which it is parsed only; tests/test_audit_commands.py runs all."""
 
 REQUIRED = {
     "label": "--public P.npz --private R.npz --epsilon 1",

@@ -64,10 +64,10 @@ LOST = {1: 2, 2: 1}
 CURIOUS = 3
 """Client that tells the server what it knows."""
 
-VOTING = 8
+VOTING = {"messages": 8, "sum": 128}
 """Number of records of a client that vote, if a client is protected."""
 
-OF_CANARY = 30
+OF_CLIENT = 200
 """Number of records of every client, if a client is protected."""
 
 DATASET = "sha256:a client of an audit"
@@ -110,10 +110,10 @@ def of_federation(
         CLASSES,
         config,
         unit=unit,
-        records_per_client=VOTING if unit == "client" else 0,
+        records_per_client=VOTING[kind] if unit == "client" else 0,
         honest=HONEST if summed else 0,
     )
-    first, *others = _holdings(1 if unit == "record" else OF_CANARY)
+    first, *others = _holdings(1 if unit == "record" else OF_CLIENT)
     pairs = [(first, other) for other in others]
     if summed:
         games = [_summed(round, pair) for pair in pairs]
@@ -180,7 +180,7 @@ def _sent(round: Round, pair: Sequence[Holding]) -> Game:
         told = described_messages(mechanism, messages, supported(mechanism, messages), cells)
         if round.unit == "record":  # All runs have one ticket, which is no view of each.
             return told
-        told = told.reshape(runs, VOTING, -1)
+        told = told.reshape(runs, round.records_per_client, -1)
         tickets = np.array([ticket for ticket, _ in answers], np.uint64).view(np.uint32)
         # Records are drawn in any order, so that sums tell what places do not.
         parts = [told.reshape(runs, -1), told.sum(axis=1), bits(tickets.reshape(runs, 2))]
@@ -194,7 +194,7 @@ def _message_columns(round: Round, cells: np.ndarray) -> tuple[str, ...]:
     if round.unit == "record":
         return one
     ticket = tuple(f"bit {bit} of the ticket" for bit in range(2 * (BITS + 1)))
-    every = tuple(f"{name} of message {i}" for i in range(VOTING) for name in one)
+    every = tuple(f"{name} of message {i}" for i in range(round.records_per_client) for name in one)
     return every + tuple(f"{name} of all messages" for name in one) + ticket
 
 

@@ -17,8 +17,9 @@ import math
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import binom
@@ -28,6 +29,7 @@ from rknn_jax.audit.folders import own_folder
 from rknn_jax.mechanisms.base import CentralMechanism, release_counts
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.mechanisms.gaussian import Gaussian
+from rknn_jax.privacy import accounting
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import Event
 from rknn_jax.privacy.ledger import Ledger, LedgerError
@@ -75,17 +77,17 @@ class _StoppedError(Exception):
     """The process is stopped as soon as noise exists."""
 
 
-def of_ledger(epsilon: float, delta: float, accounting: Accounting) -> Finding:
+def of_ledger(epsilon: float, delta: float, rule: Accounting) -> Finding:
     """Return the largest epsilon that an adversary gets out of a ledger, exactly.
 
     Args:
       epsilon: Epsilon of the budget.
       delta: Delta of the budget, in [0, 1).
-      accounting: Rule of the ledger; `renyi` takes a positive delta.
+      rule: Rule of the ledger; `renyi` takes a positive delta.
     """
     worst = 0.0
     words = "nothing was sold"
-    hauls = list(_hauls(epsilon, delta, accounting))
+    hauls = list(_hauls(epsilon, delta, rule))
     for told, deltas in _views(hauls, epsilon):
         if deltas(worst) <= delta:
             continue  # It is no worse than what is known.
@@ -101,7 +103,7 @@ def of_ledger(epsilon: float, delta: float, accounting: Accounting) -> Finding:
         broken=worst > epsilon * (1 + ROUNDING),
         evidence=Bound(delta, epsilon, worst),
         inputs="one record, of one class or the other",
-        event=f"accounting={accounting}: {words}",
+        event=f"accounting={rule}: {words}",
         runs=0,
         games=len(hauls),
     )
@@ -116,12 +118,12 @@ def menu(epsilon: float, delta: float) -> list[CentralMechanism]:
     return [*pure, *noisy]
 
 
-def _hauls(epsilon: float, delta: float, accounting: Accounting) -> Iterator[Haul]:
+def _hauls(epsilon: float, delta: float, rule: Accounting) -> Iterator[Haul]:
     """Play every plan against a new ledger."""
     offers = menu(epsilon, delta)
     with own_folder() as folder:
         new, path = folder / "new.jsonl", folder / "ledger.jsonl"
-        Ledger.create(new, PEOPLE, epsilon, delta, accounting=accounting)
+        Ledger.create(new, PEOPLE, epsilon, delta, accounting=rule)
         orders = itertools.product(range(len(offers)), range(len(offers)), (False, True))
         for first, second, stops in orders:
             shutil.copy(new, path)
@@ -200,14 +202,8 @@ def _deltas(bought: Sequence[CentralMechanism], epsilon: float) -> Deltas:
     counts = Counter(event for one in bought for event in one.release_guarantee(1).events)
     if all(event.kind == "discrete_laplace" for event in counts):
         return _pure_deltas(counts)
-    losses = [
-        _loss(event, GRID * epsilon).self_compose(count * event.count)
-        for event, count in counts.items()
-    ]
-    together = losses[0]
-    for loss in losses[1:]:
-        together = together.compose(loss)
-    return lambda epsilon: float(together.get_delta_for_epsilon(epsilon))
+    together = [replace(event, count=count * event.count) for event, count in counts.items()]
+    return accounting.least_deltas(together, GRID * epsilon)
 
 
 def _pure_deltas(counts: Mapping[Event, int]) -> Deltas:
@@ -220,20 +216,6 @@ def _pure_deltas(counts: Mapping[Event, int]) -> Deltas:
         losses = np.add.outer(losses, (2 * high - most) * loss).ravel()
         shares = np.multiply.outer(shares, law).ravel()
     return lambda epsilon: float(shares @ -np.expm1(np.minimum(epsilon - losses, 0)))
-
-
-def _loss(event: Event, interval: float) -> Any:
-    """Return the privacy loss distribution of one count, rounded down to a grid."""
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    optimistic = {
-        "pessimistic_estimate": False,
-        "value_discretization_interval": interval,
-        "use_connect_dots": False,
-    }
-    if event.kind == "discrete_gaussian":
-        return pld.from_discrete_gaussian_mechanism(event.parameter, **optimistic)
-    return pld.from_discrete_laplace_mechanism(1 / event.parameter, **optimistic)
 
 
 def _epsilon(deltas: Deltas, delta: float, largest: float) -> float:

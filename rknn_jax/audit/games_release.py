@@ -6,10 +6,11 @@ their decimals and bits, integers by their bits, texts by the bits of a checksum
 sizes. The time of the release is left out, and so are the head and the id of the ledger,
 which hash the time and a salt.
 
-Two checks need no statistics. `differing` makes releases of both inputs with the same noisy counts:
-any difference between the releases comes from the private records and not from the noisy counts.
-`read_after` names private arrays that are read after the mechanism, even if the outputs do not show
-it.
+Three checks need no statistics. `moved` compares the sums of both inputs, before any noise, with
+the sensitivity that the noise is made for. `differing` makes releases of both inputs with the same
+noisy counts: any difference between the releases comes from the private records and not from the
+noisy counts. `read_after` names private arrays that are read after the mechanism, even if the
+outputs do not show it.
 """
 
 import json
@@ -28,8 +29,8 @@ from rknn_jax.audit.game import Game
 from rknn_jax.audit.games import bits
 from rknn_jax.audit.taint import Seal, Sealed, TaintError, closing
 from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.release import counting, planning
 from rknn_jax.release import label as job
-from rknn_jax.release import planning
 from rknn_jax.release.inputs import data_of
 from rknn_jax.release.planning import Plan
 from rknn_jax.release.settings import Settings
@@ -145,6 +146,16 @@ def differing(world: World) -> list[str]:
     if first.keys() != second.keys():
         return sorted(first.keys() ^ second.keys())
     return [name for name in first if not np.array_equal(first[name], second[name], equal_nan=True)]
+
+
+def moved(world: World) -> float:
+    """Return how far the sums of both inputs are apart, in units of the claimed sensitivity."""
+    first, second = (
+        counting.count_all(plan.data.private, plan.question).counts.astype(np.int64)
+        for plan in world.plans
+    )
+    mechanism = _votes(world.plans[0]).mechanism
+    return float(np.abs(first - second).sum() / (mechanism.changed_cells * mechanism.grid))
 
 
 def read_after(plan: Plan) -> str | None:

@@ -29,6 +29,9 @@ GLANCE_ERROR = 0.1
 FINALISTS = 8
 """Number of games that are looked at closely after the first look."""
 
+FEW_RUNS = 100
+"""Number of runs of the last look up to which no other look can be shorter than it."""
+
 THRESHOLDS = 512
 FEW_THRESHOLDS = 16
 """Number of levels at which the search cuts a score, and the first look cuts a column."""
@@ -52,13 +55,20 @@ def search(
     """Return the most telling game, and its best events at the claimed delta and on the curve.
 
     The search looks at all games once, at a few of them closely, and drops half of these in every
-    round.
+    round. Where runs are so few that all looks would be of one size, it looks at all games closely,
+    once.
     """
     first_key, key = jax.random.split(key)
     left = list(games)
     spent = SEARCH_RUNS
     final = runs // 2
-    if len(left) > FINALISTS:
+    if 1 < len(left) and final <= FEW_RUNS:
+        keys = [jax.random.fold_in(first_key, number) for number in range(len(left))]
+        told = [
+            _events(k, game, final, curve, error)[1] for k, game in zip(keys, left, strict=True)
+        ]
+        left = _best(left, told, 1)
+    elif len(left) > FINALISTS:
         keys = [jax.random.fold_in(first_key, number) for number in range(len(left))]
         told = [
             _glance(k, game, min(spent, final), curve) for k, game in zip(keys, left, strict=True)

@@ -297,7 +297,7 @@ def _persons(settings: Audit) -> dict[str, str]:
 
 def _leaks(settings: Audit) -> list[str]:
     """Return the leaks that checks of `rknn label` find without statistics."""
-    from rknn_jax.audit.games_release import differing, read_after, worlds
+    from rknn_jax.audit.games_release import differing, moved, read_after, worlds
 
     tell(err, "release", "rknn label, from its plan to its files")
     played = worlds(settings.epsilon, settings.relation, **_persons(settings))
@@ -305,6 +305,9 @@ def _leaks(settings: Audit) -> list[str]:
     read = sorted(
         {found for world in played for plan in world.plans if (found := read_after(plan))}
     )
+    far = max(moved(world) for world in played)
+    beyond = f"one {settings.unit} moves the sum by {far:.4g} times the sensitivity"
+    tell(err, "before the noise", f"BROKEN: {beyond}" if far > 1 else beyond)
     told = f"with the same noisy counts, one record decides {', '.join(leaks)}"
     tell(
         err,
@@ -316,7 +319,7 @@ def _leaks(settings: Audit) -> list[str]:
         "after the noise",
         f"BROKEN: {read[0]}" if read else "no private record or vote is read",
     )
-    return [*leaks, *read]
+    return [*leaks, *read, *([beyond] if far > 1 else [])]
 
 
 def _one_run(settings: Audit) -> dict[str, Any]:

@@ -184,6 +184,32 @@ def renyi_divergence(events: Iterable[Event], order: float) -> float:
     return float(curve[place]) if place < len(ORDERS) else math.inf
 
 
+def least_deltas(events: Iterable[Event], interval: float) -> Callable[[float], float]:
+    """Return a function from an epsilon of either sign to delta, rounded down, for audits.
+
+    Args:
+      events: Events of discrete Laplace or discrete Gaussian noise, at least one.
+      interval: Grid to which privacy losses are rounded down.
+    """
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    grid = {
+        "pessimistic_estimate": False,
+        "value_discretization_interval": interval,
+        "use_connect_dots": False,
+    }
+
+    def of_event(event: Event) -> Any:
+        if event.kind == "discrete_gaussian":
+            loss = pld.from_discrete_gaussian_mechanism(event.parameter, **grid)
+        else:
+            loss = pld.from_discrete_laplace_mechanism(1 / event.parameter, **grid)
+        return loss.self_compose(event.count)
+
+    together = reduce(lambda total, loss: total.compose(loss), map(of_event, events))
+    return lambda epsilon: float(together.get_delta_for_epsilon(epsilon))
+
+
 MOST_NOISE = 1e20
 """Largest noise that `calibrate` tries, in units of its start."""
 
