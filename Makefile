@@ -20,7 +20,7 @@ demo: $(VENV)/.demo  ## label scikit-learn's digits at epsilon = 1, train the st
 test: $(VENV)/.dev  ## under five minutes on two free cores
 	XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false" $(RUN) -m pytest -n 2 --dist worksteal -m "not slow and not long"
 
-long: $(VENV)/.dev  ## the tests of some seconds each that are not in `make test`: three minutes
+long: $(VENV)/.dev  ## the tests of some seconds each that are not in `make test`, and all audits of README and docs: a quarter of an hour
 	XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false" $(RUN) -m pytest -n 2 --dist worksteal -m "long and not slow"
 	$(RUN) -m pytest -n 2 tests/test_neighbors.py -m "not slow"  # as users compile: XLA once fused what had to be rounded
 

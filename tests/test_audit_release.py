@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rknn_jax.audit import games_release, verdict
+from rknn_jax.audit.folders import own_folder
 from rknn_jax.audit.game import Game
 from rknn_jax.audit.games_release import (
     OF_CANARY,
@@ -20,7 +21,7 @@ from rknn_jax.audit.games_release import (
     worlds,
 )
 from rknn_jax.audit.taint import Seal, Sealed, TaintError, closing
-from rknn_jax.privacy import contributions
+from rknn_jax.privacy import contributions, ledger_index
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.release import counting, label, vote_survey
 from rknn_jax.release.votes import VoteTally
@@ -54,6 +55,15 @@ def found_in(number):
 def test_nothing_but_the_noisy_counts_depends_on_private_records(replaced):
     assert [differing(world) for world in replaced[::3]] == [[]] * 4
     assert [read_after(plan) for plan in replaced[-1].plans] == [None, None]
+
+
+def test_an_audit_leaves_nothing_in_the_users_index(replaced):
+    """tests/test_audit_commands.py has the same with an index that refuses a second ledger."""
+    differing(replaced[0])
+    assert not os.listdir(ledger_index.folder())
+    with own_folder() as folder:
+        assert ledger_index.folder() == folder / "index"
+    assert not folder.exists()
 
 
 @pytest.mark.slow

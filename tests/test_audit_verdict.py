@@ -9,6 +9,7 @@ probability below 0.0012. Those of exact findings never do.
 """
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
@@ -17,8 +18,10 @@ import numpy as np
 import pytest
 
 from rknn_jax import mechanisms
-from rknn_jax.audit import games, games_ledger, verdict
+from rknn_jax.audit import games, games_federation, games_ledger, verdict
 from rknn_jax.audit.game import Game
+from rknn_jax.audit.games_federation import CLIENTS
+from rknn_jax.federation import secure_sum, secure_sum_server
 from rknn_jax.federation.polls import VotePoll, drawn_records
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
@@ -273,3 +276,49 @@ def test_the_epsilon_of_what_was_bought_is_that_of_its_noise():
     nothing = games_ledger._deltas([], 1.0)
     chosen = games_ledger._adaptive(0.5, nothing, nothing)
     assert games_ledger._epsilon(chosen, 0.0, 50.0) == pytest.approx(0.5, rel=1e-6)
+
+
+# The games of a federation
+
+
+def played(late):
+    """One sum of known vectors, of client i all i + 1, and what is seen of it."""
+    round = SimpleNamespace(id="audit", num_cells=4)
+    vectors = {number: lambda number=number: np.full(4, number + 1) for number in range(CLIENTS)}
+    return games_federation._played(round, vectors, late=late)
+
+
+def test_a_sum_with_dropouts_is_that_of_those_who_stayed_less_the_curious_one():
+    total, clients, left = played(late=False)
+    assert (total.tolist(), clients) == ([1 + 5] * 4, 2)
+    assert (left != 1).all(), "the masks for the honest client stay"
+    total, clients, left = played(late=True)
+    assert (total.tolist(), clients) == ([2 + 3 + 5] * 4, 3)
+    assert (left != 1).all(), "the own mask stays"
+
+
+def test_a_late_vector_without_a_mask_of_its_own_is_seen(monkeypatch):
+    """The server was given the key of all other masks: what the own mask is for."""
+    for module in (secure_sum, secure_sum_server, games_federation):
+        monkeypatch.setattr(module, "own_mask", lambda *_: np.zeros(4, np.uint64))
+    assert played(late=True)[2].tolist() == [1] * 4
+    assert (played(late=False)[2] != 1).all()
+
+
+def test_a_share_of_the_wrong_secret_opens_a_late_vector(monkeypatch):
+    """If clients also reveal shares of the seed of one that was lost, nothing hides its vector."""
+    honest = games_federation._computed_masks
+
+    def computed(canary, opened, lost):
+        return honest(canary, {number: dealt[1][number] for number in opened}, lost)
+
+    split = secure_sum.split
+    dealt = []  # The canary deals first: shares of its mask key, and then of its seed.
+
+    def remembered(*given):
+        dealt.append(split(*given))
+        return dealt[-1]
+
+    monkeypatch.setattr(secure_sum, "split", remembered)
+    monkeypatch.setattr(games_federation, "_computed_masks", computed)
+    assert played(late=True)[2].tolist() == [1] * 4
