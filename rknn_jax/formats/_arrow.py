@@ -1,5 +1,6 @@
 """Arrow columns as embeddings and labels, shared by the formats that are read by pyarrow."""
 
+import collections
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,12 +41,13 @@ def names_of(schema: Any, columns: Columns) -> list[str]:
         wanted.append(columns.label)
     if columns.person is not None:
         wanted.append(columns.person)
+    found = collections.Counter(schema.names)
     for name in wanted:
-        if name not in schema.names:
+        if name not in found:
             raise absent(name, schema.names)
-        if schema.names.count(name) > 1:
+        if found[name] > 1:
             raise FormatError(
-                f"Expected one column {name!r}, got {schema.names.count(name)}; rename the others."
+                f"Expected one column {name!r}, got {found[name]}; rename the others."
             )
     return wanted
 

@@ -6,6 +6,7 @@ file has no types, so that none are guessed from private rows: a field that is n
 too.
 """
 
+import collections
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
@@ -46,9 +47,8 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     own = _features(names, columns)
     read = [columns.label] if columns.reads_label else []
     read += [] if columns.person is None else [columns.person]
-    for name in [*own, *read]:
-        if name not in names:
-            raise absent(name, names)
+    for name in {*own, *read}.difference(names):
+        raise absent(name, names)
     num_broken = 0
     for table, broken in _csv_records.tables(file, names, refuse=columns.public):
         num_broken += len(broken)
@@ -74,7 +74,7 @@ def _names(file: IO[bytes]) -> list[str]:
     names = [name.strip() for name in _csv_records.header(file)]
     if not any(names):
         raise FormatError("Expected a first line with the names of the columns, got none; add it.")
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in collections.Counter(names).items() if count > 1)
     if twice:
         raise FormatError(f"Expected every name once in the first line, got {twice[:5]} twice.")
     other = [sign for sign in (";", "\t") if sign in names[0]]
