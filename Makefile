@@ -8,6 +8,7 @@ NATIVE = hatch_build.py $(wildcard rknn_jax/kernels/native/*.cc rknn_jax/kernels
 SYNC = $(VENV)/bin/uv sync --quiet --frozen --inexact --compile-bytecode --reinstall-package rknn-jax
 DEMO_OUT = runs/demo
 SECONDS = 20
+QUICK_XLA = --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_llvm_disable_expensive_passes=true
 export UV_PROJECT_ENVIRONMENT = $(VENV)
 
 .PHONY: demo test long processes wheel test-all lint docs compare regression fuzz bench mutants clean
@@ -18,10 +19,10 @@ demo: $(VENV)/.demo  ## label scikit-learn's digits at epsilon = 1, train the st
 
 # Half of the time goes into compiling, so that the compiler does less here than in test-all. The programs are the same.
 test: $(VENV)/.dev  ## under five minutes on two free cores
-	XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false" $(RUN) -m pytest -n 2 --dist worksteal -m "not slow and not long"
+	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m pytest -n 2 --dist worksteal -m "not slow and not long"
 
 long: $(VENV)/.dev  ## the tests of some seconds each that are not in `make test`, and all audits of README and docs: a quarter of an hour
-	XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false" $(RUN) -m pytest -n 2 --dist worksteal -m "long and not slow"
+	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m pytest -n 2 --dist worksteal -m "long and not slow"
 	$(RUN) -m pytest -n 2 tests/test_neighbors.py -m "not slow"  # as users compile: XLA once fused what had to be rounded
 
 processes: $(VENV)/.dev  ## a federation whose client is killed, a Ray cluster that loses machines, an S3 server: two minutes

@@ -261,6 +261,7 @@ def test_matching_is_near_the_sum_over_all_permutations():
         assert np.abs(found - chances).max() < 0.25
 
 
+@pytest.mark.long
 def test_a_query_for_each_class_is_recognized_by_the_counts():
     """Wine's three clusters are three classes: noise is read jointly. Fixed noise, 15 releases."""
     rows, labels = load_wine(return_X_y=True)

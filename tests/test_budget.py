@@ -672,14 +672,14 @@ def test_an_estimators_arrays_are_no_file(folder):
 
 def test_an_owner_is_told_before_a_budget_is_made(folder, capsys):
     """Records less one under another name cannot be told from others, so the owner is asked."""
-    release()
+    release(budget=1)
     assert "is new" in capsys.readouterr().err
     less_one("R2.npz")
     release("R2.npz")
     said = " ".join(capsys.readouterr().err.split())
     assert "pass --ledger with its ledger, such as" in said
     assert "R.npz.ledger.jsonl" in said
-    release("R.npz", ledger=Path("R.npz.ledger.jsonl"), dry_run=True)
+    release("R.npz", ledger=Path("R.npz.ledger.jsonl"))
     assert "is new" not in capsys.readouterr().err
     assumptions = json.loads(Path("out1/privacy.json").read_text())["assumptions"]
     assert any("charged to the same ledger" in line for line in assumptions)

@@ -207,6 +207,7 @@ def test_the_papers_candidates_are_the_default_and_need_a_pool(task, model, sele
 # What is learned.
 
 
+@pytest.mark.long
 def test_bought_labels_make_a_poor_network_better(task, model):
     before = accuracy(model, task)
     assert before < 0.6

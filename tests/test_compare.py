@@ -285,6 +285,7 @@ def test_a_cell_of_other_settings_is_refused_before_anything_is_run(tmp_path, mo
     assert {path: path.read_bytes() for path in tmp_path.glob("**/*") if path.is_file()} == before
 
 
+@pytest.mark.long
 def test_a_cell_that_fails_loses_no_other_and_is_tried_again(tmp_path, monkeypatch):
     config = replace(BASE, out=tmp_path, epsilons=(1.0,))
     found, ran = run(monkeypatch, config, fail="rknn-local/epsilon=1-seed=1")

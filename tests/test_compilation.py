@@ -83,14 +83,8 @@ def test_the_next_process_finds_what_was_compiled_and_the_users_folder_wins(tmp_
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "rknn",
-        pytest.param("labelers", marks=pytest.mark.long),
-        pytest.param("experiment", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["rknn", "labelers", "experiment"])
 def test_no_private_number_is_in_a_program_on_the_disk_unless_a_function_closes_over_it(
     kind, tmp_path
 ):

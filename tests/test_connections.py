@@ -350,6 +350,7 @@ def test_bad_arguments_are_named():
         _connections.harmonic_mean(np.ones((3, 2)), 3)
 
 
+@pytest.mark.long
 def test_the_cost_matrix_is_never_held():
     """Temporaries at 600,000 x 2,000 x 63, k = 4: little more than a copy of the points, 154 MB,
     where an [n, s] matrix takes 4.8 GB.

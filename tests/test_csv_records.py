@@ -236,7 +236,7 @@ def test_blocks_of_a_table_have_the_size_asked_for(tmp_path, monkeypatch):
 def test_any_bytes_are_read_alike_in_parts_and_at_once(monkeypatch):
     draw = random.Random(2)
     alphabet = [b"a", b"1", b",", b",", b'"', b'"', b"\n", b"\n", b"\r", b"\xff", b"\0", b" "]
-    for _ in range(400):
+    for _ in range(150):
         content = b"id,text\n" + b"".join(draw.choices(alphabet, k=draw.randrange(60)))
         monkeypatch.setattr(_csv_records, "READ_AT_ONCE", 2**22)
         whole = read(content, NAMES[:2])

@@ -549,6 +549,7 @@ def test_a_record_reaches_one_network_alone():
     assert np.any(differs, axis=0).sum() == 1
 
 
+@pytest.mark.long
 def test_networks_answer_as_each_of_them_alone_and_teach_a_student():
     votes = voted(NETWORKS)
     logits = np.asarray(teachers.answers(votes, jnp.asarray(ASKED), CLASSES, NETWORKS))

@@ -485,8 +485,8 @@ def test_a_sample_of_nobody_is_noise_alone(monkeypatch):
 
 
 def test_a_training_adds_the_noise_that_its_settings_ask_for(monkeypatch):
-    """One step of nobody, no setting at its default: 579 weights; 5 standard errors, so false
-    alarms below 1e-6.
+    """One step without a record, no setting at its default: 579 weights; 5 standard errors, so
+    false alarms below 1e-6.
     """
     monkeypatch.setattr(dpsgd, "sampled", lambda *_: [])
     one_step = {
@@ -543,6 +543,7 @@ def test_an_epsilon_that_no_noise_reaches_is_named():
         dpsgd.noise(config, 1000)
 
 
+@pytest.mark.long
 def test_published_settings_cost_what_their_tutorial_says_or_less():
     """TF-privacy's tutorial on MNIST: batch 256, δ = 1e-5, by RDP (with its older conversion)
     1.19, 3.01 and 7.10.
@@ -775,7 +776,7 @@ def test_chosen_settings_can_be_trained_with_and_keep_epsilon(n, epsilon, unit, 
 
 
 def test_the_rate_of_a_head_lets_the_noise_of_all_steps_move_a_weight_by_one():
-    """60 noisy sums of nobody, which momentum carries on; a rate of 10 would diverge otherwise."""
+    """60 noisy sums without a record, which momentum carries on; a rate of 10 would diverge."""
     for n, epsilon in ((300, 1.0), (3000, 0.1)):
         config = dpsgd.settled(dpsgd.Config(epsilon=epsilon), n, head=True)
         sigma, _ = dpsgd.noise(config, n)

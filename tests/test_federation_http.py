@@ -344,6 +344,7 @@ def test_a_client_without_a_server_ends_and_spends_nothing(tmp_path, capsys):
     assert Ledger.open(tmp_path / "R.npz.ledger.jsonl").spent.epsilon == 0
 
 
+@pytest.mark.long
 def test_test_certificates_are_made_once_and_let_each_client_in(tmp_path):
     np.savez(tmp_path / "P.npz", embeddings=np.zeros((9, 2), np.float32))
     folder = tmp_path / "tls"

@@ -111,6 +111,7 @@ def test_virtual_clients_without_a_seed_have_ledgers_of_their_own(settings):
     assert "vectors" not in (Path(settings["out"]) / "report.html").read_text()
 
 
+@pytest.mark.long
 def test_virtual_clients_hide_among_each_other_when_shuffled(settings):
     shuffled = settings | {"seed": -1, "trust": "shuffle", "honest": 24, "delta": 0.01}
     card = flower.serve(grid_of(shuffled, 24), shuffled)

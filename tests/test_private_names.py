@@ -204,19 +204,17 @@ class Wire:
         monkeypatch.setattr(connection.httpx.Client, "stream", stream)
 
 
+def served(**changes):
+    """Settings of a server with three queries."""
+    return Serve(
+        Path("P.npz"), 1.0, "3", out=Path("server"), queries=3, port=free_port(), **changes
+    )
+
+
 def a_round(place, monkeypatch, clients, **changes):
     """Serve a round to clients whose files are named by a disease; return what was sent."""
     wire = Wire(monkeypatch)
-    settings = Serve(
-        public=Path("P.npz"),
-        epsilon=1.0,
-        classes="3",
-        out=Path("server"),
-        queries=3,
-        clients=clients,
-        port=free_port(),
-        **changes,
-    )
+    settings = served(clients=clients, **changes)
     rows, labels = records()
     threads = [threading.Thread(target=lambda: federation.serve(settings))]
     for number in range(clients):
@@ -255,28 +253,16 @@ def test_a_refusal_carries_no_name_and_no_reason(place, monkeypatch):
     rows, labels = records()
     own = place / "jane_doe.npz"
     np.savez(own, embeddings=rows, labels=labels)
-    port = free_port()
-    settings = Serve(
-        public=Path("P.npz"),
-        epsilon=1.0,
-        classes="3",
-        out=Path("server"),
-        queries=3,
-        clients=1,
-        port=port,
-        deadline=3.0,
-        collect_only=True,
-    )
+    settings = served(clients=1, deadline=3.0, collect_only=True)
     wire = Wire(monkeypatch)
-    served = []
 
     def serve():
         with contextlib.suppress(ValueError):
-            served.append(federation.serve(settings))
+            federation.serve(settings)
 
     thread = threading.Thread(target=serve)
     thread.start()
-    told = federation.join(Join(own, f"{HERE}:{port}", budget=0.5))
+    told = federation.join(Join(own, f"{HERE}:{settings.port}", budget=0.5))
     thread.join(PATIENCE)
     assert told["exit_status"] == federation.REFUSED
     assert b"refusal" in wire.sent

@@ -355,7 +355,7 @@ DEVIATIONS = {
     "a sum with an unknown client": (3, lambda data: data[:8] + number(7) + number(8) + data[24:]),
     "one client twice": (3, lambda data: data[:16] + data[8:]),
     "a sum out of order": (3, lambda data: data[8:] + data[:8]),
-    "a sum of nobody": (3, lambda _: b""),
+    "a sum without a client": (3, lambda _: b""),
     "a sum cut short": (3, lambda data: data[:-1]),
 }
 

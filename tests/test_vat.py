@@ -213,6 +213,7 @@ def test_without_weights_only_the_cross_entropy_is_left(objective):
 # The training.
 
 
+@pytest.mark.long
 def test_perturbed_images_leave_no_trace_in_the_running_statistics(monkeypatch):
     """After one step they are a tenth of the statistics of the whole batch, images as they are."""
     tiny.use(monkeypatch, tiny.Linear)

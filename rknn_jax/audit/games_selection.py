@@ -24,7 +24,7 @@ from rknn_jax.release import class_selection
 from rknn_jax.release.shards import ArrayShard
 
 CLASSES = ("common", "first", "second", "absent")
-"""Classes of the records: of many, of the canary in either data set, and of nobody."""
+"""Class of many records, classes of the canary in either data set, and one without a record."""
 
 COMMON = 40
 """Number of other records of the common class."""
@@ -153,7 +153,7 @@ def _law(counts: Sequence[int], scale: float, threshold: int, highest: int) -> n
     law = np.ones(1)
     for count in counts:
         part = np.zeros(len(shown) + 1)
-        if count:  # A class of nobody has no count.
+        if count:  # A class without a record has no count.
             a = math.exp(-1 / scale)
             part[:-1] = (1 - a) / (1 + a) * a ** np.abs(shown - count).astype(np.float64)
         part[-1] = 1 - part[:-1].sum()

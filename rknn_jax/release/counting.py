@@ -218,7 +218,7 @@ def _parts(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the persons and parts of a block's voters, uint64 `[v, 2]` and `[v, c]`.
 
-    A record of nobody is not counted.
+    A record that names no person is not counted.
     """
     if persons is None:
         raise ValueError(f"Expected a person for each record in {where}, got none; name --person.")

@@ -328,8 +328,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             `labels_per_record`, y is an indicator matrix `[n, num_classes]` in the order of
             `classes`, or a list of classes for each record; a record of no class counts as such.
           person: Numbers or text `[n]` that tell whose a record is, private. Epsilon then protects
-            a person with all records, and n is the number of persons. A record of nobody (None,
-            NaN, '') casts no vote. Defaults to None: epsilon protects a record.
+            a person with all records, and n is the number of persons. A record that names no person
+            (None, NaN, '') casts no vote. Defaults to None: epsilon protects a record.
 
         Returns:
           `labels_`, `[m]`, or `[m, num_classes]` for sets.
