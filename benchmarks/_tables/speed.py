@@ -44,6 +44,35 @@ def speed() -> str:
     return table(["work", "peer", "times as fast"], rows, "neighbors")
 
 
+def encoders() -> str:
+    """Encoders, beside the code that encoded blocks of records."""
+    rows = [
+        [
+            row["encoder"],
+            f"{_rounded(row['before']):,}",
+            f"{_rounded(row['after']):,}",
+            f"{row['ratio']:.2f}",
+        ]
+        for row in load("encoders")["results"]
+    ]
+    header = ["encoder", "blocks, records/s", "one a program, records/s", "ratio"]
+    return table(header, rows, "encoders")
+
+
+def _rounded(value: float) -> int:
+    """Return a number with two digits that mean something."""
+    return int(float(f"{value:.2g}"))
+
+
+def csv_records() -> str:
+    """The CSV reader beside the one that took a line for a record."""
+    rows = [
+        [name, *(f"{row[work]['ratio']:.2f}" for work in ("num_rows", "blocks", "both"))]
+        for name, row in load("csv_records")["results"].items()
+    ]
+    return table(["file", "count", "read", "both"], rows, "csv_records")
+
+
 def assignment_worst() -> str:
     """The shapes at which the assignment is slowest beside FAISS, and those of the first call."""
     return _worst("assignment")
