@@ -9,12 +9,19 @@ last bit of its features that changes moves its vote.
 """
 
 import functools
+import hashlib
 import itertools
+import os
+import pickle
+import subprocess
+import sys
 
+import jax
 import numpy as np
 import pytest
 
-from rknn_jax import mechanisms, neighbors
+from rknn_jax import mechanisms, neighbors, representations
+from rknn_jax._internal import one_record, onnx
 from rknn_jax.release import counting, label, planning
 from rknn_jax.release.counting import Question
 from rknn_jax.release.encoding import Encoding
@@ -23,7 +30,7 @@ from rknn_jax.release.shards import ArrayShard, Records
 from rknn_jax.release.tables import Classes
 from rknn_jax.release.votes import Bound, VoteTally
 from rknn_jax.representations import hog
-from tests.contracts.test_representations import IDS, SLOW, fitted, images
+from tests.contracts.test_representations import IDS, MANY, SLOW, fitted, images
 
 COUNTS = (1, 2, 3, 4, 5, 15, 16, 17, 31, 32, 33)
 MOST = max(COUNTS) + 1
@@ -44,14 +51,18 @@ def alone(encode, rows):
     return np.concatenate([np.asarray(encode(RECORDS[row : row + 1])) for row in rows])
 
 
-@functools.cache
-def tied_queries(name):
-    """Return two queries for each record, float32 `[2 * MOST, f]`, as far from it as each other."""
-    features = alone(fitted(name), range(MOST))
+def queries_beside(features):
+    """Return two queries for each record, float32 `[2n, f]`, as far from it as each other."""
     step = np.spacing(np.maximum(np.abs(features), 2.0**-20)) * RANDOM.choice(
         (-NEAR, NEAR), features.shape
     )
-    return np.stack([features + step, features - step], 1).reshape(2 * MOST, -1).astype(np.float32)
+    both = np.stack([features + step, features - step], axis=1)
+    return both.reshape(-1, features.shape[1]).astype(np.float32)
+
+
+@functools.cache
+def tied_queries(name):
+    return queries_beside(alone(fitted(name), range(MOST)))
 
 
 def counts(name, encode, rows, persons=None, bound=None):
@@ -145,6 +156,54 @@ def test_a_count_is_the_sum_of_the_counts_of_each_record_alone(name):
         total = own[:count].sum(axis=0)
         np.testing.assert_array_equal(counts(name, encode, range(count)), total)
         np.testing.assert_array_equal(counts(name, encode, range(count)[::-1]), total)
+
+
+@each_encoder
+def test_features_do_not_depend_on_the_number_of_threads(name, monkeypatch):
+    encode = fitted(name)
+    features = np.asarray(encode(MANY))
+    for cores in (1, 2, 5):
+        for module in (one_record, onnx):
+            monkeypatch.setattr(module, "num_cores", lambda cores=cores: cores)
+        np.testing.assert_array_equal(np.asarray(encode(MANY)), features, err_msg=f"{cores}")
+
+
+ON_CORES = """
+import hashlib, os, pickle, sys
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:int(sys.argv[1])])
+import numpy as np
+with open(sys.argv[2], "rb") as file:
+    encoders, images = pickle.load(file)
+for encode in encoders:
+    print(hashlib.sha256(np.asarray(encode(images)).tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores are chosen on Linux alone")
+def test_features_do_not_depend_on_the_cores_of_a_process(tmp_path):
+    """XLA and BLAS share one record's work among cores too, from a size on: 28x28 pixels.
+
+    A shard of a cluster is encoded where there is room, and room depends on other records.
+    """
+    rng = np.random.default_rng(1)
+    shown, public = pictures(300, rng), pictures(40, rng)
+    encoders = [
+        representations.named(name)().for_task(2, 2).fit(jax.random.key(0), public)
+        for name in ("hog", "pca", "spectral", "pixels")
+    ]
+    expected = [
+        hashlib.sha256(np.asarray(encode(shown)).tobytes()).hexdigest() for encode in encoders
+    ]
+    (tmp_path / "encoders").write_bytes(pickle.dumps((encoders, shown)))
+    for cores in range(1, 1 + len(os.sched_getaffinity(0))):
+        made = subprocess.run(
+            [sys.executable, "-c", ON_CORES, str(cores), tmp_path / "encoders"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert made.stdout.split() == expected, f"{cores} cores"
 
 
 HOG = IDS[[one.startswith("hog") for one in IDS].index(True)]
