@@ -57,11 +57,16 @@ def voting_labels(labels: Array, num_classes: Any) -> Any:
     A record with such a label casts no vote, and other records' votes stay the same.
 
     Args:
-      labels: Integers of any shape, private.
+      labels: Integers of any shape and size, private.
       num_classes: Number of classes |Y|.
+
+    Returns:
+      int32, of the shape of the labels.
     """
     where = jnp.where if isinstance(labels, jax.Array) else np.where
-    return where((labels >= 0) & (labels < num_classes), labels, NO_CELL)
+    known = (labels >= 0) & (labels < num_classes)
+    # Cast what is known alone: a cast of 2^32 is class 0.
+    return where(known, where(known, labels, 0).astype(np.int32), np.int32(NO_CELL))
 
 
 def cells(near: Array, labels: Array, num_classes: int) -> jax.Array:
@@ -77,15 +82,14 @@ def cells(near: Array, labels: Array, num_classes: int) -> jax.Array:
       int32 `[n, k·r]`, ascending in each row. `NO_CELL` stands for a query or a label that is
       missing or repeated, because a record may add at most 1 to a cell.
     """
-    found: jax.Array = _cells(
-        jnp.asarray(near, jnp.int32), jnp.asarray(labels, jnp.int32), num_classes
-    )
+    known = jnp.asarray(voting_labels(labels, num_classes))
+    found: jax.Array = _cells(jnp.asarray(near, jnp.int32), known, num_classes)
     return found
 
 
 @jax.jit
 def _cells(near: jax.Array, labels: jax.Array, num_classes: Any) -> jax.Array:
-    labels = voting_labels(labels[:, None] if labels.ndim == 1 else labels, num_classes)
+    labels = labels[:, None] if labels.ndim == 1 else labels
     query = near[:, :, None]
     label = labels[:, None, :]
     cell = jnp.where((query >= 0) & (label >= 0), query * num_classes + label, NO_CELL)

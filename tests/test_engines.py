@@ -18,11 +18,14 @@ from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import counting, engines, label, planning
 from rknn_jax.release.counting import Question
+from rknn_jax.release.encoding import Encoding
 from rknn_jax.release.engines import local
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import FileShard, Records
 from rknn_jax.release.tables import Classes
 from rknn_jax.release.votes import VoteTally
+from tests.contracts.test_representations import IDS, MANY, fitted
+from tests.test_locality import queries_beside
 
 SHARDS, ROWS = 8, 200
 POINTS = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
@@ -147,6 +150,28 @@ def test_a_simulation_on_machines_is_that_of_one(two_machines):
     assert (far.mse, far.bias_z) == (near.mse, near.bias_z)
     assert len(shown) == 2
     assert shown[-1] == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["hog", "pca", "pretrained"])
+def test_features_on_the_machines_are_those_of_this_one(tmp_path, two_machines, kind):
+    """To the last bit, which would move a vote between two queries that are equally far."""
+    name = next(one for one in IDS if one.startswith(kind))
+    encode, images = fitted(name), MANY[2:82]
+    queries = queries_beside(np.asarray(encode(images)))
+    tally = VoteTally(queries, 2)
+    question = Question(tally, Classes(2), Encoding(encode, images[:1], queries.shape[1]))
+    found = []
+    for start in range(0, 80, 20):
+        path = tmp_path / f"{start}.npz"
+        np.savez(path, images=images[start : start + 20], labels=np.arange(20) % 2)
+        columns = Columns(("images",), raw=True)
+        found.append(FileShard(str(path), "--private", columns))
+    records = Records.of(found)
+    near = counting.count_all(records, question)
+    far = engines.named("ray").count_all(records, question, address=two_machines)
+    assert near.counts.sum() == 80
+    np.testing.assert_array_equal(near.counts, far.counts)
 
 
 @pytest.mark.slow

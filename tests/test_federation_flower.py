@@ -122,6 +122,75 @@ def test_a_client_that_comes_back_as_another_node_is_counted_once(tmp_path, hear
     assert party.ledger.spent.epsilon == 1
 
 
+def twice(client, other):
+    """Return a node that is silent when it is asked first, and later answers both questions."""
+    questions = []
+
+    def behave(grid, message):
+        questions.append(message)
+        if len(questions) == 2:
+            for number, one, answer in zip(("1", "2"), questions, (client, other), strict=True):
+                grid.inbox[number] = answer(one)
+
+    return behave
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_node_that_answers_twice_counts_once(tmp_path, heard, monkeypatch, honest):
+    """An honest one says the same, and pays once. Another one says that it is somebody else."""
+    monkeypatch.setattr(flower, "LOOK", 0.0)
+    monkeypatch.setattr(flower, "PATIENCE", 0.1)
+    first, liar = (a_client(tmp_path / name, seed=i) for i, name in enumerate("ab"))
+    node = twice(by_app(first), by_app(first if honest else liar))
+    grid = Grid({1: lambda message: node(grid, message), 2: lambda message: None})
+    round = a_round()
+    collector = Collector(tmp_path / "server", round)
+    collect(grid, collector, 2, heard, seconds=1.0)
+    assert len(collector.clients) == 1
+    assert collector.num_messages == 6
+    alone = Collector(tmp_path / "alone", round)
+    collect(Grid({1: by_app(first)}), alone, 1, lambda name, text: None)
+    np.testing.assert_array_equal(collector.totals, alone.totals)
+    assert collector.rejected == {"again": 1}
+    assert sum(name == "again" for name, _ in heard.lines) == 1
+    assert first.ledger.spent.epsilon == 1
+
+
+def test_a_message_that_a_grid_delivers_twice_counts_once(tmp_path, heard):
+    parties = [a_client(tmp_path / str(i), seed=i) for i in range(2)]
+    grid = Grid({i: by_app(party) for i, party in enumerate(parties)})
+    pull = grid.pull_messages
+
+    def repeated(numbers):
+        for message in pull(numbers):
+            yield from (message, message)
+
+    grid.pull_messages = repeated
+    collector = Collector(tmp_path / "server", a_round())
+    collect(grid, collector, 2, heard)
+    assert collector.num_messages == 12
+    assert [name for name, _ in heard.lines].count("counted") == 2
+
+
+def test_two_answers_of_one_ticket_count_once_whatever_they_say(tmp_path, heard):
+    """As those of a client whose note and ledger were restored from a copy."""
+    round = a_round()
+    reply = by_app(a_client(tmp_path / "a"))
+    other = by_app(a_client(tmp_path / "b", seed=2))
+
+    def forged(message):
+        said = dict(reply(message).content["answer"])
+        messages = other(message).content["answer"]["messages"]
+        return saying(answer=ConfigRecord(said | {"messages": messages}))(message)
+
+    collector = Collector(tmp_path / "server", round)
+    collect(Grid({1: reply, 2: forged}), collector, 2, heard, seconds=0.5)
+    assert [name for name, _ in heard.lines] == ["counted", "again"]
+    alone = Collector(tmp_path / "alone", round)
+    collect(Grid({1: reply}), alone, 1, lambda name, text: None)
+    np.testing.assert_array_equal(collector.totals, alone.totals)
+
+
 def test_a_silent_node_is_asked_again_and_an_answered_one_is_not(tmp_path, heard, monkeypatch):
     monkeypatch.setattr(flower, "LOOK", 0.0)
     monkeypatch.setattr(flower, "PATIENCE", 0.2)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from rknn_jax.labelers import individual_knn
+from rknn_jax.labelers._cosines import PublicCosines
 from rknn_jax.labelers.individual_knn import IndividualKNN, Plan, Votes
 from rknn_jax.labelers.private_knn import PrivateKNN
 from rknn_jax.types import Queries, Records
@@ -140,6 +141,34 @@ def test_a_unit_adds_the_same_whoever_else_is_there(unit):
     for step, parts in zip(whole, zip(*alone, strict=True), strict=True):
         assert step.neighbors == sum(part.neighbors for part in parts)
         np.testing.assert_allclose(step.votes, sum(part.votes for part in parts), atol=1e-6)
+
+
+def test_a_record_at_the_threshold_is_a_neighbor_whoever_else_is_there():
+    """The threshold is the cosine of one record after another, to the last bit."""
+    rng = np.random.default_rng(6)
+    width, size = 70, 40
+    shown = asked(rng.normal(size=(5, width)))
+    labeler = IndividualKNN()
+    plan = labeler.plan(shown, NUM_CLASSES)
+    rows = rng.normal(size=(size, width))
+
+    def votes_of(rows):
+        records = Records(rows, np.zeros(len(rows), np.int32))
+        return labeler.contribute(jax.random.key(0), records, np.asarray, shown, NUM_CLASSES)
+
+    def neighbors(votes, threshold):
+        at = plan._replace(threshold=threshold)
+        return next(individual_knn.steps(votes, shown, at, NUM_CLASSES, lambda i, n: 9.0)).neighbors
+
+    whole = votes_of(rows)
+    alone = [votes_of(rows[i : i + 1]) for i in range(size)]
+    first = (
+        PublicCosines.of(shown, 0.0, 1.0).directions(shown.features[:1]).astype(whole.rows.dtype)
+    )
+    for one in alone:
+        threshold = float((first @ one.rows.T)[0, 0])
+        assert neighbors(one, threshold) == 1
+        assert neighbors(whole, threshold) == sum(neighbors(other, threshold) for other in alone)
 
 
 def test_without_noise_all_neighbors_vote_with_their_cosines():

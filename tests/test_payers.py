@@ -4,6 +4,8 @@ Each source of exact noise is replaced by one that stops the process at the draw
 read from disk, as the next process would read it.
 """
 
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -14,12 +16,15 @@ from rknn_jax.mechanisms import base
 from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.ledger import Ledger
-from rknn_jax.release import class_selection
+from rknn_jax.release import class_selection, label, planning
 from rknn_jax.release.class_selection import Occurrences
+from rknn_jax.release.release_folder import RESULTS
+from rknn_jax.release.settings import Settings
 from rknn_jax.types import Queries, Records
 from tests.conftest import modules
 from tests.test_federation import a_client, a_round
 from tests.test_federation_sums import LABELERS, a_party, a_sum
+from tests.test_release_folder import restore, states_of_a_release
 
 DATA = "sha256:of-some-records"
 DRAWS = ("discrete_laplace", "discrete_gaussian", "permute_and_flip")
@@ -96,6 +101,75 @@ def test_classes_are_paid_for_before_they_are_selected(tmp_path):
     with pytest.raises(StoppedError):
         class_selection.select(Occurrences({"a": 3}, False), 1.0, 1e-5, ledger)
     assert len(spends(ledger)) == 1
+
+
+# Releases that are killed, and finished by the same command
+
+RESUMED = {
+    "votes of persons": {"labeler": "rknn", "queries": 3, "person": "who"},
+    "drawn records of persons": {"queries": 3, "person": "who", "records_per_person": 2},
+    "sets of labels": {"queries": 3, "labels_per_record": 2},
+    "prototypes": {"labeler": "prototypes"},
+    "prototypes of persons": {"labeler": "prototypes", "person": "who", "delta": 1e-6},
+    "public prototypes of persons": {"labeler": "public_prototypes", "person": "who"},
+    "least squares": {"labeler": "least_squares", "delta": 1e-6, "relation": "add-remove"},
+}
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 90)
+    rows = (rng.normal(size=(90, 3)) + 20 * labels[:, None]).astype(np.float32)
+    np.savez(tmp_path / "P.npz", embeddings=rows[:30])
+    who = rng.integers(0, 20, 60)
+    np.savez(tmp_path / "R.npz", embeddings=rows[30:], labels=labels[30:], who=who)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def phase(folder, state):
+    """Return how far a release is, by its ledger and by what is in its hidden folder."""
+    lines = state.get(Path("R.npz.ledger.jsonl"), b"").count(b"\n")
+    shown = {path.name for path in state if path.parts[0] == "new"}
+    return lines, *(name in shown for name in ("note.json", "counts.npy", *RESULTS))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", RESUMED)
+def test_a_release_that_is_finished_after_a_kill_is_paid_once(case, files, monkeypatch):
+    """At the first moment of every phase: one charge, of the release's own cost, and one draw."""
+    given = {"epsilon": 2.0, "classes": "2", "smoothing": "none", "out": Path("new")}
+    settings = Settings("P.npz", "R.npz", **given | RESUMED[case])
+    states = {}
+    for state in states_of_a_release(files, settings):
+        states.setdefault(phase(files, state), state)
+    assert len(states) > 6
+    *unfinished, (_, whole) = states.items()
+    draws = []
+    for draw in DRAWS:
+        original = getattr(exact_noise, draw)
+        monkeypatch.setattr(
+            exact_noise, draw, lambda *a, f=original, **k: draws.append(1) or f(*a, **k)
+        )
+    for (lines, _, kept, *_), state in unfinished:
+        restore(files, state)
+        draws.clear()
+        plan = planning.prepare(settings)
+        assert plan.paid == (lines >= 2)
+        done = label.release(plan)
+        assert len(draws) == (not kept), "what was kept is not drawn again"
+        ledger = Ledger.open(settings.ledger_path)
+        assert [entry.kind for entry in ledger.entries()] == ["create", "spend", "drawn"]
+        [spend] = spends(ledger)
+        assert (float(spend.amount.epsilon), float(spend.amount.delta)) == (2.0, settings.delta)
+        assert spend.guarantee == plan.cost == done.answers.guarantee
+        assert spend.guarantee.unit == ("record" if settings.person is None else "person")
+        assert spend.guarantee.relation == settings.relation
+    restore(files, whole)
+    with pytest.raises(ValueError, match=r"earlier release|left"):
+        label.release(planning.prepare(settings))
+    assert len(spends(Ledger.open(settings.ledger_path))) == 1
 
 
 @pytest.mark.usefixtures("stop_at_the_draw")

@@ -101,7 +101,7 @@ def complete(folder, name="new"):
         return asked["noisy_counts"]
 
 
-def states_of_a_release(folder):
+def states_of_a_release(folder, settings=SETTINGS):
     """Return what is on disk before each line of a release: what `kill -9` there leaves."""
     traced = {module.__file__ for module in (label, release_folder, disk, ledgers)}
     found = []
@@ -115,7 +115,7 @@ def states_of_a_release(folder):
                 found.append(state)
         return line
 
-    plan = planning.prepare(SETTINGS)
+    plan = planning.prepare(settings)
     before = sys.gettrace()
     sys.settrace(line)
     try:

@@ -16,6 +16,7 @@ no reason. Nodes are asked in waves, so that memory does not grow with their num
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -224,9 +225,9 @@ def collect(grid: Grid, collector: Collector, clients: int, closes: float, told:
     asking = _Asking(grid, collector.round.data, closes, told)
 
     def hear(late: bool) -> None:
-        contents, refusals = asking.answers()
-        if refusals:
-            collector.rejected["refused by the client"] += refusals
+        contents, rejected = asking.answers()
+        for reason, count in rejected.items():
+            collector.reject(reason, count)
         replies = [_reply(_of(content, "answer")) for content in contents]
         for reply, fate in zip(replies, collector.receive(replies, late=late), strict=True):
             told(
@@ -286,24 +287,33 @@ class _Asking:
             if node not in self._asked and node not in self._done:
                 self._due[node] = None
 
-    def answers(self) -> tuple[list[RecordDict], int]:
-        """Return the contents of the answers that have come, and the number of refusals."""
+    def answers(self) -> tuple[list[RecordDict], Counter[str]]:
+        """Return the contents of the answers that have come, and the numbers of others by reason.
+
+        A node that was asked twice may answer twice. Its second answer does not count, whatever its
+        ticket says.
+        """
         contents: list[RecordDict] = []
-        refusals = 0
+        rejected = Counter[str]()
         for message in self._grid.pull_messages(list(self._waiting)) if self._waiting else ():
-            node = self._waiting.pop(message.metadata.reply_to_message_id)
-            if message.has_error():
+            node = self._waiting.pop(message.metadata.reply_to_message_id, None)
+            if node is None or node in self._done:
+                known = "a message that came before" if node is None else f"by client {node}"
+                self._told("again", known)
+                rejected["again"] += 1
+            elif message.has_error():
                 self._told("error", f"of client {node}: {_printable(message.error.reason)}")
                 self._asked[node] = time.time() + AFTER_ERROR
-                continue
-            self._asked.pop(node, None)
-            self._done.add(node)
-            if "refused" in message.content:
-                self._told("refused", f"by client {node}")
-                refusals += 1
             else:
-                contents.append(message.content)
-        return contents, refusals
+                self._asked.pop(node, None)
+                self._due.pop(node, None)
+                self._done.add(node)
+                if "refused" in message.content:
+                    self._told("refused", f"by client {node}")
+                    rejected["refused by the client"] += 1
+                else:
+                    contents.append(message.content)
+        return contents, rejected
 
 
 def _of(content: Any, name: str) -> Mapping[str, Any]:

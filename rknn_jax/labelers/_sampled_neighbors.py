@@ -96,7 +96,7 @@ def nearest_in_samples(
       key: Random key, which is consumed. Point i draws from `fold_in(key, i)`, so the result does
         not depend on the size of a block.
       points: float32 `[s, f]`.
-      references: float32 `[n, f]`.
+      references: float32 `[n, f]`. A row that is not finite is as far away as a row can be.
       num_neighbors: Number of neighbors k >= 1.
       sampling_prob: Probability of each reference to be in a sample, from `SMALLEST_PROB` to 1,
         exact to float32's 2^-23.
@@ -111,11 +111,11 @@ def nearest_in_samples(
       person; -1 at the end if a sample holds fewer than k.
 
     Raises:
-      ValueError: If k < 1, a probability is out of range, features differ in width or are not
+      ValueError: If k < 1, a probability is out of range, features differ in width, points are not
         finite, or there is no reference.
     """
     points = jnp.asarray(points, jnp.float32)
-    references = jnp.asarray(references, jnp.float32)
+    references = _far_if_not_finite(references)
     if (
         points.ndim != 2
         or references.ndim != 2
@@ -136,7 +136,6 @@ def nearest_in_samples(
             "1 samples every record."
         )
     check_finite("points", points)
-    check_finite("references", references)
     block = max(2, min(LARGEST_BLOCK, LARGEST_TILE // max(len(references), TILE), len(points)))
     num_units = len(references) if person is None else int(np.max(person)) + 1
     room = sample_room(num_units, sampling_prob, num_neighbors)
@@ -217,6 +216,17 @@ def poisson_sample(
         num_references + 1,
     )
     return jnp.minimum(jnp.cumsum(gaps) - 1, num_references)
+
+
+def _far_if_not_finite(references: Array) -> jax.Array:
+    """Return references as float32, with the largest number in place of rows that are not finite.
+
+    An error would tell that one private record.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows = jnp.asarray(np.asarray(references), jnp.float32)
+    finite = jnp.isfinite(rows).all(axis=-1, keepdims=True)
+    return jnp.where(finite, rows, jnp.finfo(jnp.float32).max)
 
 
 @jax.jit
@@ -305,6 +315,8 @@ def _distances(
     products = jax.lax.map(
         lambda tile: jnp.matmul(given, tile.T, precision=jax.lax.Precision.HIGHEST), augmented
     )
+    # A distance that overflows may be NaN, and a search by runs would lose its whole run.
+    products = jnp.where(jnp.isnan(products), jnp.inf, products)
     distances = jnp.moveaxis(products, 0, 1).reshape(len(points), -1)
     if person is None:
         return distances, None

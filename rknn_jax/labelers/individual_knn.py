@@ -81,7 +81,7 @@ class Votes(NamedTuple):
     """Private records, each of which votes when a query is near: private.
 
     Attributes:
-      rows: Directions of the records' features, float32 `[n, f]`.
+      rows: Directions of the records' features, float64 `[n, f]`, whose cosines are exact.
       labels: int64 `[n]`, -1 for a record that casts no vote.
       person: Number of each record's privacy unit, int64 `[n]`.
       num_units: Number of privacy units.
@@ -199,7 +199,7 @@ class IndividualKNN(Labeler[Votes]):
         labels = np.where((labels >= 0) & (labels < num_classes), labels, -1)
         known = self.unit == "person"
         person = _persons.numbered(private) if known else np.arange(len(labels))
-        return Votes(rows.astype(np.float32), labels, person, self.num_units(private))
+        return Votes(rows, labels, person, self.num_units(private))
 
     def plan(self, queries: Queries, num_classes: int) -> Plan:
         """Return the noise and the threshold, from public quantities alone.
@@ -273,7 +273,7 @@ def steps(
         Of the two arguments, the mechanism releases the result alone.
     """
     left = np.full(contribution.num_units, plan.budget)
-    directions = _cosines(queries, num_classes).directions(queries.features).astype(np.float32)
+    directions = _cosines(queries, num_classes).directions(queries.features)
     size = max(1, BLOCK // max(len(contribution.rows), 1))
     floor = max(plan.count_stddev, 1.0)
     released: list[float] = []

@@ -35,6 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict
 
+from rknn_jax import bsvs
 from rknn_jax._internal.disk import write_arrays
 from rknn_jax.labelers import Labeler, _persons
 from rknn_jax.representations import scan, self_trained, simclr, spectral
@@ -54,7 +55,7 @@ class Votes(NamedTuple):
 
     Attributes:
       inputs: float32 features `[n, f]` or uint8 images `[n, height, width, channels]`.
-      labels: int32 `[n]`.
+      labels: int32 `[n]`, -1 for a record that trains nothing.
       encode: Encoder of the run, which is public.
       key: Random key of the first weights.
       person: Number of each record's person, int64 `[n]`, if persons are the unit. Defaults to
@@ -140,10 +141,11 @@ class NoisySGD(Labeler[Votes], dpsgd.Config):
           queries: Public records to predict for.
           num_classes: Number of classes |Y|.
         """
-        del queries, num_classes
+        del queries
         inputs = np.asarray(encode(private.images)) if self.network in HEADS else private.images
         person = _persons.numbered(private) if self.unit == "person" else None
-        return Votes(inputs, private.labels, encode, key, person)
+        known = bsvs.voting_labels(np.asarray(private.labels), num_classes)
+        return Votes(inputs, known, encode, key, person)
 
     def release(
         self,
@@ -237,7 +239,9 @@ def _train_head(
     centre = public.mean(axis=0)
     scale = np.sqrt(public.var(axis=0).sum()) + np.float32(1e-12)
     network = _network(config.network, num_classes)
-    inputs = ((votes.inputs - centre) / scale).astype(np.float32)
+    # What overflows has a gradient that is not finite, and counts as 0.
+    with np.errstate(over="ignore", invalid="ignore"):
+        inputs = ((votes.inputs - centre) / scale).astype(np.float32)
     variables = network.init(votes.key, jnp.asarray(public[:1]), train=False)
     trained = dpsgd.fit(
         key,

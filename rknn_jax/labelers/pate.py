@@ -443,7 +443,8 @@ def predictions(
     Args:
       key: Random key of the first weights, which is consumed.
       features: float32 `[n, f]`, private.
-      labels: int32 `[n]`. A record whose label is not a class trains no teacher.
+      labels: Integers `[n]`. A record trains no teacher if its label is not a class, or if its
+        features are not finite.
       part: int64 `[n]`, teacher of each record, from 0 to num_teachers - 1.
       num_teachers: Number of teachers. One without records predicts by its first weights.
       asked: float32 `[s, f]`, public features of the queries, by which features are centered and
@@ -458,15 +459,16 @@ def predictions(
     centre = asked.mean(axis=0)
     scale = np.sqrt(asked.var(axis=0).mean()) + 1e-12
     index, present = rows_of(part, num_teachers)
-    known = np.append(bsvs.voting_labels(np.asarray(labels, np.int32), num_classes), 0)[index]
+    known = np.append(bsvs.voting_labels(np.asarray(labels), num_classes), 0)[index]
     devices = jax.devices()[
         : max(count for count in range(1, jax.device_count() + 1) if len(index) % count == 0)
     ]
     over_teachers = NamedSharding(Mesh(np.array(devices), (TEACHERS,)), PartitionSpec(TEACHERS))
-    scaled = np.vstack(
-        [(np.asarray(features, np.float32) - centre) / scale, np.zeros_like(asked[:1])]
-    )
-    learned = present * (known >= 0).astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = (np.asarray(features).astype(np.float32) - centre) / scale
+    finite = np.isfinite(scaled).all(axis=1)
+    scaled = np.vstack([np.where(finite[:, None], scaled, 0), np.zeros_like(asked[:1])])
+    learned = present * ((known >= 0) & np.append(finite, False)[index]).astype(np.float32)
     shards = jax.device_put((scaled[index], np.maximum(known, 0), learned), over_teachers)
     keys = jax.device_put(jax.random.split(key, len(index)), over_teachers)
     alone = len(devices) == 1 and jax.default_backend() == "cpu"

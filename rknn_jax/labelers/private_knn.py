@@ -238,7 +238,7 @@ def counts_of(near: np.ndarray, labels: Array, num_classes: int) -> np.ndarray:
     Returns:
       int32 `[s, num_classes]`.
     """
-    known = bsvs.voting_labels(np.asarray(labels, np.int64), num_classes)
+    known = bsvs.voting_labels(np.asarray(labels), num_classes)
     voted = np.append(np.where(known < 0, num_classes, known), num_classes)[near]
     rows = np.arange(len(near))[:, None] * (num_classes + 1)
     counts = np.bincount((rows + voted).ravel(), minlength=len(near) * (num_classes + 1))

@@ -120,7 +120,8 @@ class ReleaseFolder:
         """Return the noisy counts that a stopped process kept, or None.
 
         Args:
-          shape: Shape of the counts, which are int64.
+          shape: Shape of the counts. They are int64, or finite float64 if a person's records share
+            a vote.
 
         Raises:
           ValueError: If the counts cannot be read.
@@ -132,7 +133,9 @@ class ReleaseFolder:
         data = path.read_bytes()
         try:
             counts: np.ndarray = np.load(io.BytesIO(data), allow_pickle=False)
-            if counts.shape != shape or counts.dtype != np.int64:
+            whole = counts.dtype == np.int64
+            fractions = counts.dtype == np.float64 and bool(np.isfinite(counts).all())
+            if counts.shape != shape or not (whole or fractions):
                 raise ValueError(f"{counts.dtype} {counts.shape}")
         except Exception as error:  # a damaged file fails in many ways
             raise ValueError(

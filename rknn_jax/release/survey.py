@@ -125,7 +125,7 @@ class Survey(abc.ABC):
 
     @abc.abstractmethod
     def draw(self, counted: Counted, payer: Payer, purpose: str) -> np.ndarray:
-        """Charge the ledger, then draw exact noise, int64 `drawn`.
+        """Charge the ledger, then draw exact noise, int64 or float64 of the shape `drawn`.
 
         Args:
           counted: Sum over the private records.

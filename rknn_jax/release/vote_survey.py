@@ -144,7 +144,10 @@ class VoteSurvey(Survey):
         )
 
     def draw(self, counted: Counted, payer: Payer, purpose: str) -> np.ndarray:
-        """Charge the ledger, then draw the noisy counts, int64 `[s, num_classes]`."""
+        """Charge the ledger, then draw the noisy counts, `[s, num_classes]`; see `Survey.draw`.
+
+        They are int64, or float64 multiples of 1 / `mechanism.grid` if that is not 1.
+        """
         return release_counts(self.mechanism, counted.counts, counted.units, payer, purpose)[0]
 
     def read(self, drawn: np.ndarray) -> Reading:

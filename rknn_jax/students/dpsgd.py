@@ -110,6 +110,12 @@ STATISTICS_BATCH_SIZE = 64
 After 30 batches, 4% of the earlier statistics are left.
 """
 
+LARGEST_DIVISOR = 1e37
+"""Largest number that float32 rows are divided by.
+
+XLA multiplies by the reciprocal, which is 0 for numbers above 8.5e37.
+"""
+
 LOG_SECONDS = 10
 """Seconds between two lines of progress."""
 
@@ -667,10 +673,11 @@ def _weights(gradients: dict[str, Any], clip: float) -> jax.Array:
 def _norms(rows: jax.Array) -> jax.Array:
     """Return the norm of each row, float32 `[n]`, or more for rows near 0.
 
-    The square of a small row would be 0, and its product with a large one would not be clipped.
+    The square of a small row would be 0, and its product with a large one would not be clipped. Nor
+    would a row beyond `LARGEST_DIVISOR`, if it were divided by itself.
     """
     tiny = np.finfo(np.float32).tiny
-    largest = jnp.maximum(jnp.abs(rows).max(axis=1), tiny)
+    largest = jnp.clip(jnp.abs(rows).max(axis=1), tiny, LARGEST_DIVISOR)
     norms = largest * jnp.sqrt(jnp.sum((rows / largest[:, None]) ** 2, axis=1))
     return jnp.maximum(norms, tiny * math.sqrt(rows.shape[1]))
 

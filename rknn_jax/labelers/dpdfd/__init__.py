@@ -121,7 +121,7 @@ class DPDFD(Settings, Labeler[Votes]):
             persons are the unit and the records name none.
         """
         del encode, queries
-        known = bsvs.voting_labels(np.asarray(private.labels, np.int32), num_classes)
+        known = bsvs.voting_labels(np.asarray(private.labels), num_classes)
         weights = train_teachers(key, private, known, num_classes, self)
         if self.as_published == "direct_training":
             return Votes(weights, jnp.asarray(private.images), jnp.asarray(known))

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax._internal.one_record import map_records
 from rknn_jax.labelers import pate
 from rknn_jax.labelers.dpdfd.settings import HOG, Settings
 from rknn_jax.representations.hog import hog
@@ -24,9 +25,6 @@ CELLS = 4
 
 NETWORK_BATCH = 64
 """Number of records of a step of a network's training."""
-
-IMAGES_AT_ONCE = 1000
-"""Number of private images whose features are computed in one call, to bound the memory."""
 
 
 class Votes(NamedTuple):
@@ -73,11 +71,7 @@ def _regressions(
 ) -> jax.Array:
     """Return the weights of logistic regressions, float32 `[n, f + 1, num_classes]`."""
     index, present = pate.rows_of(part, config.teachers)
-    blocks = []
-    for start in range(0, len(part), IMAGES_AT_ONCE):
-        block = images[start : start + IMAGES_AT_ONCE].astype(np.float32)
-        blocks.append(np.asarray(described(block)))
-    features = np.vstack(blocks)
+    features = np.asarray(map_records(_described_one, None, images))
     # The index of a place without a record points past the last one.
     features = np.vstack([features, np.zeros_like(features[:1])])
     labels = np.append(known, 0)[index]
@@ -165,6 +159,11 @@ def described(images: jax.Array) -> jax.Array:
     whole = whole.reshape(n, rows, cell, columns, cell, channels)
     means = whole.mean((2, 4)).reshape(n, -1) / 64 - 1
     return jnp.concatenate([6 * gradients, means, jnp.ones((n, 1))], axis=1)
+
+
+def _described_one(_: None, image: jax.Array) -> jax.Array:
+    """Return the features of one private image, float32 `[f + 1]`; see `map_records`."""
+    return described(image[None].astype(jnp.float32))[0]
 
 
 @partial(jax.jit, static_argnames=("num_classes", "config"))
