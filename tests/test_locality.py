@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from rknn_jax import representations
+from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.neighbors import nearest
 from rknn_jax.release import counting, encoding
 from rknn_jax.release.counting import Question
 from rknn_jax.release.shards import ArrayShard, Records
 from rknn_jax.release.tables import Classes
-from rknn_jax.release.votes import VoteTally
 
 NAMES = ("hog", "spectral", "pca", "pixels")
 COUNTS = (1, 2, 3, 4, 5, 15, 16, 17, 31, 32, 33)
