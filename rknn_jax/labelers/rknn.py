@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import answers as decoder
@@ -54,7 +55,7 @@ class PersonVotes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ReverseKNN(Labeler[np.ndarray | PersonVotes]):
+class ReverseKNN(Labeler[jax.Array | PersonVotes]):
     """Reverse k-NN labeling and its settings.
 
     A subclass may have another `tally`, `read` or `public_side`: simulation, a release and a
@@ -164,7 +165,7 @@ class ReverseKNN(Labeler[np.ndarray | PersonVotes]):
     @final
     def contribute(
         self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
-    ) -> np.ndarray | PersonVotes:
+    ) -> jax.Array | PersonVotes:
         """Return the cells that every private record votes for, int32 `[n, k·r]`.
 
         With unit=person, return the sums of shared votes, or the cells of one record of each person
@@ -186,7 +187,7 @@ class ReverseKNN(Labeler[np.ndarray | PersonVotes]):
         tally = self.tally(queries, num_classes, bound)
         cells = tally.parts(encode(private.images), np.asarray(private.labels))
         if bound is None:
-            return cells
+            return jnp.asarray(cells)
         person = _persons.numbered(private)
         totals = tally.bounded(cells, Persons(person, person.astype(np.uint64)))
         return PersonVotes(totals.ravel(), _persons.num_persons(private))
