@@ -36,14 +36,17 @@ from sklearn.datasets import load_iris
 from benchmarks import _decoding_cases as cases
 from benchmarks._decoding_cases import NO_CLASS, Sides
 from benchmarks._measure import save
+from rknn_jax import postprocessing
+from rknn_jax.answers import kernels
+from rknn_jax.labels import PublicSide
 from rknn_jax.release import choosing, counting, inputs
-from rknn_jax.release.asking import calibrated, cluster, kernels_of
+from rknn_jax.release.asking import calibrated, cluster, labeler_of
 from rknn_jax.release.choosing import Quantities
 from rknn_jax.release.counting import Question
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.sum_survey import SumSurvey
-from rknn_jax.release.survey import Survey, labels_of, public_graph
+from rknn_jax.release.survey import Survey, labels_of
 from rknn_jax.release.tables import Classes
 from rknn_jax.release.vote_survey import VoteSurvey
 from train.json_files import write_json
@@ -168,8 +171,9 @@ def surveys(
         number = mechanism.num_queries
         if number not in asked:
             queries = cluster(replace(settings, seed=split.seed), split.data.public, number)
-            kernels = kernels_of(settings, split.data.public, queries, split.graph)
-            one = VoteSurvey(settings, split.data, mechanism, queries, split.graph, kernels)
+            side = PublicSide(split.graph, kernels(queries, split.data.public, split.graph))
+            labeler = labeler_of(settings)
+            one = VoteSurvey(settings, split.data, labeler, mechanism, queries, side)
             asked[number] = one, total(one)
         survey, votes = asked[number]
         yield USUAL, epsilon, replace(survey, settings=settings, mechanism=mechanism), votes
@@ -203,7 +207,7 @@ def measured(case: str, seed: int) -> dict[str, Any]:
     sides = CASES[case].make(seed)
     classes = Classes(int(max(sides.truth.max(), sides.labels.max())) + 1)
     data = inputs.data_of(sides.public, sides.private, sides.labels.astype(np.int32), classes)
-    graph = public_graph(settings_of(USUAL, 1.0), data.public, classes.count)
+    graph = postprocessing.public_graph(data.public, classes.count)
     known = sides.truth != NO_CLASS
     small = len(sides.public) < SMALL
     runs = []

@@ -28,6 +28,7 @@ import numpy as np
 from benchmarks._measure import save
 from rknn_jax import postprocessing
 from rknn_jax._internal import disk
+from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.mechanisms import base
 from rknn_jax.privacy import exact_noise, ledger_index, ledger_lines
 from rknn_jax.privacy import ledger as ledgers
@@ -43,7 +44,6 @@ from rknn_jax.release.accounts import open_ledger
 from rknn_jax.release.release_folder import RESULTS
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.vote_survey import VoteSurvey
-from rknn_jax.release.votes import VoteTally
 
 TRACED = {
     module.__file__

@@ -14,7 +14,7 @@ from rknn_jax import data, postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.answers import kernels
 from rknn_jax.labelers import rknn
-from rknn_jax.labels import Labels
+from rknn_jax.labels import Labels, PublicSide
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import spectral
 
@@ -42,7 +42,7 @@ def measure(seed: int) -> dict[tuple[str, str, float], list[float]]:
     public = encode(task.public.images)
     queries = kmeans.select(stage_key(root, Stage.QUERIES), public, QUERIES)
     graph = postprocessing.public_graph(public, QUERIES)
-    decoder = kernels(queries, public, graph)
+    side = PublicSide(graph, kernels(queries, public, graph))
     nothing = Labels.none(len(public), 10)
     cells = rknn.connect(
         encode(task.private.images), task.private.labels, queries, 10, rknn.ReverseKNN()
@@ -61,7 +61,7 @@ def measure(seed: int) -> dict[tuple[str, str, float], list[float]]:
                     jax.random.fold_in(stage_key(root, Stage.NOISE), step), draw
                 )
                 answers = config.release(key, cells, queries, 10)
-                labels = nothing.after(queries, answers, 0, decoder, graph).hard
+                labels = nothing.after(queries, answers, 0, side).hard
                 found.setdefault((trust, mechanism, epsilon), []).append(
                     float(np.mean(labels == task.public.true_labels))
                 )

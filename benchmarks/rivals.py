@@ -44,7 +44,7 @@ from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.private_knn import PrivateKNN
 from rknn_jax.labelers.rknn import ReverseKNN
-from rknn_jax.labels import Labels
+from rknn_jax.labels import Labels, PublicSide
 from rknn_jax.mechanisms.base import Trust
 from rknn_jax.queries import kmeans
 from rknn_jax.release import inputs
@@ -203,7 +203,7 @@ def paid(
     """Yield labels of each draw, spread from the answered rows over the graph."""
     nothing = Labels.none(len(one.sides.public), NUM_CLASSES)
     for told in releases(labeler, one, queries, draws):
-        labels = nothing.after(queries, told, 0, None, one.graph)
+        labels = nothing.after(queries, told, 0, PublicSide(one.graph))
         yield Found(labeler.name, labeler.epsilon, labels.hard)
 
 

@@ -32,6 +32,7 @@ import numpy as np
 from benchmarks._measure import RESULTS, save
 from rknn_jax import neighbor_graph, postprocessing
 from rknn_jax.formats import Block, Columns
+from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.neighbors import nearest, nearest_votes
 from rknn_jax.privacy.ledger import Digest
 from rknn_jax.queries import kmeans
@@ -39,7 +40,6 @@ from rknn_jax.release import counting, tables
 from rknn_jax.release.counting import Question
 from rknn_jax.release.shards import ArrayShard, FileShard, Records
 from rknn_jax.release.tables import Classes
-from rknn_jax.release.votes import VoteTally
 
 NUM_CLASSES = 10
 ROWS_OF_SHARD = 100_000

@@ -8,13 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import jax
-from scipy.sparse import csr_matrix
 
-from rknn_jax import answers as decoder
-from rknn_jax import postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import Labeler
-from rknn_jax.labels import Labels
+from rknn_jax.labels import Labels, PublicSide
 from rknn_jax.types import Answers, Array, Classifier, Encoder, Queries, Task
 
 
@@ -69,8 +66,7 @@ class Round:
       queries: Public queries.
       contribution: Contribution of the private records, which is private.
       answers: Released answers, with their guarantee.
-      graph: Neighbor graph of the public records, or None without smoothing.
-      public: Public side of the decoder of noisy counts, or None if there is none.
+      side: Public side of the reading of the answers.
       labels: Labels of the public records so far.
       student: Student of this round. If its training left nothing, student of the round before.
     """
@@ -78,8 +74,7 @@ class Round:
     queries: Queries
     contribution: Any
     answers: Answers
-    graph: csr_matrix | None
-    public: decoder.Kernels | None
+    side: PublicSide
     labels: Labels
     student: Student | None
 
@@ -129,9 +124,8 @@ def distill(
         key = stage_key(keys.noise, Stage.NOISE, step)
         answers = labeler.release(key, contribution, queries, num_classes, predicted)
         # Everything from here on is post-processing.
-        graph = postprocessing.public_graph(features, len(queries.index), smoothing=smoothing)
-        public = _decoder(labeler, queries, features, graph)
-        labels = labels.after(queries, answers, num_asked, public, graph)
+        side = labeler.public_side(queries, features, num_classes, smoothing)
+        labels = labels.after(queries, answers, num_asked, side)
         num_asked += len(queries.index)
         if not labels.known.any():
             raise ValueError(
@@ -140,14 +134,7 @@ def distill(
             )
         trained = fit and fit(stage_key(keys.public, Stage.STUDENT, step), step, labels)
         student = trained or student
-        yield Round(queries, contribution, answers, graph, public, labels, student)
+        yield Round(queries, contribution, answers, side, labels, student)
         if trained is None or trained.interrupted:
             return
         encode = trained.features
-
-
-def _decoder(
-    labeler: Labeler[Any], queries: Queries, features: Array, graph: csr_matrix | None
-) -> decoder.Kernels | None:
-    """Return the public side of the decoder of noisy counts, or None if the labeler has none."""
-    return decoder.kernels(queries, features, graph) if labeler.decodes else None

@@ -1,7 +1,7 @@
 """Labels of the public records over the rounds, by post-processing of the answers alone."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -14,6 +14,22 @@ Targets = Literal["posterior", "hard", "soft"]
 """Kinds of training targets: the label with its confidence, the label alone, or the votes."""
 
 
+class PublicSide(NamedTuple):
+    """What labels of public rows are read with, beside the answers: all of it is public.
+
+    Attributes:
+      graph: Neighbor graph of the rows, along which labels spread. Defaults to None: none do.
+      kernels: Public side of the decoder of noisy counts. Defaults to None: each row takes its
+        query's label, spread along the graph.
+      num_answers: Number of answers that sets how far labels spread. Defaults to None, the number
+        of answered queries.
+    """
+
+    graph: scipy.sparse.csr_matrix | None = None
+    kernels: decoder.Kernels | None = None
+    num_answers: int | None = None
+
+
 @dataclass(frozen=True)
 class Labels:
     """Labels of the public records so far.
@@ -24,11 +40,13 @@ class Labels:
         label.
       query: int32 `[m]`, query that labeled each record, counted over all rounds; -1 if no query
         has, so that any label comes from neighbors alone.
+      decoded: Result of the decoder of noisy counts. Defaults to None, if it did not run.
     """
 
     probabilities: np.ndarray
     confidence: np.ndarray
     query: np.ndarray
+    decoded: decoder.Decoded | None = None
 
     @classmethod
     def none(cls, num_public: int, num_classes: int) -> "Labels":
@@ -93,12 +111,7 @@ class Labels:
         return Labels(probabilities, confidence.astype(np.float32), self.query)
 
     def after(
-        self,
-        queries: Queries,
-        answers: Answers,
-        first_query: int,
-        public: decoder.Kernels | None,
-        graph: scipy.sparse.csr_matrix | None,
+        self, queries: Queries, answers: Answers, first_query: int, side: PublicSide
     ) -> "Labels":
         """Return the labels of all records after a round, by post-processing alone.
 
@@ -106,19 +119,19 @@ class Labels:
           queries: Queries of the round.
           answers: Answers to the queries.
           first_query: Number of queries in all earlier rounds, from which this round's are counted.
-          public: Public side of the decoder. None leaves each record the label of
-            its query, spread over the graph.
-          graph: Neighbor graph of the public records, or None, which spreads nothing.
+          side: Public side of the reading; see `Labeler.public_side`.
         """
         updated = self.updated(queries, answers, first_query)
-        if public is None:
-            count = int(answers.answered.sum())
-            return updated.spread(postprocessing.public_labels(graph, updated.probabilities, count))
+        if side.kernels is None:
+            count = side.num_answers or int(answers.answered.sum())
+            known = updated.probabilities
+            return updated.spread(postprocessing.public_labels(side.graph, known, count))
         if not answers.counted:
-            likely = decoder.decode_labels(answers.labels, answers.counts.shape[1], public)
+            num_classes = answers.counts.shape[1]
+            likely = decoder.decode_labels(answers.labels, num_classes, side.kernels)
             return updated.spread(likely)
-        found = decoder.decode(answers.counts, answers.stddev, public)
-        return Labels(found.probabilities, found.stability, updated.query)
+        found = decoder.decode(answers.counts, answers.stddev, side.kernels)
+        return Labels(found.probabilities, found.stability, updated.query, found)
 
     def updated(self, queries: Queries, answers: Answers, first_query: int) -> "Labels":
         """Return the labels after a round. A later answer replaces an earlier one.

@@ -135,6 +135,16 @@ def distances(
     return _joined(list(_over_blocks(run, points)), len(points))
 
 
+def in_metric(features: Array, metric: Metric) -> Array:
+    """Return the features as a metric sees them: of unit length under cosine, else unchanged."""
+    if metric != "cosine":
+        return features
+    rows = np.asarray(features)
+    norm = np.linalg.norm(rows, axis=1, keepdims=True)
+    scaled: np.ndarray = rows / np.where(norm > 0, norm, 1)
+    return scaled
+
+
 def nearest_votes(
     points: Array,
     references: Array,

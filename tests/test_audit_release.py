@@ -21,10 +21,10 @@ from rknn_jax.audit.games_release import (
     worlds,
 )
 from rknn_jax.audit.taint import Seal, Sealed, TaintError, closing
+from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.privacy import contributions, ledger_index
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.release import counting, label, vote_survey
-from rknn_jax.release.votes import VoteTally
 
 CONFIDENCE = 1 - 1e-5
 EPSILON = 0.25

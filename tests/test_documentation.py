@@ -15,7 +15,8 @@ scale.md every block of Python and bash is **run**, in order, in one folder a do
     P.npz, R.npz                   are embeddings of scikit-learn's digits, if no block makes them
 
 and these are **parsed** only, by their own parsers, as they would take minutes or wait for
-somebody: `rknn serve` and `join` (run by tests/test_federation_processes.py), `rknn audit
+somebody: `rknn serve` and `join` (run by tests/test_federation_processes.py; they run side by
+side here where all but the last end with &), `rknn audit
 --labeler`, `--release` and `--ledger` and `train.audit` (run by tests/test_audit_commands.py), all
 other `train.distill` (run by tests/test_distill*.py in many forms), `train.attributes` and
 `train.sweep`. `make`, `pytest` and `python -m benchmarks.*`
@@ -39,6 +40,8 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
@@ -67,6 +70,7 @@ from tests.contracts import (
     test_queries,
     test_representations,
 )
+from tests.test_federation_http import PATIENCE, free_port
 from train import attributes, audit, commandline, distill, experiment, parties, presets, sweep
 from train.compare import plan
 from train.compare.plan import Config as Comparison
@@ -283,6 +287,47 @@ def distilled(given: experiment.Experiment) -> None:
     assert (out / "report.html").exists()
 
 
+def federated(together: list[Command]) -> None:
+    """Run a server and its clients side by side, on a free port."""
+    port = str(free_port())
+    statuses = []
+
+    def ended(words: list[str]) -> None:
+        place = ["--port", port] if words[0] == "serve" else ["--server", f"127.0.0.1:{port}"]
+        statuses.append(cli.main([*words, *place]))
+
+    commands = [[word for word in command.words[1:] if word != "&"] for command in together]
+    threads = [threading.Thread(target=ended, args=(words,)) for words in commands]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert statuses == [0] * len(together)
+
+
+def sides(every: list[Command]) -> Iterator[list[Command]]:
+    """Yield commands that run together: those after one that ends with &, and all others alone."""
+    together: list[Command] = []
+    for command in every:
+        together.append(command)
+        if command.words[-1] != "&":
+            yield together
+            together = []
+    assert not together, "the last command of a block waits for the others"
+
+
+def run_all(together: list[Command]) -> None:
+    """Run commands that run together."""
+    programs = [command.words[:2] for command in together]
+    if len(together) > 1 and all(
+        words in (["rknn", "serve"], ["rknn", "join"]) for words in programs
+    ):
+        federated(together)
+        return
+    for command in together:
+        run(command)
+
+
 def run(command: Command) -> None:
     """Run a command of the current folder, or parse it where it is known to take long; see
     above.
@@ -291,7 +336,8 @@ def run(command: Command) -> None:
     if (
         Path(program).name == "rknn"
         and arguments[0] not in ("serve", "join", "experiment")
-        and not LONG_AUDITS & set(arguments)
+        and not (LONG_AUDITS - ({"--labeler"} if arguments[0] == "label" else set()))
+        & set(arguments)
     ):
         assert (
             cli.main(audited(arguments) if arguments[0] == "audit" else arguments) == command.status
@@ -453,7 +499,12 @@ def commands_took_the_files() -> None:
         assert arrays["noisy_counts"].min() == 0
     bars = json.loads(Path("runs/bars/config.json").read_text())
     assert (bars["dataset"], bars["labeler"]) == ("bars", "class_sums")
-    assert bars["labeler_settings"] == {"centered": False}
+    assert bars["labeler_settings"] == {"mechanism": "gaussian", "centered": False}
+    for folder in ("class_sums", "served"):
+        card = json.loads(Path(f"runs/{folder}/privacy.json").read_text())
+        assert card["labeler"] == "class_sums"
+        with np.load(f"runs/{folder}/labels.npz") as rows:
+            assert np.mean(rows["label"] == load_digits().target[:200]) > 0.3, folder
     directions = json.loads(Path("runs/directions/config.json").read_text())
     assert directions["representation"] == "random_directions"
     assert directions["representation_settings"] == {"dimension": 20}
@@ -578,11 +629,11 @@ def told(request, tmp_path_factory):
                     exec(compile("\n" * (block.line - 1) + block.text, place, "exec"), namespace)
                 printed.append(out.getvalue())
             elif block.language == "bash":
-                for command in commands(block):
+                for together in sides(commands(block)):
                     try:
-                        run(command)
+                        run_all(together)
                     except (SystemExit, Exception) as error:
-                        raise AssertionError(f"{place}: {command.line}") from error
+                        raise AssertionError(f"{place}: {together[0].line}") from error
         yield SimpleNamespace(
             document=request.param, folder=folder, namespace=namespace, files=made, printed=printed
         )

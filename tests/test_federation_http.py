@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from rknn_jax.cli import federation
 from rknn_jax.cli import main as cli
-from rknn_jax.federation import certificates, hosting, joining, listener, server, tls
+from rknn_jax.federation import certificates, gate, hosting, joining, listener, server, tls
 from rknn_jax.federation import connection as connections
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.collector import Collector
@@ -645,6 +645,93 @@ def test_a_known_client_cannot_let_others_in_and_holds_few_connections(tmp_path,
             assert ask(running.port, "GET", "/v1/round", context=other).status == 200
         time.sleep(0.2)
         assert ask(running.port, "GET", "/v1/round", context=context).status == 200
+
+
+def strangers(port, count):
+    """Connections that send nothing."""
+    return [socket.create_connection((HERE, port), PATIENCE) for _ in range(count)]
+
+
+def is_open(raw):
+    """True if the other side has not closed a connection."""
+    raw.settimeout(0.05)
+    try:
+        return raw.recv(1) != b""
+    except TimeoutError:
+        return True
+    except ConnectionError:
+        return False
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("bound", ["STRANGERS", "STRANGERS_OF_AN_ADDRESS"])
+def test_strangers_hold_few_connections_and_not_for_long(
+    tmp_path, secured, monkeypatch, caplog, bound
+):
+    monkeypatch.setattr(gate, bound, 3)
+    monkeypatch.setattr(gate, "HANDSHAKE_SECONDS", 1.0)
+    with serving(tmp_path / "server", a_round(), **secured.server) as running:
+        silent = strangers(running.port, 12)
+        time.sleep(0.3)
+        assert sum(map(is_open, silent)) == 3
+        for _ in range(30):  # they come again and again
+            silent += strangers(running.port, 2)
+        assert sum(map(is_open, silent)) <= 3
+        # A client that is turned away comes again, and is let in once they have had their time.
+        outcome, _ = joined(a_client(tmp_path / "client"), running.port, client_tls(tmp_path))
+        assert outcome.took_part
+        assert not any(map(is_open, silent))
+        for raw in silent:
+            raw.close()
+    lines = [one for one in caplog.records if one.name == gate.__name__]
+    assert len(lines) == 1, "one line a minute"
+    assert not any(one.exc_info for one in caplog.records)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_handshake_that_stops_is_ended(tmp_path, secured, monkeypatch):
+    monkeypatch.setattr(gate, "HANDSHAKE_SECONDS", 0.3)
+    with serving(tmp_path / "server", a_round(), **secured.server) as running:
+        hello = bytes.fromhex("1603010200010001fc0303")
+        [raw] = strangers(running.port, 1)
+        raw.sendall(hello)
+        since = time.monotonic()
+        raw.settimeout(PATIENCE)
+        with contextlib.suppress(ConnectionError):
+            assert raw.recv(2**16) == b""
+        assert time.monotonic() - since < listener.CHECK_SECONDS / 2
+        raw.close()
+
+
+@pytest.mark.usefixtures("quick")
+def test_all_connections_together_are_bounded(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(listener, "MOST_CONNECTIONS", 5)
+    with serving(tmp_path / "server", a_round()) as running:
+        silent = strangers(running.port, 20)
+        time.sleep(0.3)
+        assert sum(map(is_open, silent)) == 5
+        for raw in silent:
+            raw.close()
+        outcome, _ = joined(a_client(tmp_path / "client"), running.port)
+        assert outcome.took_part
+    assert sum(one.name == gate.__name__ for one in caplog.records) == 1
+
+
+def test_networks_of_ipv6_count_as_one_address():
+    assert gate._network("2001:db8::1") == gate._network("2001:db8::ffff:1")
+    assert gate._network("2001:db8::1%eth0") == gate._network("2001:db8::2")
+    assert gate._network("2001:db8::1") != gate._network("2001:db8:0:1::1")
+    assert gate._network("10.0.0.1") != gate._network("10.0.0.2")
+
+
+def test_errors_that_anybody_can_cause_take_one_line(caplog):
+    log = gate.Rarely()
+    for number in range(1000):
+        context = {"message": "socket.accept() has no descriptor", "exception": OSError(number)}
+        gate.quiet(log)(None, context)
+    [line] = caplog.records
+    assert "has no descriptor" in line.getMessage()
+    assert not line.exc_info
 
 
 def test_files_that_are_no_certificates_are_named(tmp_path, secured):

@@ -16,6 +16,7 @@ from rknn_jax.bsvs import NO_CELL
 from rknn_jax.cli import label as command
 from rknn_jax.formats import _arrow
 from rknn_jax.labelers._one_sum import Persons
+from rknn_jax.labelers._votes import Bound, SetTally
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.mechanisms.gaussian import Gaussian
 from rknn_jax.neighbors import nearest_votes
@@ -24,7 +25,6 @@ from rknn_jax.release import counting, export, label_lists, planning
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.tables import Classes
-from rknn_jax.release.votes import Bound, SetTally
 from rknn_jax.report import release as report
 from rknn_jax.report import results
 from rknn_jax.types import Queries

@@ -16,6 +16,7 @@ from scipy import optimize
 from rknn_jax import mechanisms
 from rknn_jax.audit import games_release, verdict
 from rknn_jax.formats import Columns
+from rknn_jax.labelers._votes import Bound, VoteTally
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.mechanisms.gaussian import Gaussian
 from rknn_jax.mechanisms.permute_and_flip import PermuteAndFlip
@@ -27,7 +28,6 @@ from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, FileShard, Records
 from rknn_jax.release.tables import Classes
-from rknn_jax.release.votes import Bound, VoteTally
 
 NEW = {
     "labels_per_record",

@@ -187,7 +187,7 @@ def test_a_release_says_what_the_dry_run_said(tmp_path, epsilon):
         rng = np.random.default_rng(1)
         stddev = np.full(shares.shape, plan.survey.mechanism.noise_stddev)
         noisy = rng.poisson(votes * shares) + rng.normal(scale=stddev)
-        decoded = answers.decode(noisy, stddev, plan.survey.kernels, redraws=0)
+        decoded = answers.decode(noisy, stddev, plan.survey.side.kernels, redraws=0)
         assert decoded.expected_accuracy == pytest.approx(told, abs=0.1)
 
 

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from rknn_jax import formats
 from rknn_jax.formats import Block, Columns, _csv_records
+from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.privacy.ledger import Digest, Ledger, combined, fingerprint
 from rknn_jax.release import counting, label, planning, tables
 from rknn_jax.release.counting import Count, Question
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrowShard, FileShard, Records, find, regular
 from rknn_jax.release.tables import Classes
-from rknn_jax.release.votes import VoteTally
 
 ROWS, WIDTH, NUM_CLASSES = 157, 4, 3
 RANDOM = np.random.default_rng(0)

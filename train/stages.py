@@ -13,6 +13,7 @@ from rknn_jax._internal.keys import Stage, fresh_noise_key, stage_key
 from rknn_jax.algorithm import Keys, Student
 from rknn_jax.labelers import Labeler, rknn
 from rknn_jax.labels import Labels
+from rknn_jax.neighbors import in_metric
 from rknn_jax.queries import kmeans, prototypes, sample, uncertainty
 from rknn_jax.types import Array, Encoder, Queries, Task
 
@@ -174,6 +175,7 @@ def select_queries(
     own uses these as queries in the first round. Labelers that pay for every query get records that
     are drawn at random and were not answered before.
     """
+    features = in_metric(features, experiment.labeler.metric)
     if not experiment.labeler.clusters:
         return sample.select(key, features, num_queries, among=labels.query < 0)
     if student is None and experiment.representation.asks:

@@ -76,7 +76,7 @@ def not_covered(key: jax.Array, task: Task, labeler: Labeler[Any], found: Round)
     def accuracy(key: jax.Array, epsilon: float) -> float:
         answers = answered(key, replace(labeler, epsilon=epsilon))
         before = Labels.none(len(task.public.images), num_classes)
-        labels = before.after(found.queries, answers, 0, found.public, found.graph)
+        labels = before.after(found.queries, answers, 0, found.side)
         return label_accuracy(task, labels)
 
     sweep = []

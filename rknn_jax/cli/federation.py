@@ -34,6 +34,7 @@ def serve(settings: Serve) -> dict[str, Any]:
     """Serve one round, or merge what servers have collected; return the statement of privacy."""
     with err.status("loading"):
         from rknn_jax.federation.inputs import read_public
+        from rknn_jax.federation.round_folder import check_request
     settings = _with_test_certificates(settings)
     _check_together(
         lambda: _admitted(settings),
@@ -47,6 +48,7 @@ def serve(settings: Serve) -> dict[str, Any]:
     wanted = asked(settings)
     if wanted.summed:
         _check_sum(settings, wanted)
+    check_request(wanted)
     if settings.dry_run:
         command = shlex.join(join_command(settings))
         own = "--private"

@@ -42,7 +42,7 @@ def run(settings: Settings) -> dict[str, Any]:
         _tell_preview(plan, expected)
         told = {name: _text_keys(value) for name, value in asdict(expected).items()}
         counts = {
-            "labeler": plan.settings.labeler,
+            "labeler": plan.survey.labeler.name,
             **plan.survey.facts,
             "num_classes": plan.data.classes.count,
             f"num_{settings.unit}s": plan.num_records,

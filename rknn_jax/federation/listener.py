@@ -3,7 +3,7 @@
 Uvicorn parses HTTP by h11, whose headers are bounded. Three things are added. An application finds
 the number of the client that TLS has identified in `scope["state"]["client"]`. A connection is
 closed if its client stops in the middle of a request or a response. One client holds only so many
-connections.
+connections, and so do those who are not identified yet (`gate`).
 """
 
 import asyncio
@@ -20,6 +20,8 @@ from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from rknn_jax.federation.gate import Gate, Rarely, quiet
 
 CHECK_SECONDS = 20.0
 """Time between two checks of a connection's progress."""
@@ -41,6 +43,7 @@ class Protocol(H11Protocol):
     """HTTP/1.1 connection of a known client, or of anybody without TLS.
 
     Args:
+      gate: Listening socket, which is told of each connection that is identified.
       clients: Numbers of the clients that may connect, by certificate, DER. None without TLS.
       connected: Number of connections of each client, shared by all connections.
       **uvicorn_arguments: Arguments of uvicorn's protocol.
@@ -48,11 +51,13 @@ class Protocol(H11Protocol):
 
     def __init__(
         self,
+        gate: Gate,
         clients: Mapping[bytes, int] | None,
         connected: Counter[int],
         **uvicorn_arguments: Any,
     ) -> None:
         super().__init__(**uvicorn_arguments)
+        self.gate = gate
         self.clients = clients
         self.connected = connected
         self.number: int | None = None
@@ -62,6 +67,7 @@ class Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit a known client with few connections, and close any other connection."""
         super().connection_made(transport)
+        self.gate.admit(transport.get_extra_info("peername"))
         if self.clients is not None:
             secured = transport.get_extra_info("ssl_object")
             number = self.clients.get(secured.getpeercert(binary_form=True))
@@ -130,7 +136,10 @@ def listening(
     found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     family, _, _, _, address = found[0]
     listener = socket.create_server(address[:2], family=family, backlog=2048)
-    protocol: Any = functools.partial(Protocol, clients, Counter())
+    most = _connections()
+    log = Rarely()
+    gate = Gate(listener, most, log)
+    protocol: Any = functools.partial(Protocol, gate, clients, Counter())
     config = uvicorn.Config(
         app,
         http=protocol,
@@ -143,18 +152,24 @@ def listening(
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        limit_concurrency=_connections(),
+        limit_concurrency=most,
         h11_max_incomplete_event_size=MOST_HEADERS,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         ssl_context_factory=None if context is None else lambda config, default: context,
     )
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+
+    async def serve() -> None:
+        asyncio.get_running_loop().set_exception_handler(quiet(log))
+        await server.serve([gate])
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
+    place = gate.getsockname()[1]
     thread.start()
     try:
         while not server.started and thread.is_alive():
             time.sleep(POLL)
-        yield listener.getsockname()[1]
+        yield place
     finally:
         server.should_exit = True
         thread.join()

@@ -15,7 +15,7 @@ import numpy as np
 
 from rknn_jax import labelers
 from rknn_jax.bsvs import NO_CELL
-from rknn_jax.labelers import rknn
+from rknn_jax.labelers import _simulation_only, rknn
 from rknn_jax.labelers._one_sum import OneSumLabeler, Reach, Tally
 from rknn_jax.mechanisms.binomial import Binomial
 from rknn_jax.privacy.clipping import CLIP_SLACK
@@ -244,9 +244,13 @@ class SumPoll(Poll):
 
 
 def sum_labelers() -> dict[str, type[OneSumLabeler]]:
-    """Return the labelers whose sums clients can add up, beside reverse k-NN, by name."""
+    """Return the labelers whose sums clients can add up, beside those of votes, by name."""
     found = {name: labelers.named(name) for name in labelers.names()}
-    return {name: kind for name, kind in found.items() if issubclass(kind, OneSumLabeler)}
+    return {
+        name: kind
+        for name, kind in found.items()
+        if issubclass(kind, OneSumLabeler) and not _simulation_only.hindrance(kind)
+    }
 
 
 def public_rows(queries: np.ndarray) -> Queries:

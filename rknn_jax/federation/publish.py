@@ -22,6 +22,7 @@ from rknn_jax.federation.collector import Collector, Sum, most_shift
 from rknn_jax.federation.reader import Read, Reader
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.round_folder import Tell
+from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import (
     ONE_LEDGER,
@@ -83,7 +84,8 @@ def publish(
     # The scale of columns is set before a round.
     listed = reader.concerns(found, queries, features)
     listed = [one for one in listed if one.kind != "unscaled_columns"]
-    summary = summarize(features, listed, found.decoded, answered.get("stddev"))
+    rows_seen = np.asarray(in_metric(features, asked.config.metric))
+    summary = summarize(rows_seen, listed, found.decoded, answered.get("stddev"))
     released = results.of(rows, answered, card, summary)
     template = pages.template("report.html.j2", Path(__file__).parent)
     pictures = _pictures(public, asked, found)

@@ -11,10 +11,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy.sparse import csr_matrix
 
-from rknn_jax import answers as decoder
-from rknn_jax import label_sets, postprocessing
+from rknn_jax import label_sets
 from rknn_jax.answers.concerns import (
     Concern,
     Evidence,
@@ -29,12 +27,13 @@ from rknn_jax.federation.request import Asked
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers._one_sum import OneSumLabeler
-from rknn_jax.labels import Labels
+from rknn_jax.labels import Labels, PublicSide
+from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import Contribution
 from rknn_jax.queries import kmeans, sample
-from rknn_jax.release.sum_survey import missing_classes, spread
-from rknn_jax.types import Queries
+from rknn_jax.release.sum_survey import missing_classes
+from rknn_jax.types import Answers, Queries
 
 MOST_ROWS = 4096
 """Public rows of a question, if none of them is a candidate: their center and spread are needed."""
@@ -61,7 +60,8 @@ class VoteReader(Reader):
     def select(self, key: jax.Array, features: np.ndarray) -> Queries:
         """Return clusters of the public rows, as many as classes if no number is asked for."""
         number = self.asked.num_queries or len(self.asked.classes)
-        return kmeans.select(key, features, enough(number, features))
+        rows = np.asarray(in_metric(features, self.config.metric))
+        return kmeans.select(key, rows, enough(number, features))
 
     def read(
         self,
@@ -72,40 +72,27 @@ class VoteReader(Reader):
     ) -> Read:
         """Return the labels of the public rows, from noisy counts alone."""
         counts, stddev = collector.counts()
-        answers = rknn.answer(counts, stddev, guarantee, queries, self.config)
+        answers = self.config.read(counts, stddev, guarantee, queries)
         answered = {
             "index": queries.index,
             "label": answers.labels,
             "votes": counts,
             "stddev": stddev,
         }
-        graph, kernels = self.public_side(queries, features)
-        if kernels is not None:
-            decoded = decoder.decode(answers.counts, answers.stddev, kernels)
-            return Read(
-                decoded.probabilities, decoded.stability, queries.cluster, answered, decoded
-            )
         before = Labels.none(len(features), len(self.asked.classes))
-        found = before.after(queries, answers, 0, None, graph)
-        return Read(found.probabilities, found.confidence, queries.cluster, answered)
+        found = before.after(queries, answers, 0, self.public_side(queries, features))
+        return Read(found.probabilities, found.confidence, queries.cluster, answered, found.decoded)
 
-    def public_side(
-        self, queries: Queries, features: np.ndarray
-    ) -> tuple[csr_matrix | None, decoder.Kernels | None]:
-        """Return the graph of the public rows and their side of the decoder, if there are any."""
+    def public_side(self, queries: Queries, features: np.ndarray) -> PublicSide:
+        """Return the public side of the reading."""
         config = self.config
-        graph = postprocessing.public_graph(
-            features, len(queries.index), metric=config.metric, smoothing=config.smoothing
-        )
-        if not config.decodes:
-            return graph, None
-        return graph, decoder.kernels(queries, features, graph, metric=config.metric)
+        return config.public_side(queries, features, len(self.asked.classes), config.smoothing)
 
     def concerns(self, found: Read, queries: Queries, features: np.ndarray) -> Sequence[Concern]:
         """Return the reasons to doubt the labels, from noisy counts and public data alone."""
         stddev = found.answered["stddev"]
         evidence = Evidence(
-            features,
+            np.asarray(in_metric(features, self.config.metric)),
             found.labels,
             self.asked.classes,
             queries.size,
@@ -158,7 +145,7 @@ class SetReader(VoteReader):
         """Return the sets of the public rows, from noisy counts alone."""
         del guarantee
         counts, stddev = collector.counts()
-        _, kernels = self.public_side(queries, features)
+        kernels = self.public_side(queries, features).kernels
         found = label_sets.read(counts, stddev, queries, kernels)
         answered = {
             "index": queries.index,
@@ -177,9 +164,8 @@ class SetReader(VoteReader):
         noise = float(answered["stddev"].mean())
         classes = self.asked.classes
         present = found.sets.present
-        return set_concerns(
-            features, present, classes, queries.size, answered["votes"], noise, None
-        )
+        rows = np.asarray(in_metric(features, self.config.metric))
+        return set_concerns(rows, present, classes, queries.size, answered["votes"], noise, None)
 
     @property
     def released(self) -> tuple[str, ...]:
@@ -232,12 +218,17 @@ class SumReader(Reader):
         answers = poll.labeler.read(
             poll.labeler.of_aggregate(noisy), float(stddev.max()), np.asarray, rows, guarantee
         )
-        assert answers.model is not None
-        graph = postprocessing.public_graph(features, len(self.asked.classes))
-        probabilities = spread(graph, answers.model.predict_proba(features))
+        asked = queries
+        if answers.model is not None:  # it predicts the rows that were not asked about, too
+            asked = public_rows(features)
+            predicted = answers.model.predict_proba(features)
+            answers = Answers.predicted(predicted, guarantee, answers.model)
+        num_classes = len(self.asked.classes)
+        side = self.labeler.public_side(asked, features, num_classes)
+        found = Labels.none(len(features), num_classes).after(asked, answers, 0, side)
         unknown = np.full(len(features), np.nan, np.float32)
         nobody = np.full(len(features), -1, np.int32)
-        return Read(np.asarray(probabilities, np.float32), unknown, nobody, {})
+        return Read(found.probabilities, unknown, nobody, {})
 
     def concerns(self, found: Read, queries: Queries, features: np.ndarray) -> Sequence[Concern]:
         """Return the reasons to doubt the labels, from them and public data alone."""

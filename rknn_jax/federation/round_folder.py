@@ -53,6 +53,7 @@ PUBLISHED = "privacy.json"
 Tell = Callable[[str, str], None]
 
 LATEST = 1e11  # seconds since 1970
+WIDTH = 8  # features of made-up queries
 
 
 def prepare(
@@ -175,8 +176,22 @@ def _new_round(public: Public, asked: Asked, tell: Tell) -> tuple[Round, Queries
         encode = _representation(stage_key(root, Stage.ENCODER), public.inputs, asked)
         features = np.asarray(encode(public.inputs))
     queries = readers.of(asked).select(stage_key(root, Stage.QUERIES), features)
-    round = Round(
-        np.asarray(queries.features, np.float32),
+    return _round(asked, np.asarray(queries.features, np.float32), encode), queries
+
+
+def check_request(asked: Asked) -> None:
+    """Check that a round can ask for this, on made-up queries of the usual number.
+
+    Raises:
+      ValueError: If it cannot, whatever the public data are.
+    """
+    number = asked.num_queries or len(asked.classes)
+    _round(asked, np.random.default_rng(0).normal(size=(number, WIDTH)).astype(np.float32))
+
+
+def _round(asked: Asked, queries: np.ndarray, encode: Encoder | None = None) -> Round:
+    return Round(
+        queries,
         asked.classes,
         asked.config,
         encode,
@@ -186,7 +201,6 @@ def _new_round(public: Public, asked: Asked, tell: Tell) -> tuple[Round, Queries
         asked.simulated,
         labels_per_record=asked.labels_per_record,
     )
-    return round, queries
 
 
 def closes_at(folder: Path, deadline: float) -> float:

@@ -105,21 +105,11 @@ class Round:
             raise ValueError(f"Expected an integer seed or None, got simulated={self.simulated!r}.")
         if not isinstance(self.config, rknn.ReverseKNN | OneSumLabeler):
             raise ValueError(f"Expected the labeler's config, got config={self.config!r}.")
-        for setting in fields(self.config):
-            value = getattr(self.config, setting.name)
-            default = setting.default
-            if type(value) is not type(default) and not (
-                type(default) is float and type(value) is int
-            ):
-                raise ValueError(
-                    f"Expected {setting.name} of type {type(default).__name__}, got "
-                    f"{setting.name}={value!r}."
-                )
-            if value != default and not setting.metadata.get("travels", True):
-                raise ValueError(
-                    f"Expected {setting.name}={default} of the labeler in a round, got "
-                    f"{setting.name}={value}; a round has a unit of its own."
-                )
+        wire.check_settings(type(self.config), vars(self.config))
+        try:
+            wire.pack(self.config)
+        except TypeError as error:
+            raise ValueError(f"Expected a labeler that can travel: {error}") from error
         named = {"metric": get_args(Metric), "amplification": get_args(rknn.Amplification)}
         for name in named.keys() & {setting.name for setting in fields(self.config)}:
             if getattr(self.config, name) not in named[name]:
@@ -174,6 +164,11 @@ class Round:
                 f"Expected labels_per_record <= {len(self.classes)}, the number of classes, and 0 "
                 f"without votes, got labeler={self.config.name} and "
                 f"labels_per_record={self.labels_per_record}."
+            )
+        if self.labels_per_record and type(self.config) is not rknn.ReverseKNN:
+            raise ValueError(
+                f"Expected labeler=rknn with labels_per_record={self.labels_per_record}, got "
+                f"labeler={self.config.name}; sets are read as rknn reads them."
             )
         if self.config.trust != "local" and self.honest < 2:
             raise ValueError(

@@ -1,8 +1,6 @@
 """Settings of a federation: a server's request, and a client's agreement."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -309,25 +307,29 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
 
 def _config(settings: Serve) -> "rknn.ReverseKNN | OneSumLabeler":
     """Return the labeler of a server's settings."""
-    from rknn_jax.federation import polls
+    from rknn_jax import labelers
+    from rknn_jax.labelers import _simulation_only, rknn
+    from rknn_jax.labelers._one_sum import OneSumLabeler
 
-    sums = polls.sum_labelers()
-    known: dict[str, Callable[[], rknn.ReverseKNN | OneSumLabeler]]
-    known = {VOTES: partial(_voting, settings)}
-    known |= {name: partial(_summing, settings, kind) for name, kind in sums.items()}
-    if settings.labeler not in known:
-        raise ValueError(
-            f"Expected --labeler to be one of {', '.join(known)}, got --labeler "
-            f"{settings.labeler}; clients add up the sums of these."
-        )
-    return known[settings.labeler]()
+    known = labelers.names()
+    kind = labelers.named(settings.labeler) if settings.labeler in known else None
+    hindrance = _simulation_only.hindrance(kind) if kind else "is no file of rknn_jax/labelers"
+    if kind and not hindrance:
+        if issubclass(kind, rknn.ReverseKNN):
+            return _voting(settings, kind)
+        assert issubclass(kind, OneSumLabeler)
+        return _summing(settings, kind)
+    able = [one for one in known if not _simulation_only.hindrance(labelers.named(one))]
+    able.sort(key=VOTES.__ne__)  # stable: rknn comes first
+    raise ValueError(
+        f"Expected --labeler to be one of {', '.join(able)}, got --labeler {settings.labeler}, "
+        f"which {hindrance}."
+    )
 
 
-def _voting(settings: Serve) -> "rknn.ReverseKNN":
-    """Return reverse k-NN labeling."""
-    from rknn_jax.labelers import rknn
-
-    return rknn.ReverseKNN(
+def _voting(settings: Serve, kind: "type[rknn.ReverseKNN]") -> "rknn.ReverseKNN":
+    """Return a labeler whose records vote."""
+    return kind(
         epsilon=settings.epsilon,
         delta=settings.delta,
         num_neighbors=settings.neighbors,

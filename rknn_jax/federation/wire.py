@@ -13,40 +13,42 @@ import functools
 import importlib
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax import labelers
+from rknn_jax.labelers import _simulation_only
 from rknn_jax.mechanisms.local import LocalRandomizer
 
-PACKAGES = (
-    "rknn_jax.representations.",
-    "rknn_jax.students.",
-    "rknn_jax.labelers.rknn",
-    "rknn_jax.labelers.prototypes",
-    "rknn_jax.labelers.least_squares",
-    "rknn_jax.labelers.public_prototypes",
-    "rknn_jax.federation.rounds",
-)
-"""Modules whose dataclasses may be named in a question.
+PACKAGES = ("rknn_jax.representations.", "rknn_jax.students.", "rknn_jax.federation.rounds:")
+"""Places of other dataclasses than labelers that may be named in a question.
 
 They hold configuration and numbers, of any shapes that the sender chooses. Their methods are the
 receiver's own. But a representation treats each record alone only for the shapes that `fit` makes,
 so `client.Client` passes one record at a time.
 """
 
+LABELERS = f"{labelers.__name__}."
+"""Place of the labelers. Those that a federation can run may be named in a question."""
+
 FORMER = {"rknn_jax.labelers.rknn:ReverseKNN": "rknn_jax.labelers.rknn:Config"}
 """Names under which classes travel, if they had another name when the format was fixed."""
+
+PLAIN = (bool, int, float, str)
+"""Types of a labeler's settings in a question."""
 
 DTYPES = ("bool", "uint8", "int32", "int64", "uint32", "float32", "float64")
 
 
 def pack(value: Any) -> bytes:
-    """Return dataclasses of `PACKAGES`, dicts, lists, tuples, arrays and plain values as bytes.
+    """Return labelers, dataclasses of `PACKAGES`, containers, arrays and plain values as bytes.
 
-    A field whose metadata has `travels=False` is left at its default.
+    Containers are dicts, lists and tuples. A field whose metadata has `travels=False` is left at
+    its default.
 
     Raises:
       TypeError: If the value is of another type.
@@ -64,7 +66,8 @@ def unpack(data: bytes) -> Any:
     """Undo `pack`. Arrays come back as NumPy arrays.
 
     Raises:
-      ValueError: If the bytes are no packed value, or name a class that is not in `PACKAGES`.
+      ValueError: If the bytes are no packed value, or name a class that this installation does not
+        have or that may not travel.
     """
     try:
         ends = np.cumsum([16, *np.frombuffer(data[:16], "<u8").astype(object)])
@@ -81,16 +84,7 @@ def unpack(data: bytes) -> Any:
         if at != len(data):
             raise ValueError(f"{len(data) - at} bytes too many")
         return _built(tree, arrays)
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        IndexError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-        ImportError,
-    ) as error:
+    except Exception as error:  # a labeler may refuse its settings by an error of any kind
         raise ValueError(
             f"Expected a question as rknn_jax.federation.wire packs it, got {len(data)} bytes "
             f"that are none: {error}"
@@ -166,10 +160,14 @@ def _flat(value: Any, arrays: list[np.ndarray]) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         name = f"{type(value).__module__}:{type(value).__qualname__}"
         name = FORMER.get(name, name)
-        if not name.startswith(PACKAGES):
+        try:
+            known = _class(name)
+        except (ValueError, AttributeError, ImportError):
+            known = None
+        if known is not type(value):
             raise TypeError(
-                f"Expected dataclasses of {PACKAGES}, got {name}; bring embeddings instead of "
-                "images."
+                f"Expected labelers of {LABELERS[:-1]} that a federation can run, or dataclasses "
+                f"of {PACKAGES}, got {name}; bring embeddings instead of images."
             )
         return {
             "class": name,
@@ -186,7 +184,7 @@ def _flat(value: Any, arrays: list[np.ndarray]) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(
-        f"Expected arrays, plain values and dataclasses of {PACKAGES}, got {type(value)}."
+        f"Expected arrays, plain values, labelers and dataclasses of {PACKAGES}, got {type(value)}."
     )
 
 
@@ -195,7 +193,11 @@ def _built(tree: Any, arrays: list[np.ndarray]) -> Any:
         case {"array": number}:
             return arrays[number]
         case {"class": name, "fields": fields}:
-            return _class(name)(**{field: _built(item, arrays) for field, item in fields.items()})
+            kind = _class(name)
+            values = {field: _built(item, arrays) for field, item in fields.items()}
+            if issubclass(kind, labelers.Labeler):
+                check_settings(kind, values)
+            return kind(**values)
         case {"dict": items}:
             return {key: _built(item, arrays) for key, item in items.items()}
         case {"list": items}:
@@ -207,14 +209,49 @@ def _built(tree: Any, arrays: list[np.ndarray]) -> Any:
     return tree
 
 
+def check_settings(kind: type[labelers.Labeler[Any]], values: Mapping[str, Any]) -> None:
+    """Check that values are plain settings of a labeler, of the types of its defaults.
+
+    Raises:
+      ValueError: If they are not, or if one that does not travel is not its default.
+    """
+    for setting in dataclasses.fields(kind):
+        default = setting.default
+        if type(default) not in PLAIN:
+            raise ValueError(
+                f"Expected a default of a plain type for {setting.name} of "
+                f"labeler={kind.__name__}, got {default!r}; a setting that travels is one of "
+                f"{', '.join(one.__name__ for one in PLAIN)}."
+            )
+        value = values.get(setting.name, default)
+        if type(value) is not type(default) and not (type(default) is float and type(value) is int):
+            raise ValueError(
+                f"Expected {setting.name} of type {type(default).__name__}, got "
+                f"{setting.name}={value!r}."
+            )
+        if value != default and not setting.metadata.get("travels", True):
+            raise ValueError(
+                f"Expected {setting.name}={default} of the labeler in a round, got "
+                f"{setting.name}={value}; a round has a unit of its own."
+            )
+
+
 def _class(name: str) -> type[Any]:
+    """Return the class that may be named so, of this installation."""
     today = {former: new for new, former in FORMER.items()}
     module, _, qualname = today.get(name, name).partition(":")
-    if not name.startswith(PACKAGES):
-        raise ValueError(f"the class {name}")
-    found = getattr(importlib.import_module(module), qualname)
+    file = module.removeprefix(LABELERS)
+    if module.startswith(LABELERS) and file in labelers.names():
+        found: Any = labelers.named(file)
+        able = not _simulation_only.hindrance(found)
+    else:
+        able = name.startswith(PACKAGES)
+        found = getattr(importlib.import_module(module), qualname) if able else None
     if not (
-        isinstance(found, type) and dataclasses.is_dataclass(found) and found.__module__ == module
+        able
+        and isinstance(found, type)
+        and dataclasses.is_dataclass(found)
+        and (found.__module__, found.__qualname__) == (module, qualname)
     ):
         raise ValueError(f"the class {name}")
     return found

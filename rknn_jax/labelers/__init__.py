@@ -16,8 +16,11 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 import jax
 import numpy as np
 
+from rknn_jax import postprocessing
 from rknn_jax._internal.keys import fresh_noise_key
 from rknn_jax.labelers import _arrays, _persons
+from rknn_jax.labels import PublicSide
+from rknn_jax.neighbors import Metric
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
@@ -50,6 +53,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
       epsilon: Privacy budget of all answers together. Infinity means no noise and no privacy.
       delta: Probability delta of the (epsilon, delta) guarantee of all answers together.
       relation: Neighboring relation of the data sets.
+      metric: Distance between features. Defaults to squared Euclidean.
       unit: Privacy unit: a record, or a person with all records. Neighboring data sets then differ
         in all records of one person, whose number may differ too. `Records.clients` names the
         person of each record. Defaults to a record, for labelers without this setting.
@@ -70,6 +74,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
     delta: float
     relation: Relation
     unit: Protected = "record"
+    metric: Metric = "sqeuclidean"
     trains: ClassVar[bool] = False
     clusters: ClassVar[bool] = False
     slow: ClassVar[bool] = False
@@ -312,6 +317,30 @@ class Labeler(abc.ABC, Generic[Contribution]):
           predicted: Probabilities of a student, float32 `[s, num_classes]`. Defaults to none.
         """
 
+    def public_side(
+        self,
+        queries: Queries,
+        features: Array,
+        num_classes: int,
+        smoothing: Literal["auto", "none"] = "auto",
+    ) -> PublicSide:
+        """Return what the public rows' labels are read with, beside the answers.
+
+        Simulation, a release and a federation read labels with it, by `Labels.after`. Defaults to
+        the graph along which the labels of queries spread.
+
+        Args:
+          queries: Public queries.
+          features: Features of all public rows, `[m, f]`.
+          num_classes: Number of classes |Y|.
+          smoothing: Use of similar rows; `none` makes no graph. Defaults to `auto`.
+        """
+        del num_classes
+        graph = postprocessing.public_graph(
+            features, len(queries.index), metric=self.metric, smoothing=smoothing
+        )
+        return PublicSide(graph)
+
     def label(
         self,
         public: Array,
@@ -388,6 +417,22 @@ def named(name: str) -> type[Labeler[Any]]:
         and value.__module__ == module.__name__
     )
     return found
+
+
+def overridden(kind: type[Labeler[Any]]) -> list[str]:
+    """Return the names of the final methods that a labeler class overrides, sorted.
+
+    A base class marks the methods that only put its others together as final. A release and a
+    federation run these others. So they cannot run a class with a final method of its own, which
+    is for simulation alone.
+    """
+    finals = {
+        name: value
+        for base in kind.__mro__
+        for name, value in vars(base).items()
+        if getattr(value, "__final__", False)
+    }
+    return sorted(name for name, value in finals.items() if getattr(kind, name) is not value)
 
 
 def label(

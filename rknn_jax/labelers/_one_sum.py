@@ -10,12 +10,14 @@ import abc
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, final
 
 import jax
 import numpy as np
 
+from rknn_jax import postprocessing
 from rknn_jax.labelers import Labeler, _persons
+from rknn_jax.labels import PublicSide
 from rknn_jax.mechanisms.base import Payer
 from rknn_jax.privacy import contributions
 from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
@@ -24,6 +26,13 @@ from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
 BLOCK = 2**24
 """Terms that are held at a time."""
+
+ROWS_OF_AN_ANSWER = 10
+"""Public rows that share one answer, which sets how far rows share their labels.
+
+Each row has a prediction of its own. On six data sets it was within 5 points of the best of four
+strengths. As far as if there were one answer a class, 15 points of text's labels were lost.
+"""
 
 
 class Persons(NamedTuple):
@@ -305,6 +314,23 @@ class OneSumLabeler(Labeler[Sums]):
         """
         return noisy
 
+    def public_side(
+        self,
+        queries: Queries,
+        features: Array,
+        num_classes: int,
+        smoothing: Literal["auto", "none"] = "auto",
+    ) -> PublicSide:
+        """Return the graph of the public rows, along which similar rows share predictions."""
+        num_rows = len(features)
+        if len(queries.index) < num_rows:
+            return super().public_side(queries, features, num_classes, smoothing)
+        graph = postprocessing.public_graph(
+            features, num_classes, metric=self.metric, smoothing=smoothing
+        )
+        return PublicSide(graph, None, max(num_classes, num_rows // ROWS_OF_AN_ANSWER))
+
+    @final
     def contribute(
         self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
     ) -> Sums:
@@ -320,6 +346,7 @@ class OneSumLabeler(Labeler[Sums]):
         parts = tally.parts(points[known], labels[known])
         return Sums(tally.bounded(parts, Persons(person, person.astype(np.uint64))), encode)
 
+    @final
     def release(
         self,
         key: jax.Array,
@@ -332,6 +359,7 @@ class OneSumLabeler(Labeler[Sums]):
         del num_classes, predicted
         return self._answered(self.simulated(key), contribution, queries)
 
+    @final
     def release_exact(
         self, contribution: Sums, queries: Queries, ledger: Payer, purpose: str
     ) -> Answers:
@@ -358,6 +386,7 @@ class OneSumLabeler(Labeler[Sums]):
         ledger.charge(noise.guarantee, purpose)
         return self._answered(noise, contribution, queries)
 
+    @final
     def _answered(self, noise: Noise, contribution: Sums, queries: Queries) -> Answers:
         noisy = noise.draw(contribution.totals)
         return self.read(noisy, noise.stddev, contribution.encode, queries, noise.guarantee)

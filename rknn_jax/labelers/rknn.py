@@ -1,8 +1,8 @@
 """Reverse k-NN labeling: each private record votes for its k nearest public queries.
 
 The votes are summed, the sums are released with noise, and the arg max of each query is its label.
-These are steps 3 to 6 of Algorithm 1. Before the mechanism, a private record passes `encode`,
-`nearest` and `cells`. They depend on that record and on public data alone. So one record changes at
+These are steps 3 to 6 of Algorithm 1. Before the mechanism, a private record passes `encode`
+and `VoteTally.parts`. They depend on that record and on public data alone. So one record changes at
 most 2kr cells by 1, whatever the number of queries. All that follows the mechanism is
 post-processing.
 
@@ -19,17 +19,22 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import bsvs, mechanisms, postprocessing
+from rknn_jax import answers as decoder
+from rknn_jax import mechanisms, postprocessing
 from rknn_jax.labelers import Labeler, _confidence, _persons
+from rknn_jax.labelers._one_sum import Persons
+from rknn_jax.labelers._votes import Bound, SetTally, VoteTally
+from rknn_jax.labels import PublicSide
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer
-from rknn_jax.neighbors import Metric, nearest
-from rknn_jax.privacy import amplification, contributions
+from rknn_jax.neighbors import Metric
+from rknn_jax.privacy import amplification
 from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
@@ -52,6 +57,10 @@ class PersonVotes(NamedTuple):
 @dataclass(frozen=True)
 class ReverseKNN(Labeler[jax.Array | PersonVotes]):
     """Reverse k-NN labeling and its settings.
+
+    A subclass may have another `tally`, `read` or `public_side`: simulation, a release and a
+    federation all run these. The mechanism is calibrated for votes: a record adds at most 1 to each
+    of at most k·r cells.
 
     Attributes:
       epsilon: Privacy budget of this round; infinity means no noise and no privacy.
@@ -135,10 +144,29 @@ class ReverseKNN(Labeler[jax.Array | PersonVotes]):
         """After shuffling, and if the mechanism has no pure guarantee."""
         return self.trust == "shuffle" or bool(mechanisms.named(self.noise).needs_delta)
 
+    def tally(
+        self,
+        queries: Queries,
+        num_classes: int,
+        bound: Bound | None = None,
+        labels_per_record: int = 0,
+    ) -> VoteTally:
+        """Return the public side of the votes: what a record adds.
+
+        Args:
+          queries: Public queries `[s, f]`.
+          num_classes: Number of classes |Y|, and one more for sets of labels; see `label_sets`.
+          bound: Bound on the votes of a person. Defaults to None, for records.
+          labels_per_record: Most labels of a record that count, r. Defaults to 0: one label.
+        """
+        shape = (queries.features, num_classes, self.num_neighbors, self.metric, bound)
+        return SetTally(*shape, labels_per_record) if labels_per_record else VoteTally(*shape)
+
+    @final
     def contribute(
         self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
     ) -> jax.Array | PersonVotes:
-        """Return the cells that every private record votes for: `connect` on encoded records.
+        """Return the cells that every private record votes for, int32 `[n, k·r]`.
 
         With unit=person, return the sums of shared votes, or the cells of one record of each person
         who sends a message.
@@ -150,24 +178,26 @@ class ReverseKNN(Labeler[jax.Array | PersonVotes]):
           queries: Public queries `[s, f]`.
           num_classes: Number of classes |Y|.
         """
-        if self.unit == "person" and self.trust != "central":
+        bound = None
+        if self.unit == "person" and self.trust == "central":
+            bound = Bound(norm=mechanisms.named(self.noise).norm, grid=SIMULATED_GRID)
+        elif self.unit == "person":
             drawn = _persons.one_each(key, private)
             private = Records(private.images[drawn], private.labels[drawn])
-        cells = connect(encode(private.images), private.labels, queries, num_classes, self)
-        if self.unit == "record" or self.trust != "central":
-            return cells
+        tally = self.tally(queries, num_classes, bound)
+        cells = tally.parts(encode(private.images), np.asarray(private.labels))
+        if bound is None:
+            return jnp.asarray(cells)
         person = _persons.numbered(private)
-        num_cells = len(queries.features) * num_classes
-        clips = mechanisms.named(self.noise).norm == 2
-        sum_votes = contributions.clipped_votes if clips else contributions.shared_votes
-        totals = sum_votes(np.asarray(cells), person, num_cells, SIMULATED_GRID)
-        return PersonVotes(totals, _persons.num_persons(private))
+        totals = tally.bounded(cells, Persons(person, person.astype(np.uint64)))
+        return PersonVotes(totals.ravel(), _persons.num_persons(private))
 
     def guarantee_of(self, num_units: int, num_queries: int, num_classes: int) -> Guarantee:
         """Return the guarantee of one round, from public numbers alone."""
         private_step = mechanism(num_queries, num_classes, num_units, self)
         return guarantee(private_step, num_units, self)
 
+    @final
     def release(
         self,
         key: jax.Array,
@@ -201,7 +231,54 @@ class ReverseKNN(Labeler[jax.Array | PersonVotes]):
             private_step = mechanism(num_queries, num_classes, num_units, self)
             counts = estimate_counts(private_step, key, contribution)
         stddev = private_step.stddev(np.asarray(counts), num_units)
-        return answer(counts, stddev, guarantee(private_step, num_units, self), queries, self)
+        return self.read(counts, stddev, guarantee(private_step, num_units, self), queries)
+
+    def read(self, counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries) -> Answers:
+        """Turn noisy counts into answers, by post-processing alone.
+
+        Args:
+          counts: float32 `[s, num_classes]`, noisy counts.
+          stddev: Standard deviation of the noise, float32 `[s, num_classes]`, in votes.
+          guarantee: Guarantee of the counts.
+          queries: Public queries `[s, f]`.
+        """
+        counts = np.asarray(counts, np.float32)
+        stddev = np.asarray(stddev, np.float32)
+        # The noisy counts give the number of votes, because n itself is private under add-remove.
+        num_votes = float(max(counts.sum(), 0))
+        expected = num_votes * queries.size / np.sum(queries.size)
+        if self.decode == "assignment":
+            labels = postprocessing.assignment(counts)
+            probabilities = (np.arange(counts.shape[1]) == labels[:, None]).astype(np.float32)
+            sure = _confidence.of_assignment(counts, stddev, expected, labels)
+        else:
+            labels = postprocessing.noisy_max(counts)
+            probabilities = postprocessing.soft_labels(counts)
+            sure = _confidence.of_argmax(counts, stddev, expected, labels)
+        return Answers(
+            labels,
+            np.ones(len(counts), bool),
+            probabilities,
+            sure,
+            counts,
+            stddev,
+            guarantee,
+            counted=bool(mechanisms.named(self.noise).releases_counts),
+        )
+
+    def public_side(
+        self,
+        queries: Queries,
+        features: Array,
+        num_classes: int,
+        smoothing: Literal["auto", "none"] = "auto",
+    ) -> PublicSide:
+        """Return the graph of the public rows, and their side of the decoder of noisy counts."""
+        side = super().public_side(queries, features, num_classes, smoothing)
+        if not self.decodes:
+            return side
+        found = decoder.kernels(queries, features, side.graph, metric=self.metric)
+        return side._replace(kernels=found)
 
 
 def mechanism(
@@ -316,58 +393,17 @@ def _without_amplification(
 
 def connect(
     features: Array, labels: Array, queries: Queries, num_classes: int, config: ReverseKNN
-) -> jax.Array:
-    """Connect private records to their k nearest queries, and return the cells that they vote for.
+) -> np.ndarray:
+    """Return the cells that private records vote for, int32 `[n, k·r]`, private.
 
     Args:
       features: float32 `[n, f]`, encoded private records.
       labels: int32 `[n]`, or `[n, r]`.
       queries: Public queries `[s, f]`.
       num_classes: Number of classes |Y|.
-      config: Settings of the labeler.
-
-    Returns:
-      int32 `[n, k·r]`, private.
+      config: Labeler.
     """
-    near = nearest(features, queries.features, config.num_neighbors, metric=config.metric)
-    return bsvs.cells(near, labels, num_classes)
-
-
-def answer(
-    counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries, config: ReverseKNN
-) -> Answers:
-    """Turn noisy counts into answers, by post-processing alone.
-
-    Args:
-      counts: float32 `[s, num_classes]`, noisy counts.
-      stddev: Standard deviation of the noise, float32 `[s, num_classes]`, in votes.
-      guarantee: Guarantee of the counts.
-      queries: Public queries `[s, f]`.
-      config: Settings of the labeler.
-    """
-    counts = np.asarray(counts, np.float32)
-    stddev = np.asarray(stddev, np.float32)
-    # The noisy counts give the number of votes, because n itself is private under add-remove.
-    num_votes = float(max(counts.sum(), 0))
-    expected = num_votes * queries.size / np.sum(queries.size)
-    if config.decode == "assignment":
-        labels = postprocessing.assignment(counts)
-        probabilities = (np.arange(counts.shape[1]) == labels[:, None]).astype(np.float32)
-        sure = _confidence.of_assignment(counts, stddev, expected, labels)
-    else:
-        labels = postprocessing.noisy_max(counts)
-        probabilities = postprocessing.soft_labels(counts)
-        sure = _confidence.of_argmax(counts, stddev, expected, labels)
-    return Answers(
-        labels,
-        np.ones(len(counts), bool),
-        probabilities,
-        sure,
-        counts,
-        stddev,
-        guarantee,
-        counted=bool(mechanisms.named(config.noise).releases_counts),
-    )
+    return config.tally(queries, num_classes).parts(features, np.asarray(labels))
 
 
 def __getattr__(name: str) -> type[ReverseKNN]:

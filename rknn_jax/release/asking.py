@@ -1,4 +1,4 @@
-"""Mechanism, queries and decoder of reverse k-NN labeling, from public quantities."""
+"""Mechanism, queries and labeler of reverse k-NN labeling, from public quantities."""
 
 import warnings
 from dataclasses import replace
@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
-from scipy.sparse import csr_matrix
 
-from rknn_jax import answers, label_sets, mechanisms
+from rknn_jax import label_sets, labelers, mechanisms
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.mechanisms.base import CentralMechanism
+from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy import contributions
 from rknn_jax.queries import kmeans
 from rknn_jax.release import preview
 from rknn_jax.release.inputs import Data
-from rknn_jax.release.survey import of_metric, public_size
+from rknn_jax.release.survey import public_size
 from rknn_jax.types import Queries
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def calibrated(settings: "Settings", data: Data) -> CentralMechanism:
 
 def cluster(settings: "Settings", public: np.ndarray, num_queries: int) -> Queries:
     """Cluster the public rows into queries, by their directions under the cosine metric."""
-    public = of_metric(settings, public)
+    public = np.asarray(in_metric(public, settings.metric))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # too few distinct rows raise an error below
         queries = kmeans.select(
@@ -88,13 +89,17 @@ def shares_votes(settings: "Settings") -> bool:
     return settings.smoothing == "auto" and bool(counted)
 
 
-def kernels_of(
-    settings: "Settings", public: np.ndarray, queries: Queries, graph: csr_matrix | None
-) -> answers.Kernels | None:
-    """Return the public side of the decoder, or None if rows take their query's label."""
-    if settings.smoothing == "none":
-        return None
-    return answers.kernels(queries, public, graph, metric=settings.metric)
+def labeler_of(settings: "Settings") -> ReverseKNN:
+    """Return the labeler that settings with a mechanism name.
+
+    Raises:
+      ValueError: If the settings do not suit it.
+    """
+    kind = labelers.named(settings.labeler)
+    assert issubclass(kind, ReverseKNN)
+    names = ("epsilon", "delta", "mechanism", "relation", "unit", "metric", "smoothing")
+    given = {name: getattr(settings, name) for name in names}
+    return kind(num_neighbors=settings.neighbors, **given)
 
 
 def _grid(settings: "Settings") -> int:

@@ -24,6 +24,7 @@ from rknn_jax import postprocessing
 from rknn_jax._internal.disk import write_arrays, write_text
 from rknn_jax.answers import Decoded
 from rknn_jax.answers.concerns import Concern
+from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.ledger import Ledger, fingerprint
 from rknn_jax.privacy.ledger_lines import MOST_SHARDS
@@ -34,7 +35,7 @@ from rknn_jax.release.counting import Counted, Progress
 from rknn_jax.release.planning import Plan, request
 from rknn_jax.release.release_folder import ReleaseFolder
 from rknn_jax.release.statements import card, statement
-from rknn_jax.release.survey import Reading, of_metric
+from rknn_jax.release.survey import Reading
 from rknn_jax.report import release as report
 from rknn_jax.report import results
 from rknn_jax.report.summary import Summary, summarize
@@ -219,7 +220,7 @@ def unsure_share(done: Release) -> float:
 
 def _summary(plan: Plan, done: Release) -> Summary:
     """Return what the report needs beside the arrays."""
-    features = of_metric(plan.settings, plan.data.public)
+    features = np.asarray(in_metric(plan.data.public, plan.survey.labeler.metric))
     stddev = None if done.counts is None else np.asarray(done.answers.stddev)
     return summarize(features, done.concerns, done.decoded, stddev)
 

@@ -13,10 +13,11 @@ from sklearn.cluster import KMeans
 
 from rknn_jax import mechanisms
 from rknn_jax.mechanisms.base import CentralMechanism
+from rknn_jax.neighbors import in_metric
 from rknn_jax.release import preview
-from rknn_jax.release.asking import calibrated, cluster, kernels_of
+from rknn_jax.release.asking import calibrated, cluster, labeler_of
 from rknn_jax.release.inputs import Data
-from rknn_jax.release.survey import of_metric, public_graph, public_size
+from rknn_jax.release.survey import public_size
 from rknn_jax.types import Queries
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def expect(
       queries: Public queries.
       mechanism: Calibrated mechanism.
     """
-    public = of_metric(settings, data.public)
+    public = np.asarray(in_metric(data.public, settings.metric))
     num_records = public_size(settings, data)
     mine = None
     others: dict[str, preview.Rehearsal] = {}
@@ -69,7 +70,7 @@ def _others(
             without = "" if kind.needs_delta or not settings.delta else " without --delta"
             flags = f"--mechanism {name}{without}"
             yield flags, replace(mine, mechanism=mechanism)
-    public = of_metric(settings, data.public)
+    public = np.asarray(in_metric(data.public, settings.metric))
     if len(public) > MOST_REHEARSED or num_queries > preview.FEW_QUERIES:
         return
     for number in (num_queries // 2, 2 * num_queries):
@@ -96,12 +97,17 @@ def rehearsal(
     """
     rows = _sample(queries)
     sampled = replace(queries, cluster=np.asarray(queries.cluster)[rows])
-    kernels = kernels_of(settings, public[rows], sampled, None)
-    graph = None if kernels else public_graph(settings, public[rows], mechanism.num_queries)
+    public_side = labeler_of(settings).public_side
+    shown = (sampled, public[rows], mechanism.num_classes)
+    side = public_side(*shown, "none")  # without a graph, which takes long
+    if side.kernels is None:
+        side = public_side(*shown, settings.smoothing)
     groups = KMeans(min(mechanism.num_classes, len(queries.size)), n_init=5, random_state=0)
     centers = np.asarray(queries.features)
     apart = groups.fit(centers, sample_weight=queries.size).transform(centers) ** 2
-    return preview.Rehearsal(mechanism, queries.size, apart, sampled.cluster, kernels, graph)
+    return preview.Rehearsal(
+        mechanism, queries.size, apart, sampled.cluster, side.kernels, side.graph
+    )
 
 
 def _sample(queries: Queries) -> np.ndarray:

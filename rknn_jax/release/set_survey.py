@@ -11,16 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import label_sets, mechanisms
+from rknn_jax import label_sets, labelers, mechanisms
 from rknn_jax.answers.concerns import Concern, set_concerns
 from rknn_jax.label_sets import HALF, LabelSets
+from rknn_jax.labelers.rknn import ReverseKNN
+from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.label_lists import SEPARATOR
 from rknn_jax.release.preview import AGREEMENTS, LOSS, QUICK, USUAL, Expected
-from rknn_jax.release.survey import Reading, of_metric
+from rknn_jax.release.survey import Reading
 from rknn_jax.release.vote_survey import VoteSurvey
-from rknn_jax.release.votes import Bound, SetTally
 from rknn_jax.types import Answers, Queries
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ class SetSurvey(VoteSurvey):
         VoteSurvey.check(settings)
         assert settings.mechanism is not None
         most = _most(settings)
+        if labelers.named(settings.labeler) is not ReverseKNN:
+            raise ValueError(
+                f"Expected --labeler rknn with --labels-per-record {most}, got --labeler "
+                f"{settings.labeler}; sets are read as rknn reads them."
+            )
         if most < 1:
             raise ValueError(
                 f"Expected labels_per_record >= 1, got --labels-per-record {most}; name the most "
@@ -87,22 +93,6 @@ class SetSurvey(VoteSurvey):
         return VoteSurvey.cost_of(settings, data)
 
     @property
-    def tally(self) -> SetTally:
-        """Votes for the queries, and for having voted."""
-        settings = self.settings
-        bound = None
-        if settings.person is not None:
-            bound = Bound(settings.records_per_person, settings.seed, self.mechanism.norm)
-        return SetTally(
-            self.queries.features,
-            self.mechanism.num_classes,
-            settings.neighbors,
-            settings.metric,
-            bound,
-            _most(settings),
-        )
-
-    @property
     def purpose(self) -> str:
         """A few words for the ledger."""
         return f"{super().purpose}, up to {_most(self.settings)} labels a record"
@@ -110,7 +100,7 @@ class SetSurvey(VoteSurvey):
     def read(self, drawn: np.ndarray) -> Reading:
         """Return the sets of the public rows, from noisy counts alone."""
         stddev = self.mechanism.noise_stddev
-        found = label_sets.read(drawn, stddev, self.queries, self.kernels)
+        found = label_sets.read(drawn, stddev, self.queries, self.side.kernels)
         each = Queries.alone(self.queries.features, np.arange(len(drawn)))
         asked = label_sets.read(drawn, stddev, each)
         counts = drawn[:, :-1]
@@ -132,7 +122,7 @@ class SetSurvey(VoteSurvey):
         classes = self.data.classes
         return tuple(
             set_concerns(
-                of_metric(self.settings, self.data.public),
+                np.asarray(in_metric(self.data.public, self.labeler.metric)),
                 _sets(reading).present,
                 [classes.name(i) for i in range(classes.count)],
                 self.queries.size,

@@ -37,12 +37,13 @@ UNKNOWN_MODEL = (
 def card(plan: Plan, told: Statement) -> dict[str, Any]:
     """Return the content of `privacy.json`."""
     settings = plan.settings
-    choices = ("labeler", "relation", "representation", "standardize", "smoothing")
+    choices = ("relation", "representation", "standardize", "smoothing")
     return told.card(
         **{f"num_{settings.unit}s": plan.num_records},
         **_bound(plan),
         num_public=len(plan.data.public),
         num_classes=plan.data.classes.count,
+        labeler=plan.survey.labeler.name,
         **{name: getattr(settings, name) for name in choices},
         **plan.survey.facts,
         **({"model": asdict(plan.data.model)} if plan.data.model else {}),
@@ -133,7 +134,7 @@ def statement(plan: Plan, ledger: Ledger, release: str) -> Statement:
             "representation": settings.representation or "embeddings, as given",
             **({"embedding model": plan.data.model} if plan.data.model else {}),
             **_scaled(settings),
-            "labeler": settings.labeler,
+            "labeler": plan.survey.labeler.name,
             **plan.survey.details,
             **{name.replace("_", " "): value for name, value in _bound(plan).items()},
             "classes": plan.data.classes.count,

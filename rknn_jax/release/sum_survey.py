@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import numpy as np
-from scipy.sparse import csr_matrix
 from sklearn.cluster import KMeans
 
-from rknn_jax import labelers, postprocessing
+from rknn_jax import labelers
 from rknn_jax.answers.concerns import MOST_NAMES, Concern, concerns_before
 from rknn_jax.labelers._one_sum import OneSumLabeler, Tally
+from rknn_jax.labels import Labels, PublicSide
 from rknn_jax.mechanisms.base import Payer
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import Contribution
@@ -25,7 +25,7 @@ from rknn_jax.release.counting import Counted
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.preview import AGREEMENTS, LOSS, QUICK, Expected
 from rknn_jax.release.rehearsal import MOST_REHEARSED
-from rknn_jax.release.survey import Reading, Survey, labels_of, public_graph, refuse_given
+from rknn_jax.release.survey import Reading, Survey, labels_of, refuse_given
 from rknn_jax.types import Queries
 
 if TYPE_CHECKING:
@@ -44,13 +44,6 @@ OF_VOTES = (
 DRAWS = 12
 """Simulated releases behind an expected accuracy."""
 
-ROWS_OF_AN_ANSWER = 10
-"""Public rows that share one answer, which sets how far rows share their labels.
-
-Each row has a prediction of its own. On six data sets it was within 5 points of the best of four
-strengths. As far as if there were one answer a class, 15 points of text's labels were lost.
-"""
-
 
 @dataclass(frozen=True)
 class SumSurvey(Survey):
@@ -59,12 +52,12 @@ class SumSurvey(Survey):
     Attributes:
       labeler: Labeler.
       queries: Public rows, each of which stands for itself.
-      graph: Graph of the public rows, along which labels spread; None if nothing is spread.
+      side: Public side of the reading; empty in a dry run, which spreads nothing.
     """
 
     labeler: OneSumLabeler
     queries: Queries
-    graph: csr_matrix | None
+    side: PublicSide
 
     @staticmethod
     def usual_mechanism(settings: "Settings") -> str:
@@ -105,9 +98,10 @@ class SumSurvey(Survey):
     def of(cls, settings: "Settings", data: Data) -> Self:
         """Return the survey of checked settings, with the graph of the public rows."""
         queries = Queries.alone(data.public, np.arange(len(data.public)))
-        classes = data.classes.count
-        graph = None if settings.dry_run else public_graph(settings, data.public, classes)
-        return cls(settings, data, _labeler(settings), queries, graph)
+        labeler = _labeler(settings)
+        smoothing = "none" if settings.dry_run else settings.smoothing
+        side = labeler.public_side(queries, data.public, data.classes.count, smoothing)
+        return cls(settings, data, labeler, queries, side)
 
     @property
     def tally(self) -> Tally:
@@ -128,7 +122,7 @@ class SumSurvey(Survey):
     def purpose(self) -> str:
         """A few words for the ledger."""
         return (
-            f"rknn label: {self.settings.labeler}, {self.data.classes.count} classes, "
+            f"rknn label: {self.labeler.name}, {self.data.classes.count} classes, "
             f"{self.settings.mechanism}"
         )
 
@@ -142,9 +136,10 @@ class SumSurvey(Survey):
         """Return the labels of the public rows, from the noisy sum alone."""
         noise = self.labeler.exact()
         answers = self.labeler.read(drawn, noise.stddev, np.asarray, self.queries, noise.guarantee)
-        shared = spread(self.graph, answers.probabilities)
-        unknown = np.full(len(shared), np.nan, np.float32)
-        return Reading(answers, np.asarray(shared, np.float32), unknown)
+        before = Labels.none(len(self.data.public), self.data.classes.count)
+        labels = before.after(self.queries, answers, 0, self.side)
+        unknown = np.full(len(labels.query), np.nan, np.float32)
+        return Reading(answers, labels.probabilities, unknown)
 
     def concerns(self, reading: Reading) -> tuple[Concern, ...]:
         """Return the reasons to doubt the labels, from them and public data alone."""
@@ -201,21 +196,22 @@ class SumSurvey(Survey):
         groups = KMeans(min(num_classes, len(public)), n_init=2, random_state=0).fit_predict(public)
         queries = Queries.alone(public, np.arange(len(public)))
         tally = self.labeler.tally(queries, num_classes)
-        graph = public_graph(self.settings, public, num_classes)
+        side = self.labeler.public_side(queries, public, num_classes, self.settings.smoothing)
+        before = Labels.none(len(public), num_classes)
         found = {}
         for agreement in AGREEMENTS:
             # The labels of the rest include the right one by chance.
             kept = (agreement * num_classes - 1) / max(num_classes - 1, 1)
             others = rng.random(len(public)) >= kept
-            labels = np.where(others, rng.integers(num_classes, size=len(public)), groups)
-            totals = tally.total(public, labels.astype(np.int32)) * num_records // len(public)
+            assumed = np.where(others, rng.integers(num_classes, size=len(public)), groups)
+            totals = tally.total(public, assumed.astype(np.int32)) * num_records // len(public)
             right = []
             for draw in range(DRAWS):
                 noise = self.labeler.simulated(jax.random.key(draw, impl=QUICK))
                 drawn = noise.draw(totals * tally.grid)
                 told = self.labeler.read(drawn, noise.stddev, np.asarray, queries, noise.guarantee)
-                shared = spread(graph, told.probabilities)
-                right.append(np.mean(shared.argmax(axis=1) == groups))
+                labels = before.after(queries, told, 0, side).hard
+                right.append(np.mean(labels == groups))
             by_chance = (1 - agreement) / max(num_classes - 1, 1)
             share = float(np.mean(right))
             found[agreement] = share * agreement + (1 - share) * by_chance
@@ -226,7 +222,7 @@ class SumSurvey(Survey):
         """Released items, in words for the statement."""
         return (
             f"a label, and the probability of each class, for each of {len(self.data.public):,} "
-            f"public records, made by {self.settings.labeler} from one noisy sum that is not shown",
+            f"public records, made by {self.labeler.name} from one noisy sum that is not shown",
         )
 
     @property
@@ -251,7 +247,7 @@ class SumSurvey(Survey):
         stddev = self.labeler.exact().stddev / self.tally.grid
         unit = self.settings.unit
         return (
-            ("labeler", f"{self.settings.labeler}, by one sum of {shape} numbers"),
+            ("labeler", f"{self.labeler.name}, by one sum of {shape} numbers"),
             (
                 "noise",
                 f"{self.settings.mechanism} of standard deviation {stddev:.4g}, where one {unit} "
@@ -275,13 +271,6 @@ def missing_classes(labels: np.ndarray, names: Sequence[str]) -> tuple[Concern, 
     sentence = f"no row got class {named}{rest}"
     remedy = "use a larger --epsilon or more private records, or --labeler rknn"
     return (Concern("missing_classes", len(missing), sentence, remedy),)
-
-
-def spread(graph: csr_matrix | None, probabilities: np.ndarray) -> np.ndarray:
-    """Return the rows' probabilities, shared with rows like them, float32 `[m, num_classes]`."""
-    num_rows, num_classes = probabilities.shape
-    num_answers = max(num_classes, num_rows // ROWS_OF_AN_ANSWER)
-    return postprocessing.public_labels(graph, probabilities, num_answers)
 
 
 def _class(settings: "Settings") -> type[OneSumLabeler]:

@@ -11,12 +11,11 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
-from rknn_jax import postprocessing
 from rknn_jax.answers import Decoded
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.label_sets import LabelSets
+from rknn_jax.labelers import Labeler
 from rknn_jax.labelers._one_sum import Tally
 from rknn_jax.mechanisms.base import Payer
 from rknn_jax.privacy.guarantee import Guarantee
@@ -24,7 +23,7 @@ from rknn_jax.privacy.statement import Contribution
 from rknn_jax.release.counting import Counted
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.preview import Expected
-from rknn_jax.types import Answers, Array
+from rknn_jax.types import Answers
 
 if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
@@ -70,10 +69,12 @@ class Survey(abc.ABC):
     Attributes:
       settings: Settings of the release, with a labeler and a mechanism.
       data: Public and private input.
+      labeler: Labeler that is planned, that runs, and that the statement names.
     """
 
     settings: "Settings"
     data: Data
+    labeler: Labeler[Any]
 
     @staticmethod
     @abc.abstractmethod
@@ -210,21 +211,6 @@ def public_size(settings: "Settings", data: Data) -> int | None:
     if settings.relation != "replace-one":
         return None
     return len(data.private) if settings.person is None else data.num_persons
-
-
-def of_metric(settings: "Settings", public: np.ndarray) -> np.ndarray:
-    """Return the rows, of unit length under the cosine metric."""
-    if settings.metric != "cosine":
-        return public
-    norm = np.linalg.norm(public, axis=1, keepdims=True)
-    return public / np.where(norm > 0, norm, 1)
-
-
-def public_graph(settings: "Settings", public: Array, num_queries: int) -> csr_matrix | None:
-    """Return the graph of public rows along which labels spread; see `postprocessing`."""
-    return postprocessing.public_graph(
-        public, num_queries, metric=settings.metric, smoothing=settings.smoothing
-    )
 
 
 def refuse_given(settings: "Settings", names: tuple[str, ...], owner: str) -> None:

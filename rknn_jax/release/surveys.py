@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from rknn_jax import labelers
+from rknn_jax.labelers import Labeler, _simulation_only
 from rknn_jax.labelers._one_sum import OneSumLabeler
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.release import choosing
@@ -35,27 +36,34 @@ class Choice:
 
 def names() -> list[str]:
     """Return the names of the labelers that a release may use."""
-    return [name for name in labelers.names() if _survey_of(name) is not None]
+    return [name for name in labelers.names() if not _hindrance(labelers.named(name))]
 
 
 def of_labeler(name: str) -> type[Survey]:
     """Return the survey of a labeler.
 
     Raises:
-      ValueError: If there is no such labeler, or a release cannot use it.
+      ValueError: If there is no such labeler, or a release cannot run it.
     """
-    known = name in labelers.names()
-    found = _survey_of(name) if known else None
-    if found is not None:
-        return found
+    found = labelers.named(name) if name in labelers.names() else None
+    hindrance = _hindrance(found) if found else ""
+    if found and not hindrance:
+        return VoteSurvey if issubclass(found, ReverseKNN) else SumSurvey
     possible = f"{', '.join(names())} or {AUTO}"
-    if not known:
+    if not found:
         raise ValueError(f"Expected --labeler to be one of {possible}, got --labeler {name}.")
     raise ValueError(
         f"Expected --labeler to be one of {possible}, which read private files in one pass and "
-        f"draw exact noise once, got --labeler {name}, which does not; simulate it on "
+        f"draw exact noise once, got --labeler {name}, which {hindrance}; simulate it on "
         f"benchmark data with python -m train.distill --labeler {name}."
     )
+
+
+def _hindrance(kind: type[Labeler[Any]]) -> str:
+    """Return why a release cannot run a labeler class, or "" if it can."""
+    if issubclass(kind, OneSumLabeler) and not kind.exact_mechanisms:
+        return "names no exact_mechanisms"
+    return _simulation_only.hindrance(kind)
 
 
 def of(settings: Settings) -> type[Survey]:
@@ -151,12 +159,3 @@ def _completed(settings: Settings) -> Settings:
         return settings
     kind = of(settings)
     return replace(settings, mechanism=kind.usual_mechanism(settings))
-
-
-def _survey_of(name: str) -> type[Survey] | None:
-    found = labelers.named(name)
-    if issubclass(found, ReverseKNN):
-        return VoteSurvey
-    if issubclass(found, OneSumLabeler):
-        return SumSurvey
-    return None

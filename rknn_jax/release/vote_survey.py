@@ -6,24 +6,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
-from rknn_jax import answers as decoder
-from rknn_jax import mechanisms
+from rknn_jax import labelers, mechanisms
 from rknn_jax.answers.concerns import Concern, Evidence, concerns
-from rknn_jax.labelers import rknn
-from rknn_jax.labels import Labels
+from rknn_jax.labelers._votes import Bound, VoteTally
+from rknn_jax.labelers.rknn import ReverseKNN
+from rknn_jax.labels import Labels, PublicSide
 from rknn_jax.mechanisms.base import CentralMechanism, Payer, release_counts
+from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy import contributions
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import Contribution
-from rknn_jax.release.asking import calibrated, cluster, kernels_of
+from rknn_jax.release.asking import calibrated, cluster, labeler_of
 from rknn_jax.release.counting import Counted
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.preview import Expected
 from rknn_jax.release.rehearsal import expect
-from rknn_jax.release.survey import Reading, Survey, of_metric, public_graph
-from rknn_jax.release.votes import Bound, VoteTally
+from rknn_jax.release.survey import Reading, Survey
 from rknn_jax.types import Queries
 
 if TYPE_CHECKING:
@@ -37,21 +36,21 @@ class VoteSurvey(Survey):
     """Public side of reverse k-NN labeling.
 
     Attributes:
+      labeler: Labeler.
       mechanism: Calibrated mechanism.
       queries: Public queries.
-      graph: Graph of the public rows, along which labels spread; None if nothing is spread.
-      kernels: Public side of the decoder; None if rows take their query's label.
+      side: Public side of the reading; without a graph in a dry run.
     """
 
+    labeler: ReverseKNN
     mechanism: CentralMechanism
     queries: Queries
-    graph: csr_matrix | None
-    kernels: decoder.Kernels | None
+    side: PublicSide
 
     @staticmethod
     def usual_mechanism(settings: "Settings") -> str:
         """Return the mechanism of settings that name none."""
-        return "discrete_laplace"
+        return labelers.named(settings.labeler)().noise
 
     @staticmethod
     def check(settings: "Settings") -> None:
@@ -77,6 +76,12 @@ class VoteSurvey(Survey):
                 "neighbors or more queries."
             )
         _check_persons(settings)
+        noise = labeler_of(settings).noise
+        if noise != settings.mechanism:
+            raise ValueError(
+                f"Expected --mechanism {noise} with --labeler {settings.labeler}, got --mechanism "
+                f"{settings.mechanism}; leave it out."
+            )
         if settings.relation == "add-remove" and settings.queries is None:
             raise ValueError(
                 "Expected --queries with --relation add-remove, got none; the default depends on "
@@ -100,10 +105,10 @@ class VoteSurvey(Survey):
         queries = cluster(settings, data.public, mechanism.num_queries)
         # The graph takes long, so make it before anything is spent. A dry run spreads nothing.
         _log.info("joining similar public rows")
-        number = mechanism.num_queries
-        graph = None if settings.dry_run else public_graph(settings, data.public, number)
-        kernels = kernels_of(settings, data.public, queries, graph)
-        return cls(settings, data, mechanism, queries, graph, kernels)
+        labeler = labeler_of(settings)
+        smoothing = "none" if settings.dry_run else settings.smoothing
+        side = labeler.public_side(queries, data.public, data.classes.count, smoothing)
+        return cls(settings, data, labeler, mechanism, queries, side)
 
     @property
     def tally(self) -> VoteTally:
@@ -112,12 +117,8 @@ class VoteSurvey(Survey):
         bound = None
         if settings.person is not None:
             bound = Bound(settings.records_per_person, settings.seed, self.mechanism.norm)
-        return VoteTally(
-            self.queries.features,
-            self.data.classes.count,
-            settings.neighbors,
-            settings.metric,
-            bound,
+        return self.labeler.tally(
+            self.queries, self.mechanism.num_classes, bound, settings.labels_per_record or 0
         )
 
     @property
@@ -133,7 +134,7 @@ class VoteSurvey(Survey):
     @property
     def num_votes(self) -> int | None:
         """Number of votes n·k, or None if n is private."""
-        return None if self.num_records is None else self.num_records * self.settings.neighbors
+        return None if self.num_records is None else self.num_records * self.labeler.num_neighbors
 
     @property
     def purpose(self) -> str:
@@ -153,25 +154,22 @@ class VoteSurvey(Survey):
     def read(self, drawn: np.ndarray) -> Reading:
         """Return the labels of the public rows, from noisy counts alone."""
         stddev = self.mechanism.stddev(drawn, 1)
-        answers = rknn.answer(drawn, stddev, self.cost, self.queries, _labeler(self.settings))
-        # Permute-and-flip releases labels, and has no counts to show.
-        counts = drawn if self.mechanism.releases_counts else None
-        if self.kernels is not None and counts is not None:
-            found = decoder.decode(answers.counts, answers.stddev, self.kernels)
-            return Reading(answers, found.probabilities, found.stability, counts, found)
+        answers = self.labeler.read(drawn, stddev, self.cost, self.queries)
         before = Labels.none(len(self.queries.cluster), self.data.classes.count)
-        labels = before.after(self.queries, answers, 0, self.kernels, self.graph)
-        confidence = labels.confidence
-        if counts is None:
-            confidence = np.full(len(labels.query), np.nan, np.float32)
-        return Reading(answers, labels.probabilities, confidence, counts)
+        labels = before.after(self.queries, answers, 0, self.side)
+        # Permute-and-flip releases labels, and has no counts to show.
+        if self.mechanism.releases_counts:
+            shown, confidence = drawn, labels.confidence
+        else:
+            shown, confidence = None, np.full(len(labels.query), np.nan, np.float32)
+        return Reading(answers, labels.probabilities, confidence, shown, labels.decoded)
 
     def concerns(self, reading: Reading) -> tuple[Concern, ...]:
         """Return the reasons to doubt the labels, from noisy counts and public data alone."""
         counted = self.mechanism.releases_counts
         classes = self.data.classes
         evidence = Evidence(
-            of_metric(self.settings, self.data.public),
+            np.asarray(in_metric(self.data.public, self.labeler.metric)),
             reading.probabilities.argmax(axis=1),
             [classes.name(i) for i in range(classes.count)],
             self.queries.size,
@@ -185,7 +183,16 @@ class VoteSurvey(Survey):
 
     def expect(self) -> Expected:
         """Return the error to expect, by simulation on public quantities."""
-        return expect(self.settings, self.data, self.queries, self.mechanism)
+        if type(self.labeler) is ReverseKNN:
+            return expect(self.settings, self.data, self.queries, self.mechanism)
+        name = self.labeler.name
+        return Expected(
+            noise=self.mechanism.noise_scale,
+            stddev=self.mechanism.noise_stddev,
+            expected=None,
+            advice=f"no release by {name} is simulated here: try python -m train.distill "
+            f"--labeler {name}",
+        )
 
     @property
     def released(self) -> tuple[str, ...]:
@@ -207,17 +214,17 @@ class VoteSurvey(Survey):
         """Largest part that a record or a person has in the release."""
         settings = self.settings
         if settings.person is None:
-            return Contribution(1, settings.neighbors)
+            return Contribution(1, self.labeler.num_neighbors)
         whole: Literal["shared", "clipped"] = "clipped" if self.mechanism.norm == 2 else "shared"
-        return Contribution(settings.records_per_person or whole, settings.neighbors)
+        return Contribution(settings.records_per_person or whole, self.labeler.num_neighbors)
 
     @property
     def facts(self) -> dict[str, Any]:
         """Entries of `privacy.json` of this labeler."""
         return {
             "num_queries": self.mechanism.num_queries,
-            "num_neighbors": self.settings.neighbors,
-            "metric": self.settings.metric,
+            "num_neighbors": self.labeler.num_neighbors,
+            "metric": self.labeler.metric,
             "clustering_seed": self.settings.seed,  # public; no seed fixes the noise
         }
 
@@ -225,7 +232,7 @@ class VoteSurvey(Survey):
     def details(self) -> dict[str, Any]:
         """Lines of `privacy.html` of this labeler."""
         return {
-            f"votes of a {self.settings.unit}": self.settings.neighbors,
+            f"votes of a {self.settings.unit}": self.labeler.num_neighbors,
             "queries": self.mechanism.num_queries,
         }
 
@@ -242,7 +249,7 @@ class VoteSurvey(Survey):
             (
                 "queries",
                 f"{len(size)}{rows}, of {size.min()} to {size.max()} public rows each; each "
-                f"private record votes for {settings.neighbors}",
+                f"private record votes for {self.labeler.num_neighbors}",
             ),
             (
                 "noise",
@@ -277,11 +284,3 @@ def _check_persons(settings: "Settings") -> None:
             f"Expected 1 <= records_per_person <= {contributions.GRID}, got --records-per-person "
             f"{most}."
         )
-
-
-def _labeler(settings: "Settings") -> rknn.ReverseKNN:
-    names = ("epsilon", "delta", "mechanism", "relation", "metric", "smoothing")
-    return rknn.ReverseKNN(
-        num_neighbors=settings.neighbors,
-        **{name: getattr(settings, name) for name in names},
-    )

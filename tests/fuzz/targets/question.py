@@ -11,11 +11,10 @@ import numpy as np
 from rknn_jax.federation import wire
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.client import Client
+from rknn_jax.federation.polls import sum_labelers
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
-from rknn_jax.labelers.least_squares import LeastSquares
 from rknn_jax.labelers.prototypes import Prototypes
-from rknn_jax.labelers.public_prototypes import PublicPrototypes
 from rknn_jax.privacy.ledger import Ledger, fingerprint
 from rknn_jax.representations import pixels
 from tests.fuzz import workplace
@@ -46,7 +45,7 @@ def seeds():
         a_round("collision", "shuffle", honest=100),
         a_round("binomial", "central", honest=3),
         a_round(encode=pixels.Encoder()),
-        *(a_sum(kind) for kind in (Prototypes, LeastSquares, PublicPrototypes)),
+        *(a_sum(kind) for kind in sum_labelers().values()),
         a_sum(Prototypes, unit="client"),
     ]
     made = []

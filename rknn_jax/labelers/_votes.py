@@ -6,7 +6,7 @@ from typing import Literal
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax.bsvs import NO_CELL
+from rknn_jax import bsvs
 from rknn_jax.labelers._one_sum import Persons
 from rknn_jax.neighbors import Metric, nearest, nearest_votes
 from rknn_jax.privacy import contributions
@@ -23,11 +23,13 @@ class Bound:
       seed: Seed of the draw, public. Defaults to 0.
       norm: Norm of a person's votes that is bounded, if all records count: 1 shares a vote, 2 clips
         for Gaussian noise. Defaults to 1.
+      grid: Units of a vote that all records of a person share. Defaults to `contributions.GRID`.
     """
 
     most: int | None = None
     seed: int = 0
     norm: Literal[1, 2] = 1
+    grid: int = contributions.GRID
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class VoteTally:
         """Units of a vote."""
         if self.bound is None:
             return 1
-        return self.bound.most or contributions.GRID
+        return self.bound.most or self.bound.grid
 
     @property
     def width(self) -> int:
@@ -75,11 +77,8 @@ class VoteTally:
 
     def parts(self, points: Array, ids: np.ndarray) -> np.ndarray:
         """Return the cells that records vote for, int32 `[n, k]`; see `Tally.parts`."""
-        index = nearest(points, self._queries, self.num_neighbors, metric=self.metric)
-        near = np.asarray(index)[:, :, None]
-        said = np.asarray(ids).reshape(len(near), 1, -1)
-        cells = np.where(said >= 0, near * self.num_classes + said, NO_CELL)
-        return cells.reshape(len(near), -1).astype(np.int32)
+        near = nearest(points, self._queries, self.num_neighbors, metric=self.metric)
+        return np.asarray(bsvs.cells(near, ids, self.num_classes))
 
     def total(self, points: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Return the votes of records; see `Tally.total`."""
@@ -105,7 +104,7 @@ class VoteTally:
             return contributions.weighed_votes(cast, weights, size + 1)[:size].reshape(self.shape)
         clipped = self.bound.norm == 2
         count = contributions.clipped_votes if clipped else contributions.shared_votes
-        return count(parts, persons.number, size).reshape(self.shape)
+        return count(parts, persons.number, size, self.grid).reshape(self.shape)
 
     def fits(self, totals: np.ndarray, num_records: int) -> bool:
         """Return whether these are k votes of each record; see `Tally.fits`."""

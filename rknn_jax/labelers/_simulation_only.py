@@ -1,0 +1,27 @@
+"""Labelers that simulation alone can run.
+
+A release and a federation take one sum over private records, by a labeler's `tally`, and read the
+noisy sum by its `read`. They never call `contribute` and `release`, which need all records at once.
+"""
+
+from inspect import isabstract
+from typing import Any
+
+from rknn_jax.labelers import Labeler, overridden
+from rknn_jax.labelers._one_sum import OneSumLabeler
+from rknn_jax.labelers.rknn import ReverseKNN
+
+
+def hindrance(kind: type[Labeler[Any]]) -> str:
+    """Return why neither a release nor a federation can run a labeler, or "" if they can.
+
+    Args:
+      kind: Class of the labeler.
+    """
+    if not issubclass(kind, ReverseKNN | OneSumLabeler):
+        return "needs the private records many times, or has no exact noise"
+    if own := overridden(kind):
+        return f"has its own {' and '.join(own)} in place of tally and read"
+    if isabstract(kind):
+        return f"lacks {' and '.join(sorted(kind.__abstractmethods__))}"
+    return ""

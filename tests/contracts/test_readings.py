@@ -1,0 +1,164 @@
+"""Simulation, a release and a federation read the same noisy sum alike, to the bit.
+
+Rows have uneven lengths, so that a metric that one of the three forgets shows.
+"""
+
+import dataclasses
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from rknn_jax import labelers
+from rknn_jax.algorithm import Keys, distill
+from rknn_jax.federation import readers
+from rknn_jax.federation.request import Asked
+from rknn_jax.federation.rounds import Round
+from rknn_jax.labelers import _simulation_only, rknn
+from rknn_jax.labelers._one_sum import Noise
+from rknn_jax.release import inputs, set_survey, sum_survey, vote_survey
+from rknn_jax.release.settings import Settings
+from rknn_jax.release.tables import Classes
+from rknn_jax.types import Card, Public, Records, Task
+
+NAMES = ("a", "b", "c")
+KEYS = Keys(jax.random.key(0), jax.random.key(1))
+RNG = np.random.default_rng(0)
+GROUP = np.arange(60) % 3
+LENGTHS = RNG.lognormal(sigma=1.5, size=(60, 1))
+PUBLIC = ((np.eye(4)[GROUP] + 0.2 * RNG.normal(size=(60, 4))) * LENGTHS).astype(np.float32)
+NOTHING = np.zeros((2, 4), np.float32), np.zeros(2, np.int32)
+
+SUMS = [
+    name
+    for name in labelers.names()
+    if not _simulation_only.hindrance(labelers.named(name))
+    and not issubclass(labelers.named(name), rknn.ReverseKNN)
+]
+
+
+def settings_of(**given):
+    return Settings("public", "private", 2.0, classes="3", **given)
+
+
+def planned(kind, settings):
+    data = inputs.data_of(PUBLIC, *NOTHING, Classes(3, NAMES))
+    return kind.of(settings, data)
+
+
+def simulated(labeler, queries, smoothing):
+    """Labels by Algorithm 1, whose features are the rows as they are."""
+    nobody = Records(*NOTHING)
+    parts = [np.arange(0)] * 3
+    task = Task(Card("rows", "", "", NAMES), Public(PUBLIC, GROUP), nobody, nobody, *parts)
+    rounds = distill(labeler, lambda *_: queries, np.asarray, None, task, KEYS, 1, smoothing)
+    return next(rounds).labels.probabilities
+
+
+def asked_of(config, **given):
+    return Asked(config, NAMES, student="none", **given)
+
+
+def collected(noisy, stddev, round=None):
+    spread = np.full(noisy.shape, stddev)
+    return SimpleNamespace(round=round, counts=lambda: (noisy.astype(np.float64), spread))
+
+
+@pytest.mark.parametrize("smoothing", ["auto", "none"])
+@pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
+def test_votes_are_read_alike(metric, smoothing, monkeypatch):
+    mechanism = "discrete_laplace"
+    given = {"metric": metric, "smoothing": smoothing, "mechanism": mechanism}
+    survey = planned(vote_survey.VoteSurvey, settings_of(queries=6, **given))
+    noisy = np.random.default_rng(3).integers(-4, 20, (6, 3))
+    released = survey.read(noisy)
+    labeler = survey.labeler
+
+    stddev = survey.mechanism.noise_stddev
+    found = collected(noisy, stddev)
+    reader = readers.of(asked_of(labeler))
+    federated = reader.read(found, survey.cost, survey.queries, PUBLIC)
+    np.testing.assert_array_equal(federated.probabilities, released.probabilities)
+    np.testing.assert_array_equal(federated.confidence, released.confidence)
+    np.testing.assert_array_equal(federated.labels, released.labels)
+
+    monkeypatch.setattr(rknn, "estimate_counts", lambda *_: np.float32(noisy))
+    labels = simulated(labeler, survey.queries, smoothing)
+    np.testing.assert_array_equal(labels, released.probabilities)
+
+
+def test_labels_without_counts_are_read_alike(monkeypatch):
+    given = {"metric": "cosine", "mechanism": "permute_and_flip"}
+    survey = planned(vote_survey.VoteSurvey, settings_of(queries=6, **given))
+    chosen = np.eye(3, dtype=np.int64)[[0, 1, 2, 0, 1, 2]]
+    released = survey.read(chosen)
+    monkeypatch.setattr(rknn, "estimate_counts", lambda *_: np.float32(chosen))
+    labels = simulated(survey.labeler, survey.queries, "auto")
+    np.testing.assert_array_equal(labels, released.probabilities)
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
+def test_sets_are_read_alike(metric):
+    given = {"metric": metric, "mechanism": "discrete_laplace", "labels_per_record": 2}
+    survey = planned(set_survey.SetSurvey, settings_of(queries=6, **given))
+    noisy = np.random.default_rng(3).integers(-4, 20, (6, 4))
+    released = survey.read(noisy)
+    reader = readers.of(asked_of(survey.labeler, labels_per_record=2))
+    found = collected(noisy, survey.mechanism.noise_stddev)
+    federated = reader.read(found, survey.cost, survey.queries, PUBLIC)
+    np.testing.assert_array_equal(federated.probabilities, released.probabilities)
+    np.testing.assert_array_equal(federated.sets.present, released.sets.present)
+
+
+def noisy_sum(survey):
+    """What a labeler's noise makes of the public rows' own sum."""
+    totals = survey.tally.total(PUBLIC, GROUP.astype(np.int32))
+    return totals, survey.labeler.exact().draw(totals)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_are_read_alike(name, monkeypatch):
+    kind = labelers.named(name)
+    delta = {"delta": 1e-5} if kind().needs_delta else {}
+    given = {"labeler": name, **delta}
+    given["mechanism"] = sum_survey.SumSurvey.usual_mechanism(settings_of(**given))
+    survey = planned(sum_survey.SumSurvey, settings_of(**given))
+    totals, drawn = noisy_sum(survey)
+    exact = survey.labeler.exact()
+    released = survey.read(drawn)
+
+    noise = Noise(exact.guarantee, exact.stddev, lambda _: drawn)
+    monkeypatch.setattr(kind, "simulated", lambda self, key: noise)
+    labels = simulated(survey.labeler, survey.queries, "auto")
+    np.testing.assert_array_equal(labels, released.probabilities)
+
+    # Clients see a sum whole: one that leads to the same choice, if the labeler chooses.
+    whole = drawn if drawn.shape == totals.shape else np.eye(totals.shape[1])[drawn]
+    config = dataclasses.replace(survey.labeler, unit="record")
+    round = Round(PUBLIC, NAMES, config, honest=3)
+    reader = readers.of(asked_of(config))
+    found = collected(whole, exact.stddev, round)
+    federated = reader.read(found, exact.guarantee, survey.queries, PUBLIC)
+    np.testing.assert_array_equal(federated.probabilities, released.probabilities)
+    np.testing.assert_array_equal(federated.labels, released.labels)
+    assert np.ptp(released.probabilities, axis=0).max() > 0.1, "the rows have labels of their own"
+
+
+def test_sums_that_are_not_spread_are_read_alike(monkeypatch):
+    given = {"labeler": "prototypes", "mechanism": "discrete_laplace", "smoothing": "none"}
+    survey = planned(sum_survey.SumSurvey, settings_of(**given))
+    _, drawn = noisy_sum(survey)
+    noise = survey.labeler.exact()._replace(draw=lambda _: drawn)
+    monkeypatch.setattr(labelers.named("prototypes"), "simulated", lambda self, key: noise)
+    labels = simulated(survey.labeler, survey.queries, "none")
+    np.testing.assert_array_equal(labels, survey.read(drawn).probabilities)
+
+
+def test_the_metric_decides_labels_of_rows_of_uneven_length():
+    """Directions tell the classes, lengths do not: by the cosine nearly all rows are right."""
+    given = {"metric": "cosine", "mechanism": "discrete_laplace"}
+    survey = planned(vote_survey.VoteSurvey, settings_of(queries=6, **given))
+    votes = np.zeros((6, 3), np.int64)
+    np.add.at(votes, (survey.queries.cluster, GROUP), 40)
+    assert np.mean(survey.read(votes).labels == GROUP) > 0.9
