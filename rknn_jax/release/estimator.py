@@ -38,7 +38,7 @@ from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.privacy.ledger import fingerprint
 from rknn_jax.release import inputs, planning, surveys, tables
 from rknn_jax.release import label as job
-from rknn_jax.release.accounts import open_ledger
+from rknn_jax.release.accounts import open_ledger, spend_stands
 from rknn_jax.release.encoding import Scaling
 from rknn_jax.release.given_labels import (
     check_aligned,
@@ -357,7 +357,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         plan = self._plan(X, ids, named, person)
         with errors_in_parameters():
             counted = job.count(plan)
-        with job.spend_stands(plan.settings.ledger_path, "the caller"):
+        with spend_stands(plan.settings.ledger_path, "The labels did not reach the caller"):
             done = job.draw(plan, counted)
             self.classes_ = values
             sets = done.reading.sets
