@@ -69,7 +69,7 @@ class Rounds:
     """
 
     epsilon: float
-    rounds: int
+    rounds: float
     delta: float = 0.0
     neighbors: int = 1
     mechanism: str = "discrete_laplace"
@@ -127,6 +127,7 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
     bound: Any = named.replace("-", " ")
     clients = whole("clients", settings.clients)
     variation = _total_variation(settings)
+    used = amplification.bound_for(clients, bound)
     if settings.local_epsilon is not None:
         local = settings.local_epsilon
         central = amplification.epsilon(local, clients, settings.delta, bound, variation)
@@ -139,7 +140,7 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
         told,
         "shuffled",
         f"epsilon = {central:.6g}, delta = {settings.delta:g}, with {clients:,} clients of one "
-        f"message each ({bound} bound)",
+        f"message each ({used} bound)",
     )
     told_of = (
         {"mechanism": settings.mechanism, "total_variation": variation(local)} if variation else {}
@@ -147,7 +148,7 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
     return {
         "epsilon": central,
         "local_epsilon": local,
-        "bound": named,
+        "bound": used.replace(" ", "-"),
         **told_of,
         "clients": clients,
         "delta": settings.delta,
@@ -192,10 +193,9 @@ def rounds(settings: Rounds) -> dict[str, Any]:
         relation=settings.relation,
         **({"delta": settings.release_delta} if mechanism.needs_delta else {}),
     ).guarantee(1)
-    every = [one] * whole("rounds", settings.rounds)
-    found = accounting.epsilons(
-        [event for guarantee in every for event in guarantee.events], settings.delta
-    )
+    times = whole("rounds", settings.rounds)
+    together = accounting.compose([one], settings.delta, times)
+    found = accounting.epsilons(together.events, settings.delta)
     told = err if settings.json else out
     for name, epsilon in found.items():
         tell(
@@ -203,6 +203,5 @@ def rounds(settings: Rounds) -> dict[str, Any]:
             name,
             f"epsilon = {epsilon:.6g}, delta = {0 if name == 'pure' else settings.delta:g}",
         )
-    together = accounting.compose(every, settings.delta)
     tell(told, "together", str(together))
     return {"accountants": found, **together.asdict()}
