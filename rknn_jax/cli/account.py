@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import subcommand
 
+from rknn_jax._internal.ranges import Count, Delta, Epsilon, Many, PositiveDelta, ShuffledEpsilon
 from rknn_jax._internal.terminal import err, out, tell, whole
 from rknn_jax.cli.account_queries import GNMax, LNMax, PrivateKNN, gnmax, lnmax, private_knn
 from rknn_jax.privacy.guarantee import Relation
@@ -41,15 +42,15 @@ class Shuffle:
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
-    clients: float
-    delta: float
-    local_epsilon: float | None = None
-    epsilon: float | None = None
+    clients: Many
+    delta: PositiveDelta
+    local_epsilon: ShuffledEpsilon | None = None
+    epsilon: ShuffledEpsilon | None = None
     bound: Literal["general", "variation-ratio", "closed-form"] | None = None
     mechanism: str | None = None
-    queries: int = 100
-    classes: int = 10
-    neighbors: int = 1
+    queries: Count = 100
+    classes: Count = 10
+    neighbors: Count = 1
     json: bool = False
 
 
@@ -68,12 +69,12 @@ class Rounds:
       json: end with one line of JSON on stdout.
     """
 
-    epsilon: float
-    rounds: float
-    delta: float = 0.0
-    neighbors: int = 1
+    epsilon: Epsilon
+    rounds: Many
+    delta: Delta = 0.0
+    neighbors: Count = 1
     mechanism: str = "discrete_laplace"
-    release_delta: float = 0.0
+    release_delta: Delta = 0.0
     relation: Relation = "replace-one"
     json: bool = False
 

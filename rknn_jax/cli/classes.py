@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rknn_jax._internal.ranges import Delta, Epsilon, PositiveDelta, ReleaseEpsilon, Seconds
 from rknn_jax._internal.terminal import err, metered, out, stdout, sure_interrupts, tell
 from rknn_jax.formats import Columns
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Unit
@@ -42,18 +43,18 @@ class SelectClasses:
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
     private: str | tuple[str, ...]
-    epsilon: float
-    delta: float
+    epsilon: ReleaseEpsilon
+    delta: PositiveDelta
     public: str | tuple[str, ...] | None = None
     embedding: tuple[str, ...] = ()
     label: str = Columns().label
     person: str | None = None
     relation: Relation = "replace-one"
     representation: str | None = None
-    budget: float | None = None
-    budget_delta: float | None = None
+    budget: Epsilon | None = None
+    budget_delta: Delta | None = None
     ledger: Path | None = None
-    patience: float = 60.0
+    patience: Seconds = 60.0
     json: bool = False
 
     @property

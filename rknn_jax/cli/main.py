@@ -36,7 +36,7 @@ from typing import Annotated, Any, NoReturn
 import tyro
 from tyro.conf import subcommand
 
-from rknn_jax._internal import compilation, option_files
+from rknn_jax._internal import compilation, option_files, ranges
 from rknn_jax._internal.terminal import STOPPED, err, leave, open_closed_streams, stdout, tell
 from rknn_jax.cli import (
     account,
@@ -62,6 +62,20 @@ from rknn_jax.cli.simulate import Simulate
 from rknn_jax.federation.settings import Join, Serve
 from rknn_jax.privacy.ledger import BudgetExceededError, LedgerCorruptError
 from rknn_jax.release.settings import Settings
+
+COMMANDS: Any = (
+    Annotated[Settings, subcommand("label")]
+    | Annotated[SelectClasses, subcommand("classes")]
+    | Annotated[Embed, subcommand("embed")]
+    | Annotated[Budget, subcommand("budget")]
+    | Annotated[Inspect, subcommand("inspect")]
+    | Annotated[Export, subcommand("export")]
+    | Annotated[Simulate, subcommand("simulate")]
+    | Annotated[Account, subcommand("account")]
+    | Annotated[Serve, subcommand("serve")]
+    | Annotated[Join, subcommand("join")]
+    | Annotated[Audit, subcommand("audit")]
+)
 
 UNREAD = 141
 """Exit status if the reader of stdout has gone, as of a program that SIGPIPE ends."""
@@ -99,19 +113,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = ["--tyro-print-completion", arguments[1]]
     if arguments[:1] == ["experiment"]:
         return experiment.run(arguments[1:])
-    commands: Any = (
-        Annotated[Settings, subcommand("label")]
-        | Annotated[SelectClasses, subcommand("classes")]
-        | Annotated[Embed, subcommand("embed")]
-        | Annotated[Budget, subcommand("budget")]
-        | Annotated[Inspect, subcommand("inspect")]
-        | Annotated[Export, subcommand("export")]
-        | Annotated[Simulate, subcommand("simulate")]
-        | Annotated[Account, subcommand("account")]
-        | Annotated[Serve, subcommand("serve")]
-        | Annotated[Join, subcommand("join")]
-        | Annotated[Audit, subcommand("audit")]
-    )
     command: (
         Settings
         | SelectClasses
@@ -124,9 +125,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         | Serve
         | Join
         | Audit
-    ) = _parsed(commands, arguments)
+    ) = _parsed(arguments)
     action = command.action if isinstance(command, Budget | Account) else command
     try:
+        ranges.check(action)
         result = _run(action)
         status = audit.BROKEN if result.get("broken") else result.get("exit_status", 0)
     except (KeyboardInterrupt, ValueError, OSError, MemoryError, RuntimeError) as error:
@@ -147,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _printed(status, paid="release" in result or "ledger" in result)
 
 
-def _parsed(commands: Any, arguments: Sequence[str]) -> Any:
+def _parsed(arguments: Sequence[str]) -> Any:
     """Return the settings of a command. Help and errors of the parser end the program."""
     style = (
         tyro.conf.OmitArgPrefixes,
@@ -161,7 +163,7 @@ def _parsed(commands: Any, arguments: Sequence[str]) -> Any:
     )
     with stdout.lossy():
         return tyro.cli(
-            commands, args=arguments, prog="rknn", description=description, config=style
+            COMMANDS, args=arguments, prog="rknn", description=description, config=style
         )
     raise SystemExit(0)  # its help could not be printed
 

@@ -51,6 +51,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rknn_jax._internal import mounts
+from rknn_jax._internal.ranges import LEAST_EPSILON
 from rknn_jax.privacy.filters import NOTHING, Accounting, Amount, Cost, Renyi, Rule, Sum
 from rknn_jax.privacy.guarantee import RELATIONS, UNITS, Guarantee, Relation, Unit
 from rknn_jax.privacy.ledger_lines import (
@@ -660,6 +661,11 @@ def _chargeable(guarantee: Guarantee) -> Amount:
         raise LedgerError(
             "Expected an epsilon that does not depend on private data; charge the bound that "
             "holds for all data."
+        )
+    if guarantee.epsilon < LEAST_EPSILON:
+        raise LedgerError(
+            f"Expected epsilon >= {LEAST_EPSILON:g} of a release, got "
+            f"epsilon={guarantee.epsilon:g}, whose noise has no finite size; ask for more."
         )
     return exact_amount(guarantee.epsilon, guarantee.delta)
 

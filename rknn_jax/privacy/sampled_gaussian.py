@@ -241,16 +241,32 @@ def _screened(event: Event) -> np.ndarray:
         for coin in (passes, fails)
     )
     largest = np.zeros(len(KNOTS))
-    for orders in (KNOTS, 1 - KNOTS):
-        up_part = orders[:, None] * up
-        down_part = orders[:, None] * down
-        exact = np.logaddexp(passes[here] + up_part, fails[here] + down_part)
-        change = np.exp(passes[here]) * np.expm1(np.minimum(up_part, 1)) + np.exp(
-            fails[here]
-        ) * np.expm1(np.minimum(down_part, 1))
-        # The logarithm of a sum near 1 would lose digits.
-        small = np.maximum(np.abs(up_part), np.abs(down_part)) < 1
-        largest = np.maximum(
-            largest, np.where(small, np.log1p(np.maximum(change, -0.5)), exact).max(axis=1)
-        )
+    parts = 1 + len(KNOTS) * len(here) // MOST_POINTS
+    for part in np.array_split(np.arange(len(KNOTS)), min(parts, len(KNOTS))):
+        for orders in (KNOTS[part], 1 - KNOTS[part]):
+            cumulants = _coin_cumulants(orders, up, down, passes[here], fails[here])
+            largest[part] = np.maximum(largest[part], cumulants)
     return largest
+
+
+def _coin_cumulants(
+    orders: np.ndarray, up: np.ndarray, down: np.ndarray, passes: np.ndarray, fails: np.ndarray
+) -> np.ndarray:
+    """Return the largest cumulant of pairs of coins at each order.
+
+    Args:
+      orders: Orders of either sign.
+      up: Logarithms of the ratios of the probabilities to pass.
+      down: Logarithms of those to fail.
+      passes: Logarithms of the probabilities to pass.
+      fails: Logarithms of those to fail.
+    """
+    up_part = orders[:, None] * up
+    down_part = orders[:, None] * down
+    exact = np.logaddexp(passes + up_part, fails + down_part)
+    change = np.exp(passes) * np.expm1(np.minimum(up_part, 1))
+    change += np.exp(fails) * np.expm1(np.minimum(down_part, 1))
+    # The logarithm of a sum near 1 would lose digits.
+    small = np.maximum(np.abs(up_part), np.abs(down_part)) < 1
+    most: np.ndarray = np.where(small, np.log1p(np.maximum(change, -0.5)), exact).max(axis=1)
+    return most

@@ -47,7 +47,7 @@ def open_ledger(
         if not new_ledger_affords(budget, settings.accounting or "sum", cost):
             raise BudgetExceededError(
                 f"This release costs {_cost(settings)}, and the first budget is to be {budget}; "
-                "ask for less."
+                "ask for less, or set a larger --budget."
             )
         return None
     try:

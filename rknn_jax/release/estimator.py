@@ -32,6 +32,7 @@ from sklearn.utils import check_consistent_length, check_random_state, column_or
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from rknn_jax._internal.ranges import LEAST_EPSILON
 from rknn_jax.neighbors import Metric, nearest
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import Guarantee, Relation
@@ -170,7 +171,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "epsilon": [Interval(Real, 0, None, closed="neither")],
+        "epsilon": [Interval(Real, LEAST_EPSILON, None, closed="left")],
         "delta": [Interval(Real, 0, 1, closed="left")],
         "n_queries": [Interval(Integral, 1, None, closed="left"), None],
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
