@@ -365,7 +365,7 @@ def test_noise_without_end_and_without_any_are_accounted_for():
         (Event("discrete_gaussian", 9.0), ["PLD", "RDP"]),
         (Event("binomial", 9.0), ["PLD"]),
         (Event("gaussian", 9.0, sampling_prob=0.5), ["PLD", "RDP"]),
-        (Event("gaussian", 9.0, sampling_prob=0.5, replaced=True), ["PLD"]),
+        (Event("gaussian", 9.0, sampling_prob=0.5, replaced=True), ["RDP", "PLD"]),
         (Event("gaussian", 9.0, sampling_prob=0.5, replaced=True, opposite=True), ["PLD", "RDP"]),
         (Event("gaussian", 9.0, sampling_prob=0.5, replaced=True, screen=(3.0, 5)), ["PLD", "RDP"]),
     ],
@@ -545,7 +545,7 @@ def test_noise_near_what_was_asked_for_is_found_in_few_looks():
 
 
 def test_calibration_without_an_accountant_says_what_to_change():
-    with pytest.raises(ValueError, match=r"got delta=0.0 and 5 values; account for add-remove"):
+    with pytest.raises(ValueError, match=r"got delta=0.0 and 5 values; choose a larger delta"):
         calibrate(lambda scale: [Event("gaussian", scale, 5)], 1.0, 0.0)
 
 

@@ -404,3 +404,24 @@ def test_bad_arguments_are_named(arguments, words):
 def test_too_few_clients_for_the_closed_form_are_refused():
     with pytest.raises(ValueError, match="num_clients=100"):
         amplification.local_epsilon(1.0, 100, 1e-6, "closed form")
+
+
+@pytest.mark.parametrize(("local", "delta"), [(0.5, 1e-9), (3.0, 1e-7)])
+def test_blocks_of_clones_are_just_above_all_clones(monkeypatch, local, delta):
+    n = 2_000_000
+    exact = amplification.epsilon(local, n, delta)
+    summed = amplification.hockey_stick(exact / 2, local, n)
+    monkeypatch.setattr(amplification, "MOST_SUMMANDS", 0)
+    in_blocks = amplification.hockey_stick(exact / 2, local, n)
+    assert summed < in_blocks < summed * (1 + 1e-3)
+    assert exact <= amplification.epsilon(local, n, delta) <= exact * (1 + 1e-4)
+
+
+def test_many_clients_have_the_general_bound_of_bounded_work():
+    variation = lambda local: 0.5 * math.tanh(local / 2)  # noqa: E731
+    many = 10**12
+    found = amplification.epsilon(1.0, many, 1e-14, "variation ratio", variation)
+    assert found == amplification.epsilon(1.0, many, 1e-14)
+    assert found < amplification.epsilon(1.0, many // 100, 1e-14) / 9
+    assert amplification.bound_for(many, "variation ratio") == "general"
+    assert amplification.bound_for(10**6, "variation ratio") == "variation ratio"

@@ -422,7 +422,7 @@ def test_a_spend_stands_where_the_labels_could_not_be_written(
     done = rknn(*arguments(), "--json")
     assert done.status == status
     assert "the same command with --out new finishes the release and pays nothing" in done.err
-    assert "The spend stands" in done.json["error"]
+    assert "The release is paid for" in done.json["error"]
     monkeypatch.undo()
     monkeypatch.chdir(copy)
     assert rknn(*arguments()).status == 0
@@ -448,7 +448,7 @@ def test_the_ledger_is_charged_before_the_noise_is_drawn(files, rknn, monkeypatc
         raise ValueError("drawn")
 
     monkeypatch.setattr(exact_noise, "discrete_laplace", spent)
-    assert "drawn The spend stands" in rknn(*arguments()).err
+    assert "drawn The release is paid for" in rknn(*arguments()).err
 
 
 def changed(**fields):

@@ -308,13 +308,13 @@ def test_a_file_that_is_replaced_between_opening_and_locking_is_noticed(ledger, 
     real = module._lock
     swapped = []
 
-    def swap_first(file, where, deadline):
+    def swap_first(file, where, deadline, undone):
         if not swapped:
             swapped.append(True)
             copy = path.with_name("copy")
             copy.write_bytes(path.read_bytes())
             os.replace(copy, path)
-        real(file, where, deadline)
+        real(file, where, deadline, undone)
 
     monkeypatch.setattr(module, "_lock", swap_first)
     ledger.charge(released(0.1), "in the file that the path names")

@@ -174,7 +174,8 @@ def test_replacing_a_sampled_record_costs_little_more_than_adding_one():
         accounting.epsilons([sampled(25 / math.sqrt(2), 735, 0.15, replaced=replaced)], 1e-5)
         for replaced in (False, True)
     )
-    assert "RDP" not in replace_one
+    for name in ("RDP", "PLD"):
+        assert add[name] < replace_one[name] < 1.03 * add[name]
     assert add["PLD"] < replace_one["PLD"] < 1.03 * add["PLD"]
     whole = accounting.epsilons([sampled(25 / math.sqrt(2), 735, 1.0, replaced=True)], 1e-5)
     assert whole["PLD"] == pytest.approx(
@@ -193,11 +194,22 @@ def test_sampled_and_screened_events_are_checked_and_survive_json():
             Event("gaussian", 1.0, **fields)
     with pytest.raises(ValueError, match="kind='laplace'"):
         Event("laplace", 1.0, 1, 0.5)
-    assert accounting.epsilons([sampled(3.0, 5, 0.5, replaced=True)], 1e-12) == {}, (
-        "no accountant reaches so far"
-    )
-    with pytest.raises(ValueError, match="account for add-remove"):
-        accounting.calibrate(lambda scale: [sampled(scale, 5, 0.5, replaced=True)], 1.0, 1e-12)
+    assert [*accounting.epsilons([sampled(3.0, 5, 0.5, replaced=True)], 1e-12)] == ["RDP"]
+
+
+@pytest.mark.parametrize("z", [0.4, 3.0, 40.0])
+def test_the_divergence_of_a_replaced_record_is_that_of_its_curve(z):
+    """Its bound is exact where every record takes part, and is above that of a removed one."""
+    for sampling_prob in (1e-3, 0.2, 1 - 1e-9):
+        replaced, removed = (
+            curves.renyi(sampled(z, 1, sampling_prob, replaced=replaced))
+            for replaced in (True, False)
+        )
+        known = np.isfinite(replaced) & np.isfinite(removed)
+        assert known.sum() > 1000
+        assert np.all(replaced[known] >= removed[known])
+    exact = curves.ORDERS / (2 * z**2)
+    np.testing.assert_allclose(replaced[known], exact[known], rtol=2e-3)
 
 
 @pytest.mark.parametrize(

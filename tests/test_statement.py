@@ -441,7 +441,7 @@ def test_a_release_is_complete_only_with_its_page(rknn, tmp_path, monkeypatch):
     )
     done = rknn(*arguments())
     assert done.status == 2
-    assert "The spend stands" in done.err
+    assert "The release is paid for" in done.err
     assert [path.name for path in (tmp_path / "new").iterdir()] == [".rknn-release"], (
         "nothing is shown"
     )

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
-from typing import NoReturn
+from typing import IO, NoReturn, TextIO, cast
 
 from rich.console import Console
 from rich.status import Status
@@ -29,9 +29,65 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 AGAIN = 1.0
 """Seconds after which Ctrl-C is raised again if it was lost."""
 
-# Markup is off because Rich would take "[n, f]" for a style.
-err = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
-out = Console(markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+class Stream:
+    """Standard output or error, which loses what cannot be written.
+
+    A full disk or a closed pipe behind messages must not stop a release that is paid for. The
+    program asks for the failure at its end.
+
+    Args:
+      name: Name of the stream in `sys`, which holds it when it is used.
+
+    Attributes:
+      failure: First error of the stream. None if all was written.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.failure: OSError | None = None
+
+    @property
+    def _file(self) -> TextIO:
+        file = getattr(sys, self._name)
+        # Rich puts a proxy in its place while it shows a status, which would print to this console.
+        found: TextIO = getattr(file, "rich_proxied_file", file)
+        return found
+
+    def write(self, text: str) -> int:
+        """Write what can be written, with escapes for letters that the encoding lacks."""
+        encoding = self._file.encoding or "utf-8"
+        with self.lossy():
+            self._file.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush what can be flushed."""
+        with self.lossy():
+            self._file.flush()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+    @contextmanager
+    def lossy(self) -> Iterator[None]:
+        """Note an error of what is printed inside, and lose all that comes."""
+        try:
+            yield
+        except OSError as error:
+            self.failure = self.failure or error
+            silence(self._file)
+
+
+def _console(stream: Stream) -> Console:
+    # Markup is off because Rich would take "[n, f]" for a style.
+    file = cast(IO[str], stream)
+    return Console(file=file, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+stdout = Stream("stdout")
+err = _console(Stream("stderr"))
+out = _console(stdout)
 
 
 def tell(told: Console, name: str, text: str) -> None:
@@ -169,10 +225,30 @@ def sure_interrupts() -> Iterator[None]:
             signal.signal(kind, handler)
 
 
+def open_closed_streams() -> None:
+    """Open each standard stream that is closed, as by `>&-` in a shell, as one without room.
+
+    The next file would get the stream's number otherwise, and what is printed would end up in it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDONLY)) <= 2:
+        pass
+    os.close(descriptor)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            unwritable = os.open(os.devnull, os.O_RDONLY)
+            setattr(sys, name, open(unwritable, "w", closefd=False))
+
+
+def silence(stream: TextIO) -> None:
+    """Let a stream that cannot be written lose what it holds, and all that comes."""
+    descriptor = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(descriptor, stream.fileno())
+    os.close(descriptor)
+
+
 def leave(status: int) -> NoReturn:
     """End the process. After Ctrl-C nothing is torn down, because threads of JAX may still run."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    err.file.flush()
     if status == STOPPED:
         os._exit(status)
     sys.exit(status)

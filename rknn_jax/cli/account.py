@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import subcommand
 
+from rknn_jax._internal.ranges import Count, Delta, Epsilon, Many, PositiveDelta, ShuffledEpsilon
 from rknn_jax._internal.terminal import err, out, tell, whole
 from rknn_jax.cli.account_queries import GNMax, LNMax, PrivateKNN, gnmax, lnmax, private_knn
 from rknn_jax.privacy.guarantee import Relation
@@ -41,15 +42,15 @@ class Shuffle:
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
-    clients: float
-    delta: float
-    local_epsilon: float | None = None
-    epsilon: float | None = None
+    clients: Many
+    delta: PositiveDelta
+    local_epsilon: ShuffledEpsilon | None = None
+    epsilon: ShuffledEpsilon | None = None
     bound: Literal["general", "variation-ratio", "closed-form"] | None = None
     mechanism: str | None = None
-    queries: int = 100
-    classes: int = 10
-    neighbors: int = 1
+    queries: Count = 100
+    classes: Count = 10
+    neighbors: Count = 1
     json: bool = False
 
 
@@ -68,12 +69,12 @@ class Rounds:
       json: end with one line of JSON on stdout.
     """
 
-    epsilon: float
-    rounds: int
-    delta: float = 0.0
-    neighbors: int = 1
+    epsilon: Epsilon
+    rounds: Many
+    delta: Delta = 0.0
+    neighbors: Count = 1
     mechanism: str = "discrete_laplace"
-    release_delta: float = 0.0
+    release_delta: Delta = 0.0
     relation: Relation = "replace-one"
     json: bool = False
 
@@ -127,6 +128,7 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
     bound: Any = named.replace("-", " ")
     clients = whole("clients", settings.clients)
     variation = _total_variation(settings)
+    used = amplification.bound_for(clients, bound)
     if settings.local_epsilon is not None:
         local = settings.local_epsilon
         central = amplification.epsilon(local, clients, settings.delta, bound, variation)
@@ -139,7 +141,7 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
         told,
         "shuffled",
         f"epsilon = {central:.6g}, delta = {settings.delta:g}, with {clients:,} clients of one "
-        f"message each ({bound} bound)",
+        f"message each ({used} bound)",
     )
     told_of = (
         {"mechanism": settings.mechanism, "total_variation": variation(local)} if variation else {}
@@ -147,7 +149,7 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
     return {
         "epsilon": central,
         "local_epsilon": local,
-        "bound": named,
+        "bound": used.replace(" ", "-"),
         **told_of,
         "clients": clients,
         "delta": settings.delta,
@@ -192,10 +194,9 @@ def rounds(settings: Rounds) -> dict[str, Any]:
         relation=settings.relation,
         **({"delta": settings.release_delta} if mechanism.needs_delta else {}),
     ).guarantee(1)
-    every = [one] * whole("rounds", settings.rounds)
-    found = accounting.epsilons(
-        [event for guarantee in every for event in guarantee.events], settings.delta
-    )
+    times = whole("rounds", settings.rounds)
+    together = accounting.compose([one], settings.delta, times)
+    found = accounting.epsilons(together.events, settings.delta)
     told = err if settings.json else out
     for name, epsilon in found.items():
         tell(
@@ -203,6 +204,5 @@ def rounds(settings: Rounds) -> dict[str, Any]:
             name,
             f"epsilon = {epsilon:.6g}, delta = {0 if name == 'pure' else settings.delta:g}",
         )
-    together = accounting.compose(every, settings.delta)
     tell(told, "together", str(together))
     return {"accountants": found, **together.asdict()}

@@ -11,6 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from rknn_jax._internal.ranges import (
+    Delta,
+    Many,
+    ManyOrNone,
+    Noise,
+    PositiveDelta,
+    Probability,
+    Threshold,
+    Votes,
+)
 from rknn_jax._internal.terminal import err, out, tell, whole
 from rknn_jax.privacy.guarantee import Event, Guarantee, Relation
 
@@ -32,14 +42,14 @@ class PrivateKNN:
       json: end with one line of JSON on stdout.
     """
 
-    delta: float
-    screens: float = 1000
-    answers: float = 735
-    screening_stddev: float = 75.0
-    aggregation_stddev: float = 25.0
-    sampling_prob: float = 0.15
-    neighbors: int = 300
-    threshold: float = 180.0
+    delta: PositiveDelta
+    screens: ManyOrNone = 1000
+    answers: Many = 735
+    screening_stddev: Noise = 75.0
+    aggregation_stddev: Noise = 25.0
+    sampling_prob: Probability = 0.15
+    neighbors: Votes = 300
+    threshold: Threshold = 180.0
     relation: Relation = "replace-one"
     json: bool = False
 
@@ -61,13 +71,13 @@ class GNMax:
       json: end with one line of JSON on stdout.
     """
 
-    delta: float
-    screens: float = 640
-    answers: float = 286
-    screening_stddev: float = 150.0
-    aggregation_stddev: float = 40.0
-    teachers: int = 250
-    threshold: float = 200.0
+    delta: PositiveDelta
+    screens: ManyOrNone = 640
+    answers: Many = 286
+    screening_stddev: Noise = 150.0
+    aggregation_stddev: Noise = 40.0
+    teachers: Votes = 250
+    threshold: Threshold = 200.0
     votes: Path | None = None
     json: bool = False
 
@@ -85,9 +95,9 @@ class LNMax:
       json: end with one line of JSON on stdout.
     """
 
-    delta: float
-    answers: float = 1000
-    scale: float = 20.0
+    delta: Delta
+    answers: Many = 1000
+    scale: Noise = 20.0
     votes: Path | None = None
     json: bool = False
 
@@ -159,12 +169,6 @@ def _screen_and_count(
 
     In a neighboring data set one vote moves from one class to another, a distance of sqrt(2).
     """
-    for name in ("screening_stddev", "aggregation_stddev"):
-        if not 0 < getattr(settings, name) < math.inf:
-            raise ValueError(
-                f"Expected a finite --{name.replace('_', '-')} > 0, got "
-                f"{getattr(settings, name)}; no noise has no privacy."
-            )
     counts = Event(
         "gaussian",
         settings.aggregation_stddev / math.sqrt(2),

@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
+from rknn_jax._internal.ranges import Confidence, Count, Delta, ReleaseEpsilon, Runs, Seed
 from rknn_jax._internal.terminal import err, tell, whole
 from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.filters import Accounting
@@ -70,7 +71,7 @@ class Audit:
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
-    epsilon: float
+    epsilon: ReleaseEpsilon
     mechanism: str | None = None
     labeler: str | None = None
     release: bool = False
@@ -78,17 +79,17 @@ class Audit:
     federation: Literal["messages", "sum"] | None = None
     ledger: bool = False
     one_run: bool = False
-    delta: float | None = None
+    delta: Delta | None = None
     relation: Relation = "replace-one"
     unit: Protected = "record"
-    neighbors: int = SIZES["neighbors"]
-    queries: int = SIZES["queries"]
-    classes: int = SIZES["classes"]
-    runs: float | None = None
-    confidence: float = 0.9999
+    neighbors: Count = SIZES["neighbors"]
+    queries: Count = SIZES["queries"]
+    classes: Count = SIZES["classes"]
+    runs: Runs | None = None
+    confidence: Confidence = 0.9999
     sampler: Sampler = "simulation"
     skip_power: bool = False
-    seed: int = 0
+    seed: Seed = 0
     json: bool = False
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from rich.console import Console
 from tyro.conf import Positional, subcommand
 
+from rknn_jax._internal.ranges import Delta, Epsilon, Seconds, Spent
 from rknn_jax._internal.terminal import err, out, tell
 from rknn_jax.formats import Columns
 from rknn_jax.privacy import ledger_index
@@ -46,9 +47,9 @@ class Repair:
 
     ledger: Positional[Path]
     reason: str
-    epsilon: float | None = None
-    delta: float | None = None
-    patience: float = PATIENCE
+    epsilon: Spent | None = None
+    delta: Delta | None = None
+    patience: Seconds = PATIENCE
     json: bool = False
 
 
@@ -67,10 +68,10 @@ class Raise:
     """
 
     ledger: Positional[Path]
-    epsilon: float
+    epsilon: Epsilon
     reason: str
-    delta: float | None = None
-    patience: float = PATIENCE
+    delta: Delta | None = None
+    patience: Seconds = PATIENCE
     json: bool = False
 
 
@@ -103,7 +104,7 @@ class Adopt:
     person: str | None = None
     representation: str | None = None
     unrelated: bool = False
-    patience: float = PATIENCE
+    patience: Seconds = PATIENCE
     json: bool = False
 
 

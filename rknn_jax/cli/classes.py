@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rknn_jax._internal.terminal import err, metered, out, sure_interrupts, tell
+from rknn_jax._internal.ranges import Delta, Epsilon, PositiveDelta, ReleaseEpsilon, Seconds
+from rknn_jax._internal.terminal import err, metered, out, stdout, sure_interrupts, tell
 from rknn_jax.formats import Columns
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Unit
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from rknn_jax.privacy.ledger import DataSet, Ledger
     from rknn_jax.release.class_selection import Selection
 
@@ -40,18 +43,18 @@ class SelectClasses:
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
     private: str | tuple[str, ...]
-    epsilon: float
-    delta: float
+    epsilon: ReleaseEpsilon
+    delta: PositiveDelta
     public: str | tuple[str, ...] | None = None
     embedding: tuple[str, ...] = ()
     label: str = Columns().label
     person: str | None = None
     relation: Relation = "replace-one"
     representation: str | None = None
-    budget: float | None = None
-    budget_delta: float | None = None
+    budget: Epsilon | None = None
+    budget_delta: Delta | None = None
     ledger: Path | None = None
-    patience: float = 60.0
+    patience: Seconds = 60.0
     json: bool = False
 
     @property
@@ -68,7 +71,8 @@ def run(settings: SelectClasses) -> dict[str, Any]:
       ValueError: If the settings or the records cannot be used; nothing was spent then.
     """
     with err.status("loading"):
-        from rknn_jax.release import adoption, class_selection
+        from rknn_jax.privacy.ledger import LedgerError
+        from rknn_jax.release import accounts, adoption, class_selection
     columns = Columns(
         settings.embedding or None,
         settings.label,
@@ -83,7 +87,11 @@ def run(settings: SelectClasses) -> dict[str, Any]:
         records = adoption.private_records(private, columns, public)
         found = class_selection.occurrences(records.shards, settings.unit)
     with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         ledger = _ledger(settings, data, cost)
+    for one in caught:
+        tell(err, "warning", str(one.message))
+    with accounts.spend_stands(ledger.path, "The selection is lost"):
         selected = class_selection.select(
             found,
             settings.epsilon,
@@ -92,21 +100,30 @@ def run(settings: SelectClasses) -> dict[str, Any]:
             relation=settings.relation,
             unit=settings.unit,
         )
-    for one in caught:
-        tell(err, "warning", str(one.message))
-    told = err if settings.json else out
-    for name, count in selected.counts.items():
-        shown = name if name.isprintable() else ascii(name)
-        told.print(f"  {shown:<24} about {max(count, 0):,} {settings.unit}s")
-    tell(told, "classes", _option(selected))
-    tell(told, "privacy", str(selected.guarantee))
-    tell(told, "ledger", f"{ledger.path}: {ledger.remaining} left; head {ledger.head}")
+    _tell_selection(err if settings.json else out, selected, settings.unit)
+    if stdout.failure and not settings.json:  # the only copy of what was paid for
+        _tell_selection(err, selected, settings.unit)
+    account = {}
+    try:
+        account = {"head": ledger.head, "remaining": ledger.remaining._asdict()}
+        left = f"{ledger.path}: {ledger.remaining} left; head {ledger.head}"
+        tell(err if settings.json else out, "ledger", left)
+    except LedgerError as error:
+        tell(err, "warning", f"the selection is complete and paid for, but: {error}")
     return {
         "classes": list(selected.counts),
         "counts": selected.counts,
         "guarantee": selected.guarantee.asdict(),
-        "ledger": {"head": ledger.head, "remaining": ledger.remaining._asdict()},
+        "ledger": account,
     }
+
+
+def _tell_selection(told: "Console", selected: "Selection", unit: Unit) -> None:
+    for name, count in selected.counts.items():
+        shown = name if name.isprintable() else ascii(name)
+        told.print(f"  {shown:<24} about {max(count, 0):,} {unit}s")
+    tell(told, "classes", _option(selected))
+    tell(told, "privacy", str(selected.guarantee))
 
 
 def _option(selected: "Selection") -> str:

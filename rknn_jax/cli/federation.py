@@ -38,7 +38,6 @@ def serve(settings: Serve) -> dict[str, Any]:
     settings = _with_test_certificates(settings)
     _check_together(
         lambda: _admitted(settings),
-        lambda: _check_port(settings),
         lambda: read_public(settings.public, settings.test),
         lambda: asked(settings),
     )
@@ -110,11 +109,6 @@ def _made_test_certificates(settings: Serve, folder: Path) -> dict[bytes, int]:
         f"after {certificates.LIFE.days} days; beyond tests every client makes its own",
     )
     return tls.read_clients(folder / "clients.pem")
-
-
-def _check_port(settings: Serve) -> None:
-    if not 0 < settings.port < 2**16:
-        raise ValueError(f"Expected 1 <= port <= {2**16 - 1}, got --port {settings.port}.")
 
 
 def _settle(settings: Serve, mine: "Public") -> Serve:
@@ -252,7 +246,6 @@ def join(settings: Join) -> dict[str, Any]:
     *_, context, agreement, records = _check_together(
         _needs_libraries,
         lambda: _check_server(settings),
-        lambda: _check_wait(settings),
         lambda: joining.check_budget(settings),
         lambda: _secured(settings),
         lambda: joining.agreed(settings),
@@ -299,11 +292,6 @@ def join(settings: Join) -> dict[str, Any]:
 
 def _told(name: str, text: str) -> None:
     tell(err, name, text)
-
-
-def _check_wait(settings: Join) -> None:
-    if not settings.wait >= 0:
-        raise ValueError(f"Expected --wait >= 0 seconds, got --wait {settings.wait}.")
 
 
 def _secured(settings: Join) -> ssl.SSLContext | None:

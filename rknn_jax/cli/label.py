@@ -15,7 +15,7 @@ from rknn_jax._internal.option_files import OPTIONS
 from rknn_jax._internal.terminal import err, metered, sure_interrupts, tell
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.ledger import Amount
-from rknn_jax.release.release_folder import RESULTS
+from rknn_jax.release.release_folder import RESULTS, warned_after
 from rknn_jax.release.settings import Settings
 
 FOLDER_ONLY = ("out", "json")
@@ -55,14 +55,13 @@ def run(settings: Settings) -> dict[str, Any]:
             f"the release that was paid for and stopped, in {plan.folder}; it costs nothing more",
         )
     with (
+        _warnings_told(),
         metered("counting") as meter,
         sure_interrupts(),
         _nothing_spent(),
-        warnings.catch_warnings(record=True) as caught,
     ):
         meter.begin("counting", len(plan.data.private))
         counted = job.count(plan, meter.advance)
-    _tell_warnings(caught)
     if counted.ignored:
         words = f"{counted.ignored:,} {plan.survey.ignored}; tell nobody how many"
         tell(err, "ignored", words)
@@ -72,21 +71,27 @@ def run(settings: Settings) -> dict[str, Any]:
             "warning",
             "no private record adds anything, so noise alone is released; tell nobody",
         )
-    with (
-        metered("releasing"),
-        sure_interrupts(),
-        warnings.catch_warnings(record=True) as caught,
-    ):
+    with _warnings_told(), metered("releasing"), sure_interrupts():
         done = job.release(plan, counted)
-        keep_options(settings, plan.folder)
-    _tell_warnings(caught)
-    unsure = None if done.counts is None else job.unsure_share(done)
-    _tell_release(plan, done)
+        with warned_after(plan.folder, "its options could not be written to config.json"):
+            keep_options(settings, plan.folder)
+    result = done.card
+    with _warnings_told(), warned_after(plan.folder, "not all of it could be told"):
+        _tell_release(plan, done)
+        result = _result(plan, done)
+    return result
+
+
+def _result(plan: "Plan", done: "Release") -> dict[str, Any]:
+    """Return what `--json` prints of a release."""
+    from rknn_jax.release import label as job
+
     files = {
         "page" if name == "privacy.html" else name.split(".")[0]: str(plan.folder / name)
         for name in RESULTS
         if (plan.folder / name).exists()
     }
+    unsure = None if done.counts is None else job.unsure_share(done)
     said = {"unsure": unsure, **_expectations(done), "concerns": [*map(asdict, done.concerns)]}
     return {"files": files, **said, **done.card}
 
@@ -102,7 +107,12 @@ def keep_options(settings: Settings, folder: Path) -> None:
     write_whole(folder / "config.json", f"{text}\n".encode(), OWNER)
 
 
-def _tell_warnings(caught: list[warnings.WarningMessage]) -> None:
+@contextmanager
+def _warnings_told() -> Iterator[None]:
+    """Tell the warnings of what runs inside, also those that a filter would make errors."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
     for one in caught:
         tell(err, "warning", str(one.message))
 

@@ -28,7 +28,6 @@ stopped. With --json the last line of stdout is one JSON object, and all else go
 import gc
 import importlib.metadata
 import json
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -37,8 +36,8 @@ from typing import Annotated, Any, NoReturn
 import tyro
 from tyro.conf import subcommand
 
-from rknn_jax._internal import compilation, option_files
-from rknn_jax._internal.terminal import STOPPED, err, leave
+from rknn_jax._internal import compilation, option_files, ranges
+from rknn_jax._internal.terminal import STOPPED, err, leave, open_closed_streams, stdout, tell
 from rknn_jax.cli import (
     account,
     audit,
@@ -64,6 +63,20 @@ from rknn_jax.federation.settings import Join, Serve
 from rknn_jax.privacy.ledger import BudgetExceededError, LedgerCorruptError
 from rknn_jax.release.settings import Settings
 
+COMMANDS: Any = (
+    Annotated[Settings, subcommand("label")]
+    | Annotated[SelectClasses, subcommand("classes")]
+    | Annotated[Embed, subcommand("embed")]
+    | Annotated[Budget, subcommand("budget")]
+    | Annotated[Inspect, subcommand("inspect")]
+    | Annotated[Export, subcommand("export")]
+    | Annotated[Simulate, subcommand("simulate")]
+    | Annotated[Account, subcommand("account")]
+    | Annotated[Serve, subcommand("serve")]
+    | Annotated[Join, subcommand("join")]
+    | Annotated[Audit, subcommand("audit")]
+)
+
 UNREAD = 141
 """Exit status if the reader of stdout has gone, as of a program that SIGPIPE ends."""
 
@@ -83,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     if arguments == ["--version"]:
-        sys.stdout.write(f"rknn {importlib.metadata.version('rknn-jax')}\n")
+        stdout.write(f"rknn {importlib.metadata.version('rknn-jax')}\n")
         return 0
     try:
         arguments = option_files.expanded(arguments)
@@ -100,29 +113,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = ["--tyro-print-completion", arguments[1]]
     if arguments[:1] == ["experiment"]:
         return experiment.run(arguments[1:])
-    commands: Any = (
-        Annotated[Settings, subcommand("label")]
-        | Annotated[SelectClasses, subcommand("classes")]
-        | Annotated[Embed, subcommand("embed")]
-        | Annotated[Budget, subcommand("budget")]
-        | Annotated[Inspect, subcommand("inspect")]
-        | Annotated[Export, subcommand("export")]
-        | Annotated[Simulate, subcommand("simulate")]
-        | Annotated[Account, subcommand("account")]
-        | Annotated[Serve, subcommand("serve")]
-        | Annotated[Join, subcommand("join")]
-        | Annotated[Audit, subcommand("audit")]
-    )
-    style = (
-        tyro.conf.OmitArgPrefixes,
-        tyro.conf.OmitSubcommandPrefixes,
-        tyro.conf.FlagCreatePairsOff,
-    )
-    description = (
-        "Label public data with private records at a stated privacy, and keep the budget. "
-        "`rknn experiment` runs the programs on benchmark data; `rknn completion bash`, zsh or "
-        "fish prints a script that completes commands and options."
-    )
     command: (
         Settings
         | SelectClasses
@@ -135,13 +125,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         | Serve
         | Join
         | Audit
-    ) = tyro.cli(commands, args=arguments, prog="rknn", description=description, config=style)
+    ) = _parsed(arguments)
     action = command.action if isinstance(command, Budget | Account) else command
     try:
+        ranges.check(action)
         result = _run(action)
         status = audit.BROKEN if result.get("broken") else result.get("exit_status", 0)
-    except BrokenPipeError:
-        raise
     except (KeyboardInterrupt, ValueError, OSError, MemoryError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and NO_MEMORY not in str(error):
             raise  # a fault of this program: show the traceback
@@ -155,10 +144,49 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _status(error)
         err.print(f"rknn: error: {result['error']}")
     if action.json:
-        sys.stdout.write(
-            json.dumps(result | {"exit_status": status}, allow_nan=False, default=float) + "\n"
+        told = result | {"exit_status": status}
+        stdout.write(json.dumps(told, allow_nan=False, default=float) + "\n")
+    return _printed(status, paid="release" in result or "ledger" in result)
+
+
+def _parsed(arguments: Sequence[str]) -> Any:
+    """Return the settings of a command. Help and errors of the parser end the program."""
+    style = (
+        tyro.conf.OmitArgPrefixes,
+        tyro.conf.OmitSubcommandPrefixes,
+        tyro.conf.FlagCreatePairsOff,
+    )
+    description = (
+        "Label public data with private records at a stated privacy, and keep the budget. "
+        "`rknn experiment` runs the programs on benchmark data; `rknn completion bash`, zsh or "
+        "fish prints a script that completes commands and options."
+    )
+    with stdout.lossy():
+        return tyro.cli(
+            COMMANDS, args=arguments, prog="rknn", description=description, config=style
         )
-    return status
+    raise SystemExit(0)  # its help could not be printed
+
+
+def _printed(status: int, *, paid: bool = False) -> int:
+    """Return the exit status once it is known whether standard output could be written.
+
+    Args:
+      status: Exit status of the command.
+      paid: True for a release that was paid for, which is there and has not failed.
+    """
+    stdout.flush()
+    failure, stdout.failure = stdout.failure, None
+    if failure is None:
+        return status
+    reason = f"standard output could not be written ({failure.strerror})"
+    if status == 0 and paid:
+        tell(err, "warning", f"{reason}; the command has done its work, which is paid for.")
+        return 0
+    if isinstance(failure, BrokenPipeError):  # as in `rknn --help | head -1`
+        return UNREAD
+    err.print(f"rknn: error: {reason}; make room there, or name another file.")
+    return status or 2
 
 
 def _run(
@@ -231,15 +259,12 @@ def _status(error: BaseException) -> int:
 def command() -> NoReturn:
     """Run as the program `rknn`."""
     gc.set_threshold(FEW_COLLECTIONS)
+    open_closed_streams()
     try:
-        try:
-            status = main()
-        finally:
-            sys.stdout.flush()
-    except BrokenPipeError:  # as in `rknn --help | head -1`: nobody reads the rest
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = UNREAD
-    leave(status)
+        status = main()
+    except SystemExit as end:  # by tyro, with --help too
+        status = end.code if isinstance(end.code, int) else 2
+    leave(_printed(status))
 
 
 if __name__ == "__main__":

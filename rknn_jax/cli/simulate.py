@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rknn_jax._internal import compilation
+from rknn_jax._internal.ranges import Count, CountOrNone, Many, ReleaseEpsilon, Seed
 from rknn_jax._internal.terminal import err, tell, whole
 
 
@@ -30,16 +31,16 @@ class Simulate:
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
-    clients: float
+    clients: Many
     mechanism: str = "collision"
-    queries: int = 100
-    classes: int = 10
-    neighbors: int = 1
-    epsilon: float = 1.0
+    queries: Count = 100
+    classes: Count = 10
+    neighbors: Count = 1
+    epsilon: ReleaseEpsilon = 1.0
     level: Literal["message", "count"] = "message"
-    seed: int = 0
-    processes: int = 1
-    process: int = 0
+    seed: Seed = 0
+    processes: Count = 1
+    process: CountOrNone = 0
     coordinator: str = "localhost:12300"
     engine: Literal["local", "ray"] = "local"
     address: str | None = None

@@ -4,6 +4,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from rknn_jax._internal.ranges import (
+    Count,
+    CountOrNone,
+    Deadline,
+    Delta,
+    Epsilon,
+    Limit,
+    Port,
+    ReleaseEpsilon,
+    Seconds,
+    Seed,
+    Size,
+)
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import LARGE_EPSILON, Trust, Unit
 from rknn_jax.privacy.ledger import PATIENCE
@@ -83,31 +96,31 @@ class Serve:
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
     public: Path
-    epsilon: float
+    epsilon: ReleaseEpsilon
     classes: str
-    clients: int
+    clients: Count
     out: Path
-    quorum: int | None = None
-    deadline: float = 3600.0
+    quorum: Count | None = None
+    deadline: Deadline = 3600.0
     labeler: str = "rknn"
     trust: Literal["local", "shuffle", "central"] = "local"
-    honest: int = 0
-    delta: float = 1e-6
+    honest: CountOrNone = 0
+    delta: Delta = 1e-6
     amplification: Literal["variation-ratio", "general"] = "variation-ratio"
     mechanism: str | None = None
-    queries: int | None = None
-    neighbors: int = 1
+    queries: Count | None = None
+    neighbors: Count = 1
     metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"
     unit: Unit = "record"
-    records_per_client: int = 1
-    labels_per_record: int = 0
+    records_per_client: Count = 1
+    labels_per_record: CountOrNone = 0
     representation: str = "spectral"
     student: str | None = None
-    epochs: int = 0
+    epochs: CountOrNone = 0
     test: Path | None = None
-    seed: int = 0
+    seed: Seed = 0
     host: str = "127.0.0.1"
-    port: int = PORT
+    port: Port = PORT
     certificates: Path | None = None
     keys: Path | None = None
     make_test_certificates: Path | None = None
@@ -167,27 +180,27 @@ class Join:
 
     private: Path
     server: str = f"127.0.0.1:{PORT}"
-    dimensions: int | None = None
-    budget: float | None = None
-    budget_delta: float = 0.0
+    dimensions: Count | None = None
+    budget: Epsilon | None = None
+    budget_delta: Delta = 0.0
     accounting: Accounting = "sum"
     unit: Unit = "record"
-    most_epsilon: float | None = None
-    most_delta: float | None = None
+    most_epsilon: Limit | None = None
+    most_delta: Limit | None = None
     allow_large_epsilon: bool = False
-    most_cells: int = 2**20
-    most_bytes: int = 2**28
-    most_work: int = 2**30
+    most_cells: Size = 2**20
+    most_bytes: Size = 2**28
+    most_work: Size = 2**30
     trust: Literal["local", "shuffle", "central"] = "local"
-    honest: int | None = None
-    dishonest: int = 0
+    honest: CountOrNone | None = None
+    dishonest: CountOrNone = 0
     ledger: Path | None = None
-    patience: float = PATIENCE
+    patience: Seconds = PATIENCE
     rounds: Path | None = None
     ca: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
-    wait: float = 600.0
+    wait: Seconds = 600.0
     json: bool = False
 
     def beside(self, suffix: str) -> Path:

@@ -29,7 +29,6 @@ the broken record, and reading goes on at the next line.
 
 import csv as python_csv
 import functools
-import itertools
 import re
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
@@ -39,6 +38,9 @@ from rknn_jax.formats import FormatError, _arrow
 READ_AT_ONCE = 2**22  # bytes
 LONGEST = 2**26
 """Bytes of a record beyond which it is broken, so that memory is bounded."""
+
+LONGEST_HEADER = 2**24
+"""Bytes of a line of the header beyond which it is refused."""
 
 _TEXT = rb'"[^"]*+(?:""[^"]*+)*+'
 """Quoted field before its closing quote."""
@@ -60,11 +62,18 @@ def header(file: IO[bytes]) -> list[str]:
     """
     if not file.seekable():
         raise FormatError("Expected a file that can be read at any place; decompress it first.")
-    first = file.readline().removeprefix(b"\xef\xbb\xbf")
-    more = itertools.chain([first], iter(file.readline, b""))
-    lines = (line.decode(errors="replace") for line in more)
+
+    def lines() -> Iterator[str]:
+        while line := file.readline(LONGEST_HEADER):
+            if len(line) == LONGEST_HEADER:
+                raise FormatError(
+                    "Expected a first line with the names of the columns, got a line of more than "
+                    f"{LONGEST_HEADER / 1e6:.0f} MB; break it where records end."
+                )
+            yield line.removeprefix(b"\xef\xbb\xbf").decode(errors="replace")
+
     try:
-        return next(python_csv.reader(lines, strict=True), [])
+        return next(python_csv.reader(lines(), strict=True), [])
     except python_csv.Error as error:
         raise FormatError(
             f"Expected a first line with the names of the columns, got one that is broken ({error})"
@@ -108,7 +117,7 @@ def tables(
       FormatError: If a record is refused.
     """
     row = 0
-    for part in records(file):
+    for part in records(file, refuse=refuse):
         lines = _lines(part)
         why = _find_broken(lines, len(names), quoted=not isinstance(part, bytes))
         if why and refuse:
@@ -124,11 +133,18 @@ def tables(
         row += len(lines)
 
 
-def records(file: IO[bytes]) -> Iterator[bytes | list[bytes]]:
+def records(file: IO[bytes], *, refuse: bool = False) -> Iterator[bytes | list[bytes]]:
     r"""Yield the rest of a file in parts of whole records.
+
+    Args:
+      file: CSV file, whose header has been read.
+      refuse: As for `tables`. Defaults to False.
 
     Yields:
       Lines without a quote, each with its `\n`; or a list of records, each without it.
+
+    Raises:
+      FormatError: If a record that is longer than `LONGEST` is refused.
     """
     data = b""
     while more := file.read(READ_AT_ONCE):
@@ -137,7 +153,12 @@ def records(file: IO[bytes]) -> Iterator[bytes | list[bytes]]:
         if part:
             yield part
         data = data[end:]
-        if len(data) > LONGEST and b'"' in data and b"\n" in data:
+        if len(data) > LONGEST:
+            if refuse:
+                raise FormatError(
+                    f"Expected records of at most {LONGEST / 1e6:.0f} MB, got a longer one; close "
+                    "its quotes, break it where records end, or save the data as Parquet."
+                )
             broken, data = _skip(file, data)
             yield [broken]
     if data:
@@ -182,21 +203,33 @@ def _skip(file: IO[bytes], data: bytes) -> tuple[bytes, bytes]:
     Returns:
       `(broken, rest)`: A broken record in its place, and what was read of the next ones.
     """
-    line = data.find(b"\n") + 1
-    second = file.tell() - len(data) + line
+    second = _next_line(file, data)
     while (match := _RECORD.match(data)) is not None:
         if not _is_open(match) and data[match.end() - 1] == ord("\n"):
             return b'"', data[match.end() :]
         if _is_open(match):  # the last bytes are text, or the two quotes of one quote in it
             data = b'"' + (b'""' if data.endswith(b'"') else data[-1:])
+        elif data[-1:] not in b'"\r':  # a field without quotes goes on, or one begins
+            data = data[-1:]
         more = file.read(READ_AT_ONCE)
+        second = second or _next_line(file, more)
         if not more and not _is_open(match):
             return b'"', b""
         if not more:
             break
         data += more
-    file.seek(second)
+    if second is None:  # the file is one line up to here
+        while second is None and (more := file.read(READ_AT_ONCE)):
+            second = _next_line(file, more)
+    if second is not None:
+        file.seek(second)
     return b'"', b""
+
+
+def _next_line(file: IO[bytes], data: bytes) -> int | None:
+    """Return where the next line begins, if the last bytes that were read, `data`, have its end."""
+    line = data.find(b"\n") + 1
+    return file.tell() - len(data) + line if line else None
 
 
 def _lines(part: bytes | list[bytes]) -> list[bytes]:

@@ -56,7 +56,9 @@ SMALLEST_LOSS = 1e-4  # loss of one value below which its Rényi divergence is b
 MOST_PLD_VALUES = 2**16  # dp-accounting's memory grows with the number of values
 
 
-def compose(guarantees: Iterable[Guarantee], delta: float | None = None) -> Guarantee:
+def compose(
+    guarantees: Iterable[Guarantee], delta: float | None = None, times: int = 1
+) -> Guarantee:
     """Compose guarantees by the tightest accountant, which the result's `accountant` names.
 
     Args:
@@ -64,6 +66,7 @@ def compose(guarantees: Iterable[Guarantee], delta: float | None = None) -> Guar
         the results of earlier ones.
       delta: Delta of the result, shared with guarantees that have a delta of their own. None or 0
         adds epsilons and deltas up, so that pure guarantees stay pure. Defaults to None.
+      times: Number of releases of each guarantee. Defaults to 1.
 
     Returns:
       A guarantee at `delta`, or at the sum of the deltas if that sum is smaller and adding up is
@@ -82,17 +85,17 @@ def compose(guarantees: Iterable[Guarantee], delta: float | None = None) -> Guar
                 "report them apart."
             )
     epsilon, accountant, delta = min(
-        _candidates(guarantees, _checked_delta(delta)), key=lambda candidate: candidate[0]
+        _candidates(guarantees, _checked_delta(delta), times), key=lambda candidate: candidate[0]
     )
     first = guarantees[0]
-    if len(guarantees) == 1 and _opaque(guarantees):
+    if len(guarantees) == times == 1 and _opaque(guarantees):
         accountant = first.accountant  # nothing was composed
     return Guarantee(
         epsilon,
         delta,
         first.relation,
         first.trust,
-        () if _opaque(guarantees) else _events(guarantees),
+        () if _opaque(guarantees) else _events(guarantees, times),
         unit=first.unit,
         accountant=accountant,
         data_dependent=any(guarantee.data_dependent for guarantee in guarantees),
@@ -111,8 +114,8 @@ def epsilons(events: Iterable[Event], delta: float) -> dict[str, float]:
 
     Returns:
       Epsilon by accountant, for those that apply: `pure` (at delta 0), `analytic Gaussian`, `RDP`
-      and `PLD`. No accountant applies to Gaussian noise at delta = 0. None applies to sampled
-      records that are replaced if PLD cannot take a delta so small or events so many.
+      and `PLD`, which cannot take more than `MOST_PLD_VALUES` or a delta below
+      `SMALLEST_PLD_DELTA`. No accountant applies to Gaussian noise at delta = 0.
 
     Raises:
       ValueError: If there are no events, or delta is outside [0, 1).
@@ -234,10 +237,10 @@ def calibrate(
         found = epsilons(events_of(scale), delta)
         if not found:
             raise ValueError(
-                f"Expected delta >= {SMALLEST_PLD_DELTA} and at most {MOST_PLD_VALUES} values "
-                "where sampled records are replaced, got "
-                f"delta={delta} and {sum(event.count for event in events_of(scale))} values; "
-                "account for add-remove or ask less."
+                f"Expected delta > 0, and for binomial noise delta >= {SMALLEST_PLD_DELTA} and at "
+                f"most {MOST_PLD_VALUES} values, got delta={delta} and "
+                f"{sum(event.count for event in events_of(scale))} values; choose a larger delta, "
+                "or ask less."
             )
         cost = min(found.values())
         return math.log(cost) if cost else -math.inf
@@ -289,7 +292,7 @@ def share_of_rounds(
     high = epsilon
     while high > 1.002 * low:
         middle = math.sqrt(low * high)
-        together = compose([guarantee_of(middle)] * num_rounds, delta)
+        together = compose([guarantee_of(middle)], delta, num_rounds)
         low, high = (middle, high) if together.epsilon <= epsilon else (low, middle)
     return low
 
@@ -399,10 +402,12 @@ def discrete_gaussian_stddev(epsilon: float, delta: float, count: int) -> float:
     )
 
 
-def _candidates(guarantees: Sequence[Guarantee], delta: float) -> list[tuple[float, str, float]]:
+def _candidates(
+    guarantees: Sequence[Guarantee], delta: float, times: int
+) -> list[tuple[float, str, float]]:
     """Return (epsilon, accountant, delta) for every way to compose; the first wins a tie."""
     epsilon, sum_of_deltas = (
-        math.fsum(getattr(g, name) for g in guarantees) for name in ("epsilon", "delta")
+        times * math.fsum(getattr(g, name) for g in guarantees) for name in ("epsilon", "delta")
     )
     found = [(epsilon, "basic" if sum_of_deltas else "pure", sum_of_deltas)]
     if not delta or epsilon == math.inf:
@@ -410,17 +415,17 @@ def _candidates(guarantees: Sequence[Guarantee], delta: float) -> list[tuple[flo
     if sum_of_deltas > delta:
         found = []
     opaque = _opaque(guarantees)  # These have no events, so their epsilon and delta add up.
-    left = delta - math.fsum(guarantee.delta for guarantee in opaque)
+    left = delta - times * math.fsum(guarantee.delta for guarantee in opaque)
     if left > 0 and len(opaque) < len(guarantees):
-        extra = math.fsum(guarantee.epsilon for guarantee in opaque)
+        extra = times * math.fsum(guarantee.epsilon for guarantee in opaque)
         found += [
             (extra + value, name, delta)
-            for name, value in epsilons(_events(guarantees), left).items()
+            for name, value in epsilons(_events(guarantees, times), left).items()
             if name != "pure"
         ]
     if not found:
         raise ValueError(
-            f"Expected delta >= {sum_of_deltas}, the sum of the deltas of guarantees without "
+            f"Expected delta >= {sum_of_deltas:g}, the sum of the deltas of guarantees without "
             f"events, got delta={delta}."
         )
     return found
@@ -430,14 +435,14 @@ def _opaque(guarantees: Sequence[Guarantee]) -> list[Guarantee]:
     return [guarantee for guarantee in guarantees if not guarantee.events and guarantee.delta]
 
 
-def _events(guarantees: Sequence[Guarantee]) -> tuple[Event, ...]:
-    """Return the events of all guarantees that are not opaque.
+def _events(guarantees: Sequence[Guarantee], times: int) -> tuple[Event, ...]:
+    """Return the events of all guarantees that are not opaque, each `times` times.
 
     A pure guarantee without events becomes one pure event.
     """
     known = [guarantee for guarantee in guarantees if guarantee.events or not guarantee.delta]
     return _merged(
-        event
+        replace(event, count=times * event.count)
         for guarantee in known
         for event in guarantee.events or (Event("pure", guarantee.epsilon),)
     )
@@ -457,8 +462,7 @@ def _is_gaussian(event: Event) -> bool:
 
 def _no_curve(event: Event) -> bool:
     """Return True if the event's Rényi divergence is not known."""
-    replaced = event.replaced and event.sampling_prob < 1
-    return event.kind == "binomial" or (replaced and not (event.screen or event.opposite))
+    return event.kind == "binomial"
 
 
 def _loss(event: Event) -> float:

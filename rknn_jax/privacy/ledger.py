@@ -51,6 +51,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rknn_jax._internal import mounts
+from rknn_jax._internal.ranges import LEAST_EPSILON
 from rknn_jax.privacy.filters import NOTHING, Accounting, Amount, Cost, Renyi, Rule, Sum
 from rknn_jax.privacy.guarantee import RELATIONS, UNITS, Guarantee, Relation, Unit
 from rknn_jax.privacy.ledger_lines import (
@@ -95,6 +96,10 @@ MOST_EPSILON = 1e300  # a float can hold sums of these
 SILENCE = 1.0  # seconds to wait before a message names the process that holds it
 _log = logging.getLogger(__name__)
 _CANONICAL = {"f": "<f8", "i": "<i8", "u": "<i8", "b": "<i8"}  # by NumPy's kind of dtype
+
+UNCHARGED = "nothing was charged"
+UNREAD = "nothing can be charged"
+"""Words for a charge that did not happen, and for a ledger that cannot be read."""
 
 Number = int | float | str | Decimal | Fraction
 
@@ -345,7 +350,7 @@ class Ledger:
             told = {} if cost.divergence is None else {"renyi": str(cost.divergence)}
             return body_of("spend", amount, purpose) | told | {"guarantee": asdict(guarantee)}
 
-        return self._append(body)
+        return self._append(body, UNCHARGED)
 
     def raise_budget(self, epsilon: Number, delta: Number, reason: str) -> Entry:
         """Set the whole budget anew, on the record.
@@ -376,7 +381,7 @@ class Ledger:
                 )
             return body_of("budget", amount, reason)
 
-        return self._append(body)
+        return self._append(body, "the budget is as it was")
 
     def adopt(self, data: DataSet, reason: str, *, unrelated: bool = False) -> Entry:
         """Let other data of the same people be charged to this budget, on the record.
@@ -418,7 +423,7 @@ class Ledger:
                 )
             return adopted(kept, reason)
 
-        return self._append(body)
+        return self._append(body, "nothing was adopted")
 
     def mark_drawn(self, purpose: str, result: str) -> Entry:
         """Record that the noise of a charge was drawn.
@@ -444,7 +449,7 @@ class Ledger:
                 )
             return body_of("drawn", NOTHING, purpose) | {"result": result}
 
-        return self._append(body)
+        return self._append(body, "the draw is not on record")
 
     def repair(
         self, reason: str, epsilon: Number | None = None, delta: Number | None = None
@@ -471,7 +476,8 @@ class Ledger:
             raise LedgerError(
                 "Expected a reason for the repair, got an empty one; say what happened to the file."
             )
-        with _clear_errors(self.path, "written"), self._locked() as file:
+        undone = "nothing was repaired"
+        with _clear_errors(self.path, "written", undone), self._locked(undone) as file:
             data = file.read()
             chain = sound_part(data, self.path)
             self._check_dataset(chain)
@@ -499,15 +505,19 @@ class Ledger:
             return entry_of(json.loads(line), self.path)
 
     def _chain(self) -> Chain:
-        with _clear_errors(self.path, "read"), open(self.path, "rb") as file:
+        with _clear_errors(self.path, "read", UNREAD), open(self.path, "rb") as file:
             return parse(file.read(), self.path)
 
-    def _append(self, body: Callable[[Chain], dict[str, Any] | Entry]) -> Entry:
+    def _append(self, body: Callable[[Chain], dict[str, Any] | Entry], undone: str) -> Entry:
         """Append the record that `body` makes from the chain.
 
         Nothing is appended if `body` raises, or returns an entry that the chain has already.
+
+        Args:
+          body: Function of the chain.
+          undone: Words for what did not happen if the file cannot be written.
         """
-        with _clear_errors(self.path, "written"), self._locked() as file:
+        with _clear_errors(self.path, "written", undone), self._locked(undone) as file:
             data = file.read()
             chain = parse(data, self.path)
             self._check_dataset(chain)
@@ -525,16 +535,19 @@ class Ledger:
             return entry_of(json.loads(line), self.path)
 
     @contextmanager
-    def _locked(self) -> Iterator[FileIO]:
+    def _locked(self, undone: str) -> Iterator[FileIO]:
         """Yield the file at the path, locked.
 
         The lock ends with the file handle, even on `kill -9`.
+
+        Args:
+          undone: As for `_append`.
         """
-        _check_mount(self.path)
+        _check_mount(self.path, undone)
         deadline = time.monotonic() + self.patience
         while True:
             with FileIO(self.path, "r+b") as file:
-                _lock(file, self.path, deadline)
+                _lock(file, self.path, deadline, undone)
                 # Another process may have replaced the file meanwhile. A line in the old file
                 # would be lost.
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
@@ -649,6 +662,11 @@ def _chargeable(guarantee: Guarantee) -> Amount:
             "Expected an epsilon that does not depend on private data; charge the bound that "
             "holds for all data."
         )
+    if guarantee.epsilon < LEAST_EPSILON:
+        raise LedgerError(
+            f"Expected epsilon >= {LEAST_EPSILON:g} of a release, got "
+            f"epsilon={guarantee.epsilon:g}, whose noise has no finite size; ask for more."
+        )
     return exact_amount(guarantee.epsilon, guarantee.delta)
 
 
@@ -713,6 +731,10 @@ def _append(file: FileIO, data: bytes, text: bytes) -> None:
     """Write the text after the file's data and wait for the disk.
 
     If that fails, leave the data as it was.
+
+    Raises:
+      LedgerCorruptError: If neither is possible.
+      OSError: If the text cannot be written.
     """
     try:
         file.seek(len(data))
@@ -720,22 +742,28 @@ def _append(file: FileIO, data: bytes, text: bytes) -> None:
             text = text[file.write(text) :]
         os.fsync(file.fileno())
     except OSError:
-        file.truncate(len(data))
+        try:
+            file.truncate(len(data))
+        except OSError as error:
+            raise LedgerCorruptError(
+                f"{file.name} could not be written whole, nor left as it was ({error.strerror}), "
+                "so what its last line shows counts as spent; see `rknn budget show`."
+            ) from error
         raise
 
 
-def _check_mount(path: Path) -> None:
+def _check_mount(path: Path, undone: str) -> None:
     """Refuse a file whose lock keeps out no other machine; two could spend one budget."""
     mount = mounts.without_locks(path)
     if mount is not None:
         raise LedgerError(
             f"Expected a ledger on a file system with locks, got {path} on {mount.folder}, which "
-            f"is {mount.kind} and locks files for one machine alone; nothing was charged. Keep the "
+            f"is {mount.kind} and locks files for one machine alone; {undone}. Keep the "
             "ledger on a local disk, or mount the folder with locks."
         )
 
 
-def _lock(file: FileIO, path: Path, deadline: float) -> None:
+def _lock(file: FileIO, path: Path, deadline: float, undone: str) -> None:
     """Lock the file, name the process that holds it, and give up at the deadline."""
     began = time.monotonic()
     told = False
@@ -748,7 +776,7 @@ def _lock(file: FileIO, path: Path, deadline: float) -> None:
         if now > deadline:
             raise LedgerError(
                 f"{path} is held by {_holder(file)}, and was not free within "
-                f"{deadline - began:.0f} s, so nothing was charged; wait for "
+                f"{deadline - began:.0f} s, so {undone}; wait for "
                 "that process, or stop it if it hangs."
             )
         if not told and now - began > SILENCE:
@@ -775,8 +803,8 @@ def _write_new(path: Path, line: bytes) -> None:
 
     The file gets its name, which must be free, once it is complete.
     """
-    _check_mount(path)
-    with _clear_errors(path, "created"):
+    _check_mount(path, UNCHARGED)
+    with _clear_errors(path, "created", UNCHARGED):
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -794,7 +822,7 @@ def _write_new(path: Path, line: bytes) -> None:
 
 
 @contextmanager
-def _clear_errors(path: Path, what: str) -> Iterator[None]:
+def _clear_errors(path: Path, what: str, undone: str) -> Iterator[None]:
     try:
         yield
     except FileExistsError as error:
@@ -803,14 +831,18 @@ def _clear_errors(path: Path, what: str) -> Iterator[None]:
             "another file."
         ) from error
     except FileNotFoundError as error:
-        if path.parent.is_dir():
+        if path.is_symlink():
+            remedy = (
+                f"it is a link to {os.path.realpath(path)}, which is not there. Put that ledger "
+                "back, or remove the link if its people never had one."
+            )
+        elif path.parent.is_dir():
             remedy = "no such file; check its name. The first release makes it, or Ledger.create."
         else:
             remedy = "no such folder; make it, or name another."
         raise LedgerError(f"{path} could not be {what}: {remedy}") from error
     except OSError as error:
         raise LedgerError(
-            f"{path} could not be {what} ({error.strerror}), so nothing was charged and nothing "
-            "may be released; name a ledger file in a "
-            "folder that can be written."
+            f"{path} could not be {what} ({error.strerror}), so {undone}; let the file and its "
+            "folder be read and written, or name another."
         ) from error

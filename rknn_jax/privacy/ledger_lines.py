@@ -45,7 +45,7 @@ If two data sets have most of their shards in common, their lowest ones overlap 
 
 
 class LedgerError(ValueError):
-    """The ledger cannot be used; nothing was charged, so nothing may be released."""
+    """The ledger cannot be used, so nothing may be released."""
 
 
 class BudgetExceededError(LedgerError):

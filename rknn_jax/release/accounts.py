@@ -2,7 +2,9 @@
 
 import os
 import shlex
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rknn_jax.privacy import ledger_index
@@ -45,7 +47,7 @@ def open_ledger(
         if not new_ledger_affords(budget, settings.accounting or "sum", cost):
             raise BudgetExceededError(
                 f"This release costs {_cost(settings)}, and the first budget is to be {budget}; "
-                "ask for less."
+                "ask for less, or set a larger --budget."
             )
         return None
     try:
@@ -106,6 +108,33 @@ def open_or_make(
             rows=counted.rows,
             shards=counted.shards,
         )
+
+
+@contextmanager
+def spend_stands(ledger: Path, loss: str) -> Iterator[None]:
+    """Add a note to errors after the ledger was charged.
+
+    Args:
+      ledger: File of the ledger.
+      loss: Words for what an error loses.
+    """
+    before = _num_spends(ledger)
+    try:
+        yield
+    except BaseException as error:
+        try:
+            spent = _num_spends(ledger) > before
+        except LedgerError:  # what a ledger cannot read counts as spent
+            spent = True
+        if spent:
+            error.add_note(f"{loss}, and the spend stands: {ledger} has recorded it.")
+        raise
+
+
+def _num_spends(path: Path) -> int:
+    if not os.path.lexists(path):
+        return 0
+    return sum(entry.kind == "spend" for entry in Ledger.open(path).entries())
 
 
 def first_budget(settings: "Settings") -> Amount:

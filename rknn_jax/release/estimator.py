@@ -32,13 +32,14 @@ from sklearn.utils import check_consistent_length, check_random_state, column_or
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from rknn_jax._internal.ranges import LEAST_EPSILON
 from rknn_jax.neighbors import Metric, nearest
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.privacy.ledger import fingerprint
 from rknn_jax.release import inputs, planning, surveys, tables
 from rknn_jax.release import label as job
-from rknn_jax.release.accounts import open_ledger
+from rknn_jax.release.accounts import open_ledger, spend_stands
 from rknn_jax.release.encoding import Scaling
 from rknn_jax.release.given_labels import (
     check_aligned,
@@ -170,7 +171,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "epsilon": [Interval(Real, 0, None, closed="neither")],
+        "epsilon": [Interval(Real, LEAST_EPSILON, None, closed="left")],
         "delta": [Interval(Real, 0, 1, closed="left")],
         "n_queries": [Interval(Integral, 1, None, closed="left"), None],
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
@@ -357,7 +358,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         plan = self._plan(X, ids, named, person)
         with errors_in_parameters():
             counted = job.count(plan)
-        with job.spend_stands(plan.settings.ledger_path, "the caller"):
+        with spend_stands(plan.settings.ledger_path, "The labels did not reach the caller"):
             done = job.draw(plan, counted)
             self.classes_ = values
             sets = done.reading.sets

@@ -3,7 +3,6 @@
 Private rows are counted by `rknn_jax.release.counting`, once everything else is known.
 """
 
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rknn_jax._internal import ranges
 from rknn_jax.formats import Columns
 from rknn_jax.privacy.guarantee import LARGE_EPSILON
 from rknn_jax.privacy.ledger import Digest, fingerprint
@@ -75,33 +75,12 @@ class Data:
 def check(settings: "Settings") -> None:
     """Raise ValueError for settings that are wrong for any data and any labeler."""
     engines.named(settings.engine)
-    if not 0 < settings.epsilon < math.inf:
-        raise ValueError(
-            f"Expected 0 < epsilon < infinity, got --epsilon {settings.epsilon}; choose a finite "
-            "privacy budget, such as 1."
-        )
+    ranges.check(settings)
     if settings.epsilon > LARGE_EPSILON and not settings.allow_large_epsilon:
         raise ValueError(
             f"Expected --epsilon of at most {LARGE_EPSILON:g}, got --epsilon "
             f"{settings.epsilon:g}, which protects nobody; choose one "
             "below 10, or pass --allow-large-epsilon if the records need no protection."
-        )
-    for name in ("delta", "budget_delta"):
-        value = getattr(settings, name)
-        if value is not None and not 0 <= value < 1:
-            flag = f"--{name.replace('_', '-')}"
-            raise ValueError(
-                f"Expected 0 <= {name} < 1, got {flag} {value}; 1e-5 is a common choice, 0 is "
-                "pure privacy."
-            )
-    if settings.budget is not None and not 0 < settings.budget < math.inf:
-        raise ValueError(
-            f"Expected 0 < budget < infinity, got --budget {settings.budget}; it bounds what may "
-            "be spent in all."
-        )
-    if not 0 <= settings.seed < 2**32:
-        raise ValueError(
-            f"Expected 0 <= seed < 2^32, got --seed {settings.seed}; it only starts the clustering."
         )
 
 

@@ -12,8 +12,6 @@ Private records are read by `rknn_jax.release.counting`, record by record, and t
 """
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -268,23 +266,3 @@ def _reserve_memory(plan: Plan) -> None:
             f"public rows of {plan.data.classes.count} classes, got less; nothing was spent, "
             "use fewer."
         ) from error
-
-
-@contextmanager
-def spend_stands(ledger: Path, where: str) -> Iterator[None]:
-    """Add a note to errors after the ledger was charged and before the labels reach `where`."""
-    before = _num_spends(ledger)
-    try:
-        yield
-    except BaseException as error:
-        if _num_spends(ledger) > before:
-            error.add_note(
-                f"The labels did not reach {where}, and the spend stands: {ledger} has recorded it."
-            )
-        raise
-
-
-def _num_spends(path: Path) -> int:
-    return (
-        sum(entry.kind == "spend" for entry in Ledger.open(path).entries()) if path.exists() else 0
-    )

@@ -24,6 +24,7 @@ import json
 import os
 import secrets
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -147,14 +148,21 @@ class ReleaseFolder:
         return counts
 
     def publish(self, write: Callable[[Path], None]) -> None:
-        """Show the results that `write` makes in the hidden folder, and remove that folder."""
+        """Show the results that `write` makes in the hidden folder, and remove that folder.
+
+        The release is complete once its last file is shown. What fails afterwards is a warning.
+        """
         write(self.staging)
         made = {path.name for path in self.staging.iterdir()}
-        for name in RESULTS:
+        for name in RESULTS[:-1]:
             if name in made:
                 os.replace(self.staging / name, self.path / name)
-                disk.sync_folder(self.path)
-        shutil.rmtree(self.staging)
+        disk.sync_folder(self.path)
+        os.replace(self.staging / RESULTS[-1], self.path / RESULTS[-1])
+        with warned_after(self.path, "not all of it was written through to the disk"):
+            disk.sync_folder(self.path)
+        with warned_after(self.path, f"{self.staging} could not be removed; remove it"):
+            shutil.rmtree(self.staging)
 
     def _check_drawn(self, data: bytes) -> None:
         """Record the counts in the ledger, unless they are there.
@@ -179,6 +187,21 @@ class ReleaseFolder:
                 f"{self.staging}, got others, which are not shown: "
                 "one charge pays for one draw. Remove that folder, and pay for another release."
             )
+
+
+@contextmanager
+def warned_after(path: Path, failure: str) -> Iterator[None]:
+    """Turn an error after a release is complete into a warning.
+
+    Args:
+      path: Folder of the results.
+      failure: Words for what failed.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        warnings.warn(f"The release in {path} is complete, but {failure} ({reason}).", stacklevel=3)
 
 
 def is_paid(path: Path, request: str, ledger: Path) -> bool:
@@ -293,12 +316,32 @@ def held(
         try:
             yield ReleaseFolder(path, request, opened())
         except BaseException as error:
-            if is_paid(path, request, ledger):
-                error.add_note(
-                    "The spend stands, and nothing else is lost: the same command with --out "
-                    f"{path} finishes the release and pays nothing."
-                )
+            if note := _last_words(path, request, ledger):
+                error.add_note(note)
             raise
+
+
+def _last_words(path: Path, request: str, ledger: Path) -> str:
+    """Return what is true of the release after an error; nothing if it was not paid for."""
+    if (path / RESULTS[-1]).exists():
+        return f"The release in {path} is complete, and is paid for."
+    again = f"the same command with --out {path} finishes the release and pays nothing"
+    try:
+        paid = is_paid(path, request, ledger)
+        lost = paid and _is_lost(path, ledger)
+    except (ValueError, OSError):
+        # What a ledger cannot read counts as spent.
+        return f"The release may have been paid for, and then {again}."
+    return f"The release is paid for, and nothing is lost: {again}." if paid and not lost else ""
+
+
+def _is_lost(path: Path, ledger: Path) -> bool:
+    """Return whether the noise of a paid release was drawn, and the folder lacks its counts."""
+    note = _read_note(path)
+    drawn = None if note is None else _drawn(Ledger.open(ledger), note)
+    counts = path / STAGING / _COUNTS
+    found = hashlib.sha256(counts.read_bytes()).hexdigest() if counts.exists() else None
+    return drawn is not None and drawn != found
 
 
 def _locked(path: Path) -> AbstractContextManager[None]:
@@ -317,15 +360,17 @@ def _reserve(path: Path, size: int) -> None:
 
 
 def _clear_unpaid(path: Path, request: str, ledger: Path) -> None:
-    (path / STAGING / _ROOM).unlink(missing_ok=True)
-    with suppress(ValueError):  # a folder in an unclear state stays
+    with suppress(OSError):
+        (path / STAGING / _ROOM).unlink(missing_ok=True)
+    with suppress(ValueError, OSError):  # a folder in an unclear state stays
         if not is_paid(path, request, ledger):
             shutil.rmtree(path / STAGING, ignore_errors=True)
 
 
 def _remove_if_empty(path: Path, made: bool) -> None:
-    if made and not any(path.iterdir()):
-        path.rmdir()
+    with suppress(OSError):
+        if made and not any(path.iterdir()):
+            path.rmdir()
 
 
 def _read_note(path: Path) -> dict[str, str] | None:

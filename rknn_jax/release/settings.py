@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from rknn_jax._internal.ranges import Count, Delta, Epsilon, ReleaseEpsilon, Seconds, Seed
 from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import Relation
@@ -60,17 +61,17 @@ class Settings:
 
     public: str | tuple[str, ...]
     private: str | tuple[str, ...]
-    epsilon: float
+    epsilon: ReleaseEpsilon
     private_labels: str | tuple[str, ...] | None = None
     embedding: tuple[str, ...] = ()
     label: str = "labels"
     person: str | None = None
-    records_per_person: int | None = None
-    labels_per_record: int | None = None
+    records_per_person: Count | None = None
+    labels_per_record: Count | None = None
     labeler: str = "rknn"
-    queries: int | None = None
-    neighbors: int = 1
-    delta: float = 0.0
+    queries: Count | None = None
+    neighbors: Count = 1
+    delta: Delta = 0.0
     mechanism: str | None = None
     relation: Relation = "replace-one"
     representation: str | None = None
@@ -80,15 +81,15 @@ class Settings:
     classes: str | None = None
     infer_classes: bool = False
     allow_large_epsilon: bool = False
-    budget: float | None = None
-    budget_delta: float | None = None
+    budget: Epsilon | None = None
+    budget_delta: Delta | None = None
     accounting: Accounting | None = None
     ledger: Path | None = None
     out: Path | None = None
-    patience: float = 60.0
+    patience: Seconds = 60.0
     engine: str = "local"
     address: str | None = None
-    seed: int = 0
+    seed: Seed = 0
     controller: str = ""
     contact: str = ""
     purpose: str = ""

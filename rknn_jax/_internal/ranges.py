@@ -1,0 +1,105 @@
+"""Ranges of the numbers that commands take.
+
+Every number of a command's settings has its range in its type, such as `epsilon: Epsilon`. `check`
+refuses numbers out of range before the command begins.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_type_hints
+
+
+@dataclass(frozen=True)
+class Range:
+    """Range of a number.
+
+    Attributes:
+      low: Lower bound.
+      high: Upper bound.
+      remedy: Words for what to choose.
+      above: True if the lower bound itself is out of range. Defaults to False.
+      below: True if the upper bound itself is out of range. Defaults to False.
+      whole: True if the number is whole. Defaults to False.
+    """
+
+    low: float
+    high: float
+    remedy: str
+    above: bool = False
+    below: bool = False
+    whole: bool = False
+
+    def has(self, number: float) -> bool:
+        """Return whether a number is in range. NaN is in none."""
+        if not self.low <= number <= self.high:
+            return False
+        if (self.above and number == self.low) or (self.below and number == self.high):
+            return False
+        return not self.whole or number == math.floor(number)
+
+    def text(self, name: str) -> str:
+        """Return the range of a number in words."""
+        first = f"{self.low:g} {'<' if self.above else '<='} {name}"
+        last = f"{'<' if self.below else '<='} {self.high:g}".replace("inf", "infinity")
+        return f"{'a whole number ' if self.whole else ''}{first} {last}"
+
+
+INFINITY = math.inf
+MOST = 2**31 - 1
+LEAST_EPSILON = 1e-9
+"""Least epsilon of a release. Its noise, and sums of it, are far from the largest integer."""
+
+ReleaseEpsilon = Annotated[
+    float, Range(LEAST_EPSILON, INFINITY, "choose a privacy budget, such as 1", below=True)
+]
+Epsilon = Annotated[
+    float,
+    Range(0, INFINITY, "choose a finite privacy budget, such as 1", above=True, below=True),
+]
+ShuffledEpsilon = Annotated[float, Range(0, 50, "beyond, a message hides nothing", above=True)]
+Delta = Annotated[float, Range(0, 1, "1e-5 is a common choice, 0 is pure privacy", below=True)]
+PositiveDelta = Annotated[float, Range(0, 1, "1e-6 is a common choice", above=True, below=True)]
+Spent = Annotated[float, Range(0, INFINITY, "name what was spent at most", below=True)]
+Limit = Annotated[float, Range(0, INFINITY, "name the most that is allowed")]
+Count = Annotated[int, Range(1, MOST, "choose one at least")]
+CountOrNone = Annotated[int, Range(0, MOST, "choose 0 for none, or more")]
+Size = Annotated[int, Range(1, 2**62, "choose one at least")]
+Many = Annotated[float, Range(1, 2**62, "choose one at least, such as 1e6", below=True, whole=True)]
+ManyOrNone = Annotated[float, Range(0, 2**62, "choose 0 for none, or more", below=True, whole=True)]
+Runs = Annotated[float, Range(1, 1e9, "more takes days; 200000 is a common choice", whole=True)]
+Votes = Annotated[int, Range(1, 20_000, "choose as many as vote")]
+Threshold = Annotated[float, Range(-1e9, 1e9, "choose a number of votes")]
+Noise = Annotated[float, Range(1e-6, 1e12, "no noise has no privacy, and more has no use")]
+Probability = Annotated[float, Range(0, 1, "1 takes all", above=True)]
+Confidence = Annotated[float, Range(0, 1, "0.9999 is a common choice", above=True, below=True)]
+Deadline = Annotated[float, Range(0, 1e9, "give seconds, such as 3600", above=True)]
+Seconds = Annotated[float, Range(0, INFINITY, "give seconds, such as 60; inf waits on")]
+Seed = Annotated[int, Range(0, 2**32, "choose any in this range", below=True)]
+Port = Annotated[int, Range(1, 2**16 - 1, "choose one that is free")]
+
+
+def range_of(hint: Any) -> Range | None:
+    """Return the range in a type, such as `Epsilon | None`, or None if it has none."""
+    for part in (*getattr(hint, "__metadata__", ()), *map(range_of, get_args(hint))):
+        if isinstance(part, Range):
+            return part
+    return None
+
+
+def check(settings: Any) -> None:
+    """Check the numbers of a command.
+
+    Args:
+      settings: Settings of the command, a dataclass whose fields are its flags.
+
+    Raises:
+      ValueError: If a number is out of its range. The words name the flag, its value and a remedy.
+    """
+    for name, hint in get_type_hints(type(settings), include_extras=True).items():
+        number = getattr(settings, name)
+        allowed = range_of(hint)
+        if allowed is not None and number is not None and not allowed.has(number):
+            raise ValueError(
+                f"Expected {allowed.text(name)}, got --{name.replace('_', '-')} {number}; "
+                f"{allowed.remedy}."
+            )

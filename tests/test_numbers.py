@@ -1,0 +1,197 @@
+"""Every number of every command: in its range, or refused by an error that names it."""
+
+import dataclasses
+import json
+import math
+import signal
+import typing
+
+import numpy as np
+import pytest
+
+from rknn_jax._internal.ranges import range_of
+from rknn_jax.cli import main
+from rknn_jax.federation import connection
+from rknn_jax.privacy.ledger import Ledger, LedgerError
+from rknn_jax.release import label as job
+from rknn_jax.release.estimator import ReverseKNNLabeler
+from tests.test_budget import released
+from tests.test_release_folder import FLAGS, files
+
+__all__ = ["files"]  # a fixture
+
+ODD = ("nan", "inf", "-inf", "0", "-1", "1e-300", "1e300", str(2**63))
+SECONDS = 60
+"""Seconds after which a command counts as endless. Ten are promised, to a machine that is idle."""
+
+WORDS = {
+    "label": FLAGS,
+    "classes": ("--private", "R.npz", "--epsilon", 20, "--delta", 1e-3),
+    "budget raise": ("L", "--epsilon", 2, "--reason", "why"),
+    "budget adopt": ("L", "--private", "R.npz", "--reason", "why"),
+    "budget repair": ("L", "--reason", "why"),
+    "serve": (
+        *("--public", "P.npz", "--epsilon", 1, "--classes", 2, "--clients", 3),
+        *("--out", "round", "--dry-run"),
+    ),
+    "join": ("--private", "R.npz", "--budget", 1, "--server", "127.0.0.1:9"),
+    "simulate": ("--clients", 100, "--queries", 4, "--classes", 2, "--level", "count"),
+    "audit": (
+        *("--mechanism", "discrete_laplace", "--epsilon", 1, "--runs", 200, "--skip-power"),
+        *("--queries", 3, "--classes", 2),
+    ),
+    "account shuffle": ("--clients", 60000, "--delta", 1e-6, "--epsilon", 1),
+    "account rounds": ("--epsilon", 0.1, "--rounds", 10, "--delta", 1e-5),
+    "account private-knn": ("--delta", 1e-5),
+    "account gnmax": ("--delta", 1e-5),
+    "account lnmax": ("--delta", 1e-5),
+}
+"""Words of a command that runs, for each command with numbers."""
+
+
+def leaves(kind, name=""):
+    """Return the settings of every command that the parser knows, by its words."""
+    found = {}
+    for part in typing.get_args(kind):
+        settings, command = typing.get_args(part)[0], part.__metadata__[0].name
+        hints = typing.get_type_hints(settings, include_extras=True)
+        words = f"{name} {command}".strip()
+        found |= leaves(hints["action"], words) if "action" in hints else {words: settings}
+    return found
+
+
+def is_number(hint):
+    return hint in (int, float) or any(map(is_number, typing.get_args(hint)))
+
+
+def numbers(settings):
+    """Return the fields of a command that hold one number, with their ranges."""
+    hints = typing.get_type_hints(settings, include_extras=True)
+    return {
+        one.name: range_of(hints[one.name])
+        for one in dataclasses.fields(settings)
+        if is_number(hints[one.name])
+    }
+
+
+COMMANDS = leaves(main.COMMANDS)
+FIELDS = [(words, name) for words, kind in COMMANDS.items() for name in numbers(kind)]
+
+
+def test_every_number_of_every_command_has_a_range():
+    assert len(FIELDS) > 70
+    assert {words for words, _ in FIELDS} == set(WORDS)
+    for words, kind in COMMANDS.items():
+        for name, allowed in numbers(kind).items():
+            assert allowed is not None, f"rknn {words}: {name}"
+            assert not allowed.has(math.nan)
+            assert not allowed.has(-1) or not allowed.has(-math.inf)
+
+
+def run(files, rknn, words, name, value):
+    """Run a command with another value of one number."""
+    ledger = files / "L"
+    ledger.unlink(missing_ok=True)
+    Ledger.create(ledger, "sha256:0", 1.0, rows=60)
+    if words == "budget repair":
+        with open(ledger, "a") as file:
+            file.write('{"kind": "spend", "delta": "0", "epsilon": "1/2"')
+    flag = f"--{name.replace('_', '-')}"
+    given = list(WORDS[words])
+    if flag in given:
+        del given[given.index(flag) : given.index(flag) + 2]
+    return flag, rknn(*words.split(), *given, flag, value)
+
+
+@pytest.mark.parametrize(("words", "name"), FIELDS)
+def test_a_number_that_is_none_is_refused_by_name(files, rknn, words, name):
+    flag, done = run(files, rknn, words, name, "nan")
+    told = " ".join(done.err.split())
+    assert done.status == 2
+    assert flag in told
+    assert "nan" in told
+    assert not (files / "R.npz.ledger.jsonl").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("words", "name"), FIELDS)
+def test_any_number_is_taken_or_refused_by_name(files, rknn, monkeypatch, words, name):
+    outcome = connection.Outcome("over", took_part=True)
+    monkeypatch.setattr(connection, "take_part", lambda *_: outcome)
+
+    def end(*_):
+        raise TimeoutError(f"more than {SECONDS} s")
+
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_IGN)  # the alarm stays ours
+    signal.signal(signal.SIGALRM, end)
+    for value in ODD:
+        signal.alarm(SECONDS)
+        flag, done = run(files, rknn, words, name, value)
+        signal.alarm(0)
+        told = " ".join(done.err.split())
+        if done.status:
+            assert done.status in (2, 3), f"{value}: {told}"
+            assert flag in told, f"{value}: {told}"
+        ledger = files / "R.npz.ledger.jsonl"
+        if done.status == 2 and ledger.exists():
+            assert not Ledger.open(ledger).spent.epsilon
+        ledger.unlink(missing_ok=True)
+        for path in (files / "new").glob("*"):
+            path.unlink()
+
+
+def test_an_epsilon_without_finite_noise_is_charged_at_no_door(files, rknn):
+    tiny = 1e-300
+    done = rknn("label", *FLAGS[:-4], "--epsilon", tiny)
+    assert done.status == 2
+    assert "1e-09 <= epsilon < infinity, got --epsilon 1e-300" in done.err
+    rows = np.load(files / "R.npz")
+    labeler = ReverseKNNLabeler(
+        epsilon=tiny, classes=[0, 1], ledger=files / "L", budget=1.0, n_queries=2
+    )
+    with pytest.raises(ValueError, match="epsilon"):
+        labeler.fit(np.load(files / "P.npz")["embeddings"]).label(
+            rows["embeddings"], rows["labels"]
+        )
+    ledger = Ledger.create(files / "L", "sha256:0", 1)
+    with pytest.raises(LedgerError, match="finite size"):
+        ledger.charge(released(tiny), "nothing")
+    assert not ledger.spent.epsilon
+
+
+@pytest.mark.parametrize("count", [1e6, 1e12])
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("account rounds", ("rounds",)),
+        ("account private-knn", ("screens", "answers")),
+        ("account gnmax", ("screens", "answers")),
+        ("account lnmax", ("answers",)),
+    ],
+)
+def test_any_number_of_queries_has_a_cost_by_a_named_bound(rknn, words, names, count):
+    given = [word for name in names for word in (f"--{name}", count)]
+    kept = list(WORDS[words])
+    if "--rounds" in kept:
+        del kept[kept.index("--rounds") : kept.index("--rounds") + 2]
+    done = rknn(*words.split(), *kept, *given, "--json")
+    assert done.status == 0, done.err
+    assert done.json["accountant"] in done.json["accountants"]
+    assert "RDP" in done.json["accountants"]
+    assert "PLD" not in done.json["accountants"], "its memory grows with the number"
+    assert math.isfinite(json.loads(done.out)["epsilon"])
+
+
+def test_many_clients_are_shuffled_by_a_named_bound(rknn):
+    given = ("--clients", 1e12, "--delta", 1e-14, "--local-epsilon", 1)
+    done = rknn("account", "shuffle", *given, "--mechanism", "collision", "--json")
+    assert done.json["bound"] == "general"
+    assert done.json["epsilon"] == rknn("account", "shuffle", *given, "--json").json["epsilon"]
+
+
+def test_the_settings_of_a_release_are_checked_without_a_command(files):
+    from rknn_jax.release import planning
+    from tests.test_release_folder import SETTINGS
+
+    with pytest.raises(ValueError, match="got --patience nan"):
+        job.release(planning.prepare(dataclasses.replace(SETTINGS, patience=math.nan)))
