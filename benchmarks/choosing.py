@@ -36,6 +36,7 @@ from sklearn.datasets import load_iris
 from benchmarks import _decoding_cases as cases
 from benchmarks._decoding_cases import NO_CLASS, Sides
 from benchmarks._measure import save
+from rknn_jax.records.classes import Classes
 from rknn_jax.release import choosing, counting, inputs
 from rknn_jax.release.asking import calibrated, cluster, kernels_of
 from rknn_jax.release.choosing import Quantities
@@ -44,7 +45,6 @@ from rknn_jax.release.inputs import Data
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.sum_survey import SumSurvey
 from rknn_jax.release.survey import Survey, labels_of, public_graph
-from rknn_jax.release.tables import Classes
 from rknn_jax.release.vote_survey import VoteSurvey
 from train.json_files import write_json
 

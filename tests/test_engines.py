@@ -16,12 +16,12 @@ from rknn_jax import simulate
 from rknn_jax.formats import Columns
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.privacy.ledger import Ledger
+from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, engines, label, planning
 from rknn_jax.release.counting import Question
 from rknn_jax.release.engines import local
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import FileShard, Records
-from rknn_jax.release.tables import Classes
 from rknn_jax.release.votes import VoteTally
 
 SHARDS, ROWS = 8, 200

@@ -13,10 +13,10 @@ import pytest
 
 from rknn_jax import representations
 from rknn_jax.neighbors import nearest
+from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, encoding
 from rknn_jax.release.counting import Question
 from rknn_jax.release.shards import ArrayShard, Records
-from rknn_jax.release.tables import Classes
 from rknn_jax.release.votes import VoteTally
 
 NAMES = ("hog", "spectral", "pca", "pixels")

@@ -1,5 +1,6 @@
 r"""`rknn`: label public data with private records, from the command line.
 
+    rknn check R.npz --classes cat,dog
     rknn label --public P.npz --private R.npz --epsilon 1 --dry-run
     rknn label --public P.npz --private R.npz --epsilon 1
     rknn embed --images photos --model network.onnx --out public.parquet
@@ -43,6 +44,7 @@ from rknn_jax.cli import (
     account,
     audit,
     budget,
+    check,
     classes,
     embed,
     experiment,
@@ -55,6 +57,7 @@ from rknn_jax.cli import (
 from rknn_jax.cli.account import Account
 from rknn_jax.cli.audit import Audit
 from rknn_jax.cli.budget import Adopt, Budget, Raise, Repair, Show
+from rknn_jax.cli.check import Check
 from rknn_jax.cli.classes import SelectClasses
 from rknn_jax.cli.embed import Embed
 from rknn_jax.cli.export import Export
@@ -102,6 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return experiment.run(arguments[1:])
     commands: Any = (
         Annotated[Settings, subcommand("label")]
+        | Annotated[Check, subcommand("check")]
         | Annotated[SelectClasses, subcommand("classes")]
         | Annotated[Embed, subcommand("embed")]
         | Annotated[Budget, subcommand("budget")]
@@ -125,6 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     command: (
         Settings
+        | Check
         | SelectClasses
         | Embed
         | Budget
@@ -163,6 +168,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(
     action: Settings
+    | Check
     | SelectClasses
     | Embed
     | Show
@@ -181,6 +187,8 @@ def _run(
         case Settings():
             compilation.keep_none()
             return label.run(action)
+        case Check():
+            return check.run(action)
         case SelectClasses():
             return classes.run(action)
         case Embed():
