@@ -1,6 +1,7 @@
 """Arrow columns as embeddings and labels, shared by the formats that are read by pyarrow."""
 
 import collections
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -139,6 +140,8 @@ def plain(column: Any) -> Any:
     types = pa.types
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
+    if _kind(column.type) == rules.NUMBER and types.is_primitive(column.type):
+        return column
     if isinstance(column.type, pa.BaseExtensionType):
         return plain(column.storage)
     if types.is_dictionary(column.type):  # cast and take have no kernels of views
@@ -389,6 +392,7 @@ def _is_list(kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
+@functools.lru_cache(maxsize=256)
 def _kind(kind: Any) -> str:
     """Return the kind of a type, for `records.features.choose`."""
     pa = pyarrow()

@@ -165,9 +165,14 @@ class _Lookup:
             return _class_numbers(labels, self.count)
         if kind == "f" and labels.dtype.itemsize < 8:
             labels = labels.astype(str).astype(np.float64)  # 0.1 stays 0.1
-        of = self.text if kind == "U" else self.any
-        flat = [of(value) for value in labels.ravel().tolist()]
-        return np.array(flat, np.int64).reshape(labels.shape)
+        values = labels.ravel().tolist()
+        if kind == "O":
+            numbers = [self.any(value) for value in values]
+        else:
+            of = self.text if kind == "U" else self.number
+            known = {value: of(value) for value in set(values)}  # labels repeat
+            numbers = [known[value] for value in values]
+        return np.array(numbers, np.int64).reshape(labels.shape)
 
     def text(self, text: str) -> int:
         """Return the class number of a text."""
