@@ -39,6 +39,7 @@ from benchmarks._measure import save
 from rknn_jax import postprocessing
 from rknn_jax.answers import kernels
 from rknn_jax.labels import PublicSide
+from rknn_jax.records.classes import Classes
 from rknn_jax.release import choosing, counting, inputs
 from rknn_jax.release.asking import calibrated, cluster, labeler_of
 from rknn_jax.release.choosing import Quantities
@@ -47,7 +48,6 @@ from rknn_jax.release.inputs import Data
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.sum_survey import SumSurvey
 from rknn_jax.release.survey import Survey, labels_of
-from rknn_jax.release.tables import Classes
 from rknn_jax.release.vote_survey import VoteSurvey
 from train.json_files import write_json
 

@@ -47,9 +47,9 @@ from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.labels import Labels, PublicSide
 from rknn_jax.mechanisms.base import Trust
 from rknn_jax.queries import kmeans
+from rknn_jax.records.classes import Classes
 from rknn_jax.release import inputs
 from rknn_jax.release.survey import labels_of
-from rknn_jax.release.tables import Classes
 from rknn_jax.types import Answers, Queries, Records
 from train.json_files import write_json
 

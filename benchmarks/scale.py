@@ -36,10 +36,11 @@ from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.neighbors import nearest, nearest_votes
 from rknn_jax.privacy.ledger import Digest
 from rknn_jax.queries import kmeans
-from rknn_jax.release import counting, tables
+from rknn_jax.records.classes import Classes
+from rknn_jax.records.features import usable_rows
+from rknn_jax.release import counting
 from rknn_jax.release.counting import Question
 from rknn_jax.release.shards import ArrayShard, FileShard, Records
-from rknn_jax.release.tables import Classes
 
 NUM_CLASSES = 10
 ROWS_OF_SHARD = 100_000
@@ -142,7 +143,7 @@ def _read_and_hash(shards: list[FileShard]) -> None:
         digest.begin("f", (shard.num_rows(), 768))
         for block in shard.blocks(4096):
             assert block.embeddings is not None
-            digest.update(tables.usable_rows(block.embeddings))
+            digest.update(usable_rows(block.embeddings))
 
 
 def _assign(held: tuple[np.ndarray, np.ndarray], asked: Question) -> None:

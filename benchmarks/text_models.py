@@ -21,8 +21,8 @@ from benchmarks._measure import save, summary
 from rknn_jax import postprocessing
 from rknn_jax._internal.disk import read_json
 from rknn_jax.embedding.run import card_path
+from rknn_jax.records.classes import Classes
 from rknn_jax.release import inputs
-from rknn_jax.release.tables import Classes
 
 EPSILONS = (0.1, 1.0)
 SEED = 0

@@ -1,3 +1,4 @@
+import io
 import json
 import math
 import re
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -369,11 +371,19 @@ def test_a_corrected_label_and_a_link_share_the_budget(copy, rknn):
     assert Ledger.open(copy / "R.npz.ledger.jsonl").spent.epsilon == 2
 
 
+def save_without_labels(path, embeddings):
+    """Write private records whose labels have a head and no content, so that to read them fails."""
+    np.savez(path, embeddings=embeddings)
+    head = io.BytesIO()
+    labels = np.zeros(len(embeddings), np.int64)
+    np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(labels))
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr("labels.npy", head.getvalue())
+
+
 def test_a_dry_run_reads_no_private_label_and_changes_nothing(files, rknn):
     embeddings, labels = blobs(90, 1)
-    np.savez(
-        files / "R.npz", embeddings=embeddings, labels=np.array([{}] * 90, dtype=object)
-    )  # reading these is an error
+    save_without_labels(files / "R.npz", embeddings)
     before = contents(files)
     done = rknn(*arguments(), "--dry-run", "--classes", 3, "--json")
     assert done.status == 0, done.err

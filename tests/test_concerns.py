@@ -9,10 +9,10 @@ from sklearn.datasets import load_digits, load_wine
 
 from rknn_jax import answers
 from rknn_jax.answers.concerns import Evidence, concerns, concerns_before
+from rknn_jax.records.classes import Classes
 from rknn_jax.release import encoding, inputs, planning
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
-from rknn_jax.release.tables import Classes
 from rknn_jax.types import Queries
 
 NAMES = ("cold", "flu", "cough")

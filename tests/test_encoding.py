@@ -12,12 +12,12 @@ from sklearn.datasets import load_digits
 from rknn_jax.formats import Columns
 from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.privacy.ledger import Digest
+from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, encoding, label, planning
 from rknn_jax.release.counting import Question
 from rknn_jax.release.encoding import Encoding
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, FileShard, Records
-from rknn_jax.release.tables import Classes
 
 WORDS = ["red", "green", "blue"]
 

@@ -17,13 +17,13 @@ from rknn_jax.formats import Columns
 from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.privacy.ledger import Ledger
+from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, engines, label, planning
 from rknn_jax.release.counting import Question
 from rknn_jax.release.encoding import Encoding
 from rknn_jax.release.engines import local
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import FileShard, Records
-from rknn_jax.release.tables import Classes
 from tests.contracts.test_representations import IDS, MANY, fitted
 from tests.test_locality import queries_beside
 

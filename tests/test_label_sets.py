@@ -14,17 +14,18 @@ from scipy.special import ndtr
 from rknn_jax import label_sets
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.cli import label as command
-from rknn_jax.formats import _arrow
+from rknn_jax.formats import Columns, _arrow
 from rknn_jax.labelers._one_sum import Persons
 from rknn_jax.labelers._votes import Bound, SetTally
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.mechanisms.gaussian import Gaussian
 from rknn_jax.neighbors import nearest_votes
 from rknn_jax.privacy.ledger import Ledger
-from rknn_jax.release import counting, export, label_lists, planning
+from rknn_jax.records.classes import Classes
+from rknn_jax.records.labels import check_types, encode
+from rknn_jax.release import counting, export, planning
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
-from rknn_jax.release.tables import Classes
 from rknn_jax.report import release as report
 from rknn_jax.report import results
 from rknn_jax.types import Queries
@@ -161,9 +162,9 @@ BALLOTS = [[2, 0, 4], [1, NO_CELL, 4], [NO_CELL, NO_CELL, 4], [3, 1, 4]]
 )
 def test_every_stored_form_of_labels_casts_the_same_ballots(labels):
     read = labels if isinstance(labels, np.ndarray) else _arrow.label_column(labels)
-    found = label_lists.cast(read, Classes(NUM_CLASSES, NAMES), 2, "here")
-    assert found.ballots.tolist() == BALLOTS
-    assert found.in_part.tolist() == [False, True, False, True]
+    found = encode(read, Classes(NUM_CLASSES, NAMES), 2, "here")
+    assert found.ids.tolist() == BALLOTS
+    assert found.told.tolist() == [1, 2, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -178,8 +179,8 @@ def test_every_stored_form_of_labels_casts_the_same_ballots(labels):
 )
 def test_no_records_cast_no_ballots(labels):
     read = labels if isinstance(labels, np.ndarray) else _arrow.label_column(labels)
-    found = label_lists.cast(read, Classes(NUM_CLASSES, NAMES), 2, "here")
-    assert found.ballots.shape == (0, 3)
+    found = encode(read, Classes(NUM_CLASSES, NAMES), 2, "here")
+    assert found.ids.shape == (0, 3)
 
 
 def test_one_long_record_takes_no_memory_for_the_others():
@@ -188,10 +189,10 @@ def test_one_long_record_takes_no_memory_for_the_others():
     lists = np.empty(2001, object)
     lists[:] = [["c", *["x" * 300] * 1000], *others]
     tracemalloc.start()
-    found = label_lists.cast(lists, Classes(NUM_CLASSES, NAMES), 2, "here")
+    found = encode(lists, Classes(NUM_CLASSES, NAMES), 2, "here")
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert found.ballots[:2].tolist() == [[2, NO_CELL, 4], [1, NO_CELL, 4]]
+    assert found.ids[:2].tolist() == [[2, NO_CELL, 4], [1, NO_CELL, 4]]
     assert most < 2**26
 
 
@@ -200,26 +201,25 @@ def test_one_long_record_takes_no_memory_for_the_others():
 )
 def test_the_owner_is_told_of_labels_that_are_not_read(labels):
     read = _arrow.label_column(pa.array(labels))
-    found = label_lists.cast(read, Classes(NUM_CLASSES, NAMES), 2, "here")
-    assert found.ballots.tolist() == [[0, NO_CELL, 4]]
-    assert found.in_part.tolist() == [True]
+    found = encode(read, Classes(NUM_CLASSES, NAMES), 2, "here")
+    assert found.ids.tolist() == [[0, NO_CELL, 4]]
+    assert found.told.tolist() == [2]
 
 
 def test_the_beginning_of_a_long_name_is_no_other_class():
     names = ("b" * _arrow.LONGEST_LABEL, "c")
     read = _arrow.label_column(pa.array([names[0] + "x", names[0]]))
-    found = label_lists.cast(read, Classes(2, names), 1, "here")
-    assert found.ballots.tolist() == [[NO_CELL, 2], [0, 2]]
+    found = encode(read, Classes(2, names), 1, "here")
+    assert found.ids.tolist() == [[NO_CELL, 2], [0, 2]]
 
 
-@pytest.mark.parametrize("held", [[], ["a"]], ids=str)
-def test_text_needs_names_whatever_a_record_holds(held):
+def test_text_needs_names_whatever_a_record_holds():
     """An error for lists with a label alone would tell that some record has one."""
-    read = _arrow.label_column(pa.array([[], held], pa.list_(pa.string())))
+    schema = pa.schema({"embeddings": pa.list_(pa.float32()), "labels": pa.list_(pa.string())})
+    found = _arrow.layout(schema, Columns()).empty.labels
     with pytest.raises(ValueError, match="--classes to name"):
-        label_lists.cast(read, Classes(NUM_CLASSES), 2, "here")
-    with pytest.raises(ValueError, match="class numbers"):
-        label_lists.joined([read], "here")
+        check_types(found, Classes(NUM_CLASSES), 2, "here", typed=True)
+    check_types(found, Classes(NUM_CLASSES, NAMES), 2, "here", typed=True)
 
 
 @pytest.mark.parametrize("kind", ["array", "arrow"])
@@ -229,9 +229,9 @@ def test_a_mask_casts_ballots_in_the_order_of_the_classes(kind):
     if kind == "arrow":
         lists = [*mask[:2].tolist(), None, [True, True, None, True]]
         read = _arrow.label_column(pa.array(lists, pa.list_(pa.bool_(), 4)))
-    found = label_lists.cast(read, Classes(NUM_CLASSES, NAMES), 2, "here")
-    assert found.ballots.tolist() == [[0, 2, 4], *BALLOTS[1:3], [0, 1, 4]]
-    assert found.in_part.tolist() == [False, False, False, True]
+    found = encode(read, Classes(NUM_CLASSES, NAMES), 2, "here")
+    assert found.ids.tolist() == [[0, 2, 4], *BALLOTS[1:3], [0, 1, 4]]
+    assert found.told.tolist() == [1, 1, 1, 2]
 
 
 def test_forms_that_could_mean_two_things_are_refused():
@@ -239,12 +239,12 @@ def test_forms_that_could_mean_two_things_are_refused():
     classes = Classes(NUM_CLASSES, NAMES)
     for labels in (np.eye(4, dtype=int), np.eye(4), np.zeros((4, 3), bool), np.zeros((2, 2, 2))):
         with pytest.raises(ValueError, match="bool"):
-            label_lists.cast(labels, classes, 2, "here")
+            encode(labels, classes, 2, "here")
     for column in (pa.array([[True, False]]), pa.array([[["a"]]])):
         with pytest.raises(ValueError, match="of names or class numbers"):
             _arrow.label_column(column)
     views = pa.array([[True, False]], pa.list_view(pa.bool_()))
-    for column in (pa.array([{"a": True, "b": False}]), pa.array([None], pa.decimal128(5)), views):
+    for column in (pa.array([{"a": True, "b": False}]), pa.array([None], pa.date32()), views):
         with pytest.raises(ValueError, match="numbers, text or lists"):
             _arrow.label_column(column)
 

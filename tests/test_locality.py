@@ -23,12 +23,12 @@ import pytest
 from rknn_jax import mechanisms, neighbors, representations
 from rknn_jax._internal import one_record, onnx
 from rknn_jax.labelers._votes import Bound, VoteTally
+from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, label, planning
 from rknn_jax.release.counting import Question
 from rknn_jax.release.encoding import Encoding
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, Records
-from rknn_jax.release.tables import Classes
 from rknn_jax.representations import hog
 from tests.contracts.test_representations import IDS, MANY, SLOW, fitted, images
 

@@ -22,12 +22,13 @@ from rknn_jax.mechanisms.gaussian import Gaussian
 from rknn_jax.mechanisms.permute_and_flip import PermuteAndFlip
 from rknn_jax.privacy import accounting, contributions
 from rknn_jax.privacy.ledger import Ledger, LedgerMismatchError, fingerprint
-from rknn_jax.release import counting, label, planning, tables
+from rknn_jax.records.classes import Classes
+from rknn_jax.records.persons import person_names
+from rknn_jax.release import counting, label, planning
 from rknn_jax.release.counting import Question
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, FileShard, Records
-from rknn_jax.release.tables import Classes
 
 NEW = {
     "labels_per_record",
@@ -136,27 +137,27 @@ def test_a_record_of_nobody_casts_no_vote():
 def test_names_keep_persons_apart_and_kinds_of_numbers_together():
     long = "x" * 500
     apart = np.array([long + "a", long + "b", "1", "-1", "2", "A", "a", "1.5"], object)
-    names, known = tables.person_names(apart, "")
+    names, known = person_names(apart, "")
     assert len(np.unique(names, axis=0)) == len(apart)
     assert known.all()
     same = [np.array([2**53 + 1]), np.array([str(2**53 + 1)]), np.array([b" 9007199254740993"])]
-    assert len({tables.person_names(each, "")[0].tobytes() for each in same}) == 1
+    assert len({person_names(each, "")[0].tobytes() for each in same}) == 1
     written = np.array(["7", "7.0", "07", "+7", " 7\u00a0", b"7", 7, 7.0, np.float32(7)], object)
-    assert len(np.unique(tables.person_names(written, "")[0], axis=0)) == 1
+    assert len(np.unique(person_names(written, "")[0], axis=0)) == 1
     forms = np.array(["Jos\u00e9", "Jose\u0301", "Jos\u00e9".encode()], object)
-    assert len(np.unique(tables.person_names(forms, "")[0], axis=0)) == 1
+    assert len(np.unique(person_names(forms, "")[0], axis=0)) == 1
     nobody = np.array(["", " ", None, "nan", "NA", "None", "null", np.nan, "<NA>"], object)
-    assert not tables.person_names(nobody, "")[1].any()
-    assert tables.person_names(np.array([2.0**53, 5.0]), "")[1].tolist() == [False, True]
-    assert tables.person_names(np.array([2**24, 5], np.float32), "")[1].tolist() == [False, True]
-    assert tables.person_names(np.array(["\ud800", "b"], object), "")[1].all()
+    assert not person_names(nobody, "")[1].any()
+    assert person_names(np.array([2.0**53, 5.0]), "")[1].tolist() == [False, True]
+    assert person_names(np.array([2**24, 5], np.float32), "")[1].tolist() == [False, True]
+    assert person_names(np.array(["\ud800", "b"], object), "")[1].all()
     numbers = np.array([1.0, np.nan, 2.5])
-    names, known = tables.person_names(numbers, "")
+    names, known = person_names(numbers, "")
     assert known.tolist() == [True, False, True]
-    np.testing.assert_array_equal(names[0], tables.person_names(np.array([1]), "")[0][0])
+    np.testing.assert_array_equal(names[0], person_names(np.array([1]), "")[0][0])
     for odd in (np.zeros((2, 2)), np.array([True]), np.zeros(2, "M8[s]")):
         with pytest.raises(ValueError, match="whose a record is"):
-            tables.person_names(odd, "--private")
+            person_names(odd, "--private")
 
 
 @pytest.mark.parametrize("kind", [DiscreteLaplace, PermuteAndFlip, Gaussian])

@@ -6,12 +6,12 @@ from sklearn.preprocessing import scale
 from rknn_jax import answers, bsvs, mechanisms
 from rknn_jax.mechanisms.gaussian import Gaussian
 from rknn_jax.mechanisms.permute_and_flip import PermuteAndFlip
+from rknn_jax.records.classes import Classes
 from rknn_jax.release import inputs, planning, preview
 from rknn_jax.release.preview import required_gap
 from rknn_jax.release.rehearsal import _sample
 from rknn_jax.release.rehearsal import rehearsal as rehearsed
 from rknn_jax.release.settings import Settings
-from rknn_jax.release.tables import Classes
 from rknn_jax.types import Queries
 
 KINDS = ("discrete_laplace", "permute_and_flip", "gaussian")

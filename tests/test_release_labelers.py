@@ -15,6 +15,7 @@ from rknn_jax.labelers.prototypes import Prototypes
 from rknn_jax.labelers.public_prototypes import PublicPrototypes
 from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
+from rknn_jax.records.classes import Classes
 from rknn_jax.release import choosing, counting, inputs, label, planning, surveys
 from rknn_jax.release.choosing import Quantities
 from rknn_jax.release.counting import Question
@@ -22,7 +23,6 @@ from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, Records
 from rknn_jax.release.sum_survey import SumSurvey
-from rknn_jax.release.tables import Classes
 from rknn_jax.report import results
 from rknn_jax.types import Queries
 from rknn_jax.types import Records as Labeled

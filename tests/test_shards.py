@@ -21,11 +21,11 @@ from rknn_jax import formats
 from rknn_jax.formats import Block, Columns, _csv_records
 from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.privacy.ledger import Digest, Ledger, combined, fingerprint
+from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, label, planning, tables
 from rknn_jax.release.counting import Count, Question
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrowShard, FileShard, Records, find, regular
-from rknn_jax.release.tables import Classes
 
 ROWS, WIDTH, NUM_CLASSES = 157, 4, 3
 RANDOM = np.random.default_rng(0)
@@ -66,7 +66,7 @@ def write(path, embeddings=EMBEDDINGS, labels=LABELS):
 
 
 def shard(path, **changes):
-    columns = Columns(width=WIDTH, classes=())._replace(**changes)
+    columns = Columns(width=WIDTH)._replace(**changes)
     return FileShard(str(path), "--private", columns)
 
 
@@ -277,7 +277,7 @@ def test_labels_that_are_no_class_are_told_to_the_owner(tmp_path):
     numbers = write(tmp_path / "b.csv")
     names = ("ant", "bee", "wolf")
     question = Question(VoteTally(QUERIES, 3, num_neighbors=2), Classes(3, names))
-    same = counted(shard(numbers, classes=names), question=question)
+    same = counted(shard(numbers), question=question)
     np.testing.assert_array_equal(same.counts, reference_votes())
 
 
@@ -343,7 +343,7 @@ def test_csv_labels_are_text_if_the_classes_have_names(tmp_path):
     labels = np.where(LABELS < 0, "", names[LABELS])
     path = write(tmp_path / "a.csv", labels=labels)
     question = Question(VoteTally(QUERIES, 3, num_neighbors=2), Classes(3, tuple(names)))
-    votes = counted(shard(path, classes=tuple(names)), question=question)
+    votes = counted(shard(path), question=question)
     np.testing.assert_array_equal(votes.counts, reference_votes())
 
 

@@ -27,10 +27,10 @@ from rknn_jax.privacy.statement import (
     page,
     schema,
 )
+from rknn_jax.records.classes import Classes
 from rknn_jax.release import planning, registry
 from rknn_jax.release.inputs import data_of
 from rknn_jax.release.settings import Settings
-from rknn_jax.release.tables import Classes
 from tests.conftest import SCHEMA
 from tests.test_cli import arguments, make_files
 from tests.test_statement import RELEASE, WORDS, Page

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rknn_jax.records.classes import FOREIGN, MISSING, Classes, infer_classes, parse_classes
+from rknn_jax.records.labels import check_types, encode, plain
 from rknn_jax.release import tables
-from rknn_jax.release.tables import MISSING, Classes
 
 EMBEDDINGS = np.arange(12, dtype=np.float32).reshape(6, 2) / 7
 LABELS = np.array([0, 2, 1, 0, 2, 1])
@@ -55,7 +56,7 @@ def test_parquet_lists_in_several_row_groups_are_read_in_order(tmp_path, kind):
     np.testing.assert_array_equal(
         tables.read_embeddings(tmp_path / "a.parquet", "--private"), EMBEDDINGS
     )
-    np.testing.assert_array_equal(tables.read_labels(tmp_path / "a.parquet", None), LABELS)
+    np.testing.assert_array_equal(tables.read_labels(tmp_path / "a.parquet"), LABELS)
 
 
 def test_parquet_numeric_columns_are_features_and_the_labels_are_not(tmp_path):
@@ -63,10 +64,16 @@ def test_parquet_numeric_columns_are_features_and_the_labels_are_not(tmp_path):
         tmp_path / "a.parquet",
         b=EMBEDDINGS[:, 0],
         labels=LABELS,
-        note=["x"] * 6,
         a=EMBEDDINGS[:, 1],
     )
     np.testing.assert_array_equal(tables.read_embeddings(path, "--private"), EMBEDDINGS)
+
+
+def test_columns_of_text_and_dates_do_not_vanish(tmp_path):
+    """Without an error, a category would be left out, and the labels be worse for it."""
+    columns = {"ward": ["x"] * 6, "born": pa.array([0] * 6, pa.date32()), "a": EMBEDDINGS[:, 0]}
+    with pytest.raises(ValueError, match=r"\['ward', 'born'\] too; name the features"):
+        tables.read_embeddings(parquet(tmp_path / "a.parquet", **columns), "--private")
 
 
 def test_a_pandas_index_is_no_feature(tmp_path):
@@ -98,7 +105,7 @@ def test_an_integer_id_among_float_columns_is_refused(tmp_path):
 )
 def test_missing_labels_are_recognised(tmp_path, labels, expected):
     np.testing.assert_array_equal(
-        tables.read_labels(npz(tmp_path / "a.npz", labels=labels), None), expected
+        plain(tables.read_labels(npz(tmp_path / "a.npz", labels=labels)), "here"), expected
     )
 
 
@@ -115,23 +122,21 @@ def test_missing_labels_are_recognised(tmp_path, labels, expected):
 )
 def test_null_labels_in_parquet_are_missing(tmp_path, labels, expected):
     np.testing.assert_array_equal(
-        tables.read_labels(parquet(tmp_path / "a.parquet", labels=labels), None), expected
+        plain(tables.read_labels(parquet(tmp_path / "a.parquet", labels=labels)), "here"), expected
     )
 
 
 def test_text_labels_get_the_number_of_their_sorted_name():
     labels = np.array(["pear", "", "apple", "pear"])
-    classes = tables.infer_classes(labels)
+    classes = infer_classes(labels)
     assert classes == Classes(2, ("apple", "pear"), "inferred")
-    np.testing.assert_array_equal(tables.label_ids(labels, classes), [1, MISSING, 0, 1])
+    np.testing.assert_array_equal(encode(labels, classes).ids, [1, MISSING, 0, 1])
 
 
 def test_given_classes_keep_their_order_and_may_have_no_record():
     labels = np.array(["pear", "apple"])
-    np.testing.assert_array_equal(
-        tables.label_ids(labels, tables.parse_classes("quince, pear,apple")), [1, 2]
-    )
-    assert tables.parse_classes("12") == Classes(12)
+    np.testing.assert_array_equal(encode(labels, parse_classes("quince, pear,apple")).ids, [1, 2])
+    assert parse_classes("12") == Classes(12)
 
 
 def test_the_private_file_may_name_the_classes(tmp_path):
@@ -150,8 +155,9 @@ def test_the_private_file_may_name_the_classes(tmp_path):
     ],
 )
 def test_a_label_outside_the_classes_is_none_and_no_error(labels, classes, ids):
-    assert tables.label_ids(labels, classes).tolist() == ids
-    assert tables.given(labels).sum() == 3
+    found = encode(labels, classes)
+    assert found.ids.tolist() == ids
+    assert found.told.sum() == 3
 
 
 def test_one_value_of_parquet_is_no_error(tmp_path):
@@ -163,18 +169,14 @@ def test_one_value_of_parquet_is_no_error(tmp_path):
     assert np.isnan(tables.read_records(tmp_path / "a.parquet", "--private", 2)).all(
         axis=1
     ).tolist() == [False, True]
-    assert tables.read_labels(tmp_path / "a.parquet", None).tolist() == [1, tables.FOREIGN]
+    stored = tables.read_labels(tmp_path / "a.parquet")
+    assert plain(stored, "here").tolist() == [1, FOREIGN]
     texts = pa.array([b"cat", b"\xff\xfe", b"x" * 10**6, None], pa.binary()).view(pa.string())
     pq.write_table(pa.table({"labels": texts}), tmp_path / "b.parquet")
-    found = tables.read_labels(tmp_path / "b.parquet", None)
-    assert tables.label_ids(found, Classes(2, ("cat", "dog"))).tolist() == [
-        0,
-        MISSING,
-        MISSING,
-        MISSING,
-    ]
-    assert tables.given(found).sum() == 3
-    with pytest.raises(ValueError, match="lists of string"):
+    found = encode(tables.read_labels(tmp_path / "b.parquet"), Classes(2, ("cat", "dog")))
+    assert found.ids.tolist() == [0, MISSING, MISSING, MISSING]
+    assert found.told.sum() == 3
+    with pytest.raises(ValueError, match="Expected lists of numbers"):
         tables.read_records(
             parquet(tmp_path / "c.parquet", embeddings=[["x"], ["1"]]), "--private", 1
         )
@@ -182,7 +184,7 @@ def test_one_value_of_parquet_is_no_error(tmp_path):
 
 def test_text_labels_need_classes_with_names():
     with pytest.raises(ValueError, match="--classes to name the text labels"):
-        tables.label_ids(np.array(["a", "c"]), Classes(2))
+        check_types(np.zeros(0, "U1"), Classes(2), None, "here", typed=True)
 
 
 def test_records_that_cannot_be_used_are_rows_of_nan_and_no_error(tmp_path):
@@ -201,20 +203,18 @@ def test_records_that_cannot_be_used_are_rows_of_nan_and_no_error(tmp_path):
 def test_what_str_makes_of_a_missing_label_is_not_taken_for_a_class(text):
     labels = np.array(["flu", text, "cold"])
     with pytest.raises(ValueError, match="save '' instead"):
-        tables.infer_classes(labels)
-    np.testing.assert_array_equal(
-        tables.label_ids(labels, tables.parse_classes(f"cold,flu,{text}")), [1, 2, 0]
-    )
+        infer_classes(labels)
+    np.testing.assert_array_equal(encode(labels, parse_classes(f"cold,flu,{text}")).ids, [1, 2, 0])
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: tables.parse_classes("1"), "at least 2 classes"),
-        (lambda: tables.parse_classes("a,a"), "distinct"),
-        (lambda: tables.parse_classes("a,,b"), "non-empty"),
-        (lambda: tables.infer_classes(np.array([MISSING])), "at least 2 classes, got 0"),
-        (lambda: tables.infer_classes(np.array([123456789])), "a label 123456789"),
+        (lambda: parse_classes("1"), "at least 2 classes"),
+        (lambda: parse_classes("a,a"), "distinct"),
+        (lambda: parse_classes("a,,b"), "non-empty"),
+        (lambda: infer_classes(np.array([MISSING])), "at least 2 classes, got 0"),
+        (lambda: infer_classes(np.array([123456789])), "a label 123456789"),
     ],
 )
 def test_unlikely_classes_are_refused(call, message):
@@ -225,14 +225,14 @@ def test_unlikely_classes_are_refused(call, message):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (np.zeros((2, 2), int), r"got shape \(2, 2\)"),
+        (np.zeros((2, 2), int), r"got shape \[n, 2\]"),
         (np.array([b"a"]), "dtype"),
         (np.array(["2020-01-01"], "M8[D]"), "dtype"),
     ],
 )
 def test_labels_that_are_no_class_numbers_are_refused(tmp_path, labels, message):
     with pytest.raises(ValueError, match=message):
-        tables.read_labels(npz(tmp_path / "a.npz", labels=labels), None)
+        plain(tables.read_labels(npz(tmp_path / "a.npz", labels=labels)), "here")
 
 
 class Bomb:

@@ -450,7 +450,7 @@ def test_a_record_that_cannot_be_used_casts_no_vote_and_changes_no_outcome(
     elif what in ("NaN", "infinity", "too large"):
         rows[5, 1] = {"NaN": np.nan, "infinity": -np.inf, "too large": 1e16}[what]
     else:
-        y[5] = {"another class": 3, "a word": "0", "a fraction": 0.5, "a list": [1, 2]}[what]
+        y[5] = {"another class": 3, "a word": "zero", "a fraction": 0.5, "a list": [1, 2]}[what]
     whole, part = (
         make(ledger=tmp_path / name, **settings).fit(public) for name in ("whole", "part")
     )
@@ -700,7 +700,15 @@ def test_a_preview_is_a_dry_run(table, rknn, tmp_path, changes):
 
 def test_every_setting_of_rknn_label_has_its_parameter():
     renamed = {"queries": "n_queries", "neighbors": "n_neighbors", "seed": "random_state"}
-    of_files = {"public", "private", "private_labels", "embedding", "label", "person"}
+    of_files = {
+        "public",
+        "private",
+        "private_labels",
+        "embedding",
+        "label",
+        "person",
+        "classes_file",
+    }
     of_files |= {"representation", "out", "dry_run", "json", "engine", "address"}
     settings = {renamed.get(name, name) for name in Settings.__dataclass_fields__} - of_files
     assert settings == set(ReverseKNNLabeler().get_params())

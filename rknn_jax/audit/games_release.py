@@ -29,13 +29,13 @@ from rknn_jax.audit.game import Game
 from rknn_jax.audit.games import bits
 from rknn_jax.audit.taint import Seal, Sealed, TaintError, closing
 from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, planning
 from rknn_jax.release import label as job
 from rknn_jax.release.inputs import data_of
 from rknn_jax.release.planning import Plan
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, Records
-from rknn_jax.release.tables import Classes
 from rknn_jax.release.vote_survey import VoteSurvey
 
 NUM_CLASSES = 3

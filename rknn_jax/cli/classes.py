@@ -130,10 +130,13 @@ def _option(selected: "Selection") -> str:
     """Return the option of `rknn label` that names the classes, if it can name them."""
     if not selected.counts:
         return "none"
-    names = "".join(selected.counts)
-    alone = len(selected.counts) == 1 and names.isdecimal() and not selected.numbers
-    if not names.isprintable() or any("," in name for name in selected.counts) or alone:
-        return "as above; a file's array `classes` can name them, an option cannot"
+    names = list(selected.counts)
+    if selected.numbers:
+        return f"--classes {selected.classes}"
+    if len(names) < 2 or not "".join(names).isprintable() or names[0].startswith("-"):
+        return "as above; --classes-file can name them, with others"
+    if any("," in name for name in names):
+        return f"--classes {shlex.join(names)}"
     return f"--classes {shlex.quote(selected.classes)}"
 
 

@@ -1,5 +1,6 @@
 r"""`rknn`: label public data with private records, from the command line.
 
+    rknn check R.npz --classes cat,dog
     rknn label --public P.npz --private R.npz --epsilon 1 --dry-run
     rknn label --public P.npz --private R.npz --epsilon 1
     rknn embed --images photos --model network.onnx --out public.parquet
@@ -42,6 +43,7 @@ from rknn_jax.cli import (
     account,
     audit,
     budget,
+    check,
     classes,
     embed,
     experiment,
@@ -54,6 +56,7 @@ from rknn_jax.cli import (
 from rknn_jax.cli.account import Account
 from rknn_jax.cli.audit import Audit
 from rknn_jax.cli.budget import Adopt, Budget, Raise, Repair, Show
+from rknn_jax.cli.check import Check
 from rknn_jax.cli.classes import SelectClasses
 from rknn_jax.cli.embed import Embed
 from rknn_jax.cli.export import Export
@@ -65,6 +68,7 @@ from rknn_jax.release.settings import Settings
 
 COMMANDS: Any = (
     Annotated[Settings, subcommand("label")]
+    | Annotated[Check, subcommand("check")]
     | Annotated[SelectClasses, subcommand("classes")]
     | Annotated[Embed, subcommand("embed")]
     | Annotated[Budget, subcommand("budget")]
@@ -113,19 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = ["--tyro-print-completion", arguments[1]]
     if arguments[:1] == ["experiment"]:
         return experiment.run(arguments[1:])
-    command: (
-        Settings
-        | SelectClasses
-        | Embed
-        | Budget
-        | Inspect
-        | Export
-        | Simulate
-        | Account
-        | Serve
-        | Join
-        | Audit
-    ) = _parsed(arguments)
+    command = _parsed(arguments)
     action = command.action if isinstance(command, Budget | Account) else command
     try:
         ranges.check(action)
@@ -191,6 +183,7 @@ def _printed(status: int, *, paid: bool = False) -> int:
 
 def _run(
     action: Settings
+    | Check
     | SelectClasses
     | Embed
     | Show
@@ -209,6 +202,8 @@ def _run(
         case Settings():
             compilation.keep_none()
             return label.run(action)
+        case Check():
+            return check.run(action)
         case SelectClasses():
             return classes.run(action)
         case Embed():

@@ -40,7 +40,7 @@ from rknn_jax.federation.rounds import Round
 from rknn_jax.privacy.entropy import SEED_BYTES, Entropy
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError
-from rknn_jax.release.tables import LARGEST
+from rknn_jax.records.features import LARGEST
 
 # Suffixes of a round's file: before the spend, and after the answer.
 NOTED = "noted"
@@ -56,7 +56,7 @@ class Client:
 
     Attributes:
       inputs: uint8 images `[n, h, w, c]`, or float32 features `[n, f]`.
-      labels: int32 `[n]`, negative if a record has no label.
+      labels: Labels as stored, one a record or several, for `records.labels.encode`.
       ledger: Ledger of these records; None for simulated noise alone.
       folder: Folder of the rounds, kept beside the ledger and as safe.
       agreement: Limits on the server's questions. Defaults to trusting nobody.
@@ -315,21 +315,23 @@ def tell_question(question: bytes, client: Client, tell: Tell) -> None:
     except RefusedError:
         return
     config = round.config
-    labels = client.labels
     tell(
         "asked",
         f"round {round.id[:12]}: epsilon = {config.epsilon:g} a {round.unit}, "
-        f"trust={config.trust}, labeler={config.name}, of {len(labels):,} records",
+        f"trust={config.trust}, labeler={config.name}, of {len(client.labels):,} records",
     )
-    if labels.ndim > 1:
-        held = (labels >= 0).sum(axis=1) if labels.dtype != bool else labels.sum(axis=1)
-        if beyond := int(np.sum(held > round.labels_per_record)):
-            tell("cut", f"{beyond:,} of {len(labels):,} records name more labels than count")
+    try:
+        ids, told = round.encoded(client.labels)
+    except ValueError:
+        return  # the answer refuses the round
+    if round.labels_per_record:
+        if beyond := int(np.sum(told - 1)):
+            tell("cut", f"{beyond:,} of {len(ids):,} records have labels that do not count")
         return
-    if without := int(np.sum((labels < 0) | (labels >= len(round.classes)))):
+    if without := int(np.sum(ids == NO_CELL)):
         tell(
             "unusable",
-            f"{without:,} of {len(labels):,} records have no label of the round's "
+            f"{without:,} of {len(ids):,} records have no label of the round's "
             f"{len(round.classes)} classes and cast no vote",
         )
 

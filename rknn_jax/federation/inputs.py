@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from rknn_jax.federation.request import Public
-from rknn_jax.release import label_lists, tables
+from rknn_jax.records.classes import FOREIGN
+from rknn_jax.records.labels import plain
+from rknn_jax.release import tables
 
 
 def read_public(path: Path, test: Path | None) -> Public:
@@ -18,23 +20,18 @@ def read_public(path: Path, test: Path | None) -> Public:
     if test is None:
         return Public(inputs)
     images = read_inputs(test, "--test")
-    labels = read_labels(test, "--test")
-    if labels.ndim != 1:
-        raise ValueError(
-            f"Expected one label an image in --test {test}, got shape {labels.shape}; save class "
-            "numbers [n]."
-        )
+    labels = plain(tables.read_labels(test, argument="--test"), f"--test {test}")
     if len(images) != len(labels) or images.shape[1:] != inputs.shape[1:]:
         raise ValueError(
             f"Expected images as in --public and one label for each in --test {test}, got "
             f"{images.shape} and {len(labels)} labels."
         )
-    if np.any(labels == tables.FOREIGN):
+    if labels.dtype.kind == "U" or np.any(labels == FOREIGN):
         raise ValueError(
-            f"Expected class numbers as 'labels' in --test {test}, got other numbers; number the "
-            "classes 0..C-1."
+            f"Expected class numbers as 'labels' in --test {test}, got others; number the classes "
+            "0..C-1."
         )
-    return Public(inputs, (images, labels))
+    return Public(inputs, (images, labels.astype(np.int32)))
 
 
 def read_inputs(
@@ -68,24 +65,3 @@ def read_inputs(
             f"{images.shape}."
         )
     return images if images.ndim == 4 else images[..., None]
-
-
-def read_labels(path: Path, argument: str) -> np.ndarray:
-    """Read class numbers `labels`, int32 `[n]`, or several of a record.
-
-    A record without a label has a negative number, and a label that is no class number is
-    `tables.FOREIGN`. Several of a record are a mask, bool `[n, l]`, or lists, int32 `[n, l]`.
-
-    Raises:
-      ValueError: If the file cannot be used.
-    """
-    several = label_lists.joined(tables.stored_labels(path), f"{argument} {path}")
-    if several is not None:
-        return several
-    labels = tables.read_labels(path)
-    if labels.dtype.kind == "U":
-        raise ValueError(
-            f"Expected class numbers 'labels', integers [n], in {argument} {path}, got text; "
-            "number the classes 0..C-1."
-        )
-    return labels.astype(np.int32)

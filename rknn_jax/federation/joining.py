@@ -9,10 +9,11 @@ import numpy as np
 
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.client import Client
-from rknn_jax.federation.inputs import read_inputs, read_labels
+from rknn_jax.federation.inputs import read_inputs
 from rknn_jax.federation.settings import Join
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.ledger import Ledger, fingerprint
+from rknn_jax.release.tables import read_labels
 
 
 class Records(NamedTuple):
@@ -20,7 +21,7 @@ class Records(NamedTuple):
 
     Attributes:
       inputs: Images or embeddings.
-      labels: One label a record, or several.
+      labels: Labels as stored, one a record or several, for `labels.encode`.
     """
 
     inputs: np.ndarray
@@ -47,7 +48,7 @@ def read_records(settings: Join) -> Records:
     """
     argument = "--private"
     inputs = read_inputs(settings.private, argument, private=True, dimensions=settings.dimensions)
-    labels = read_labels(settings.private, argument)
+    labels = read_labels(settings.private)
     if len(inputs) != len(labels):
         raise ValueError(
             f"Expected one label a record in --private {settings.private}, got {len(labels)} "

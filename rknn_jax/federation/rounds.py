@@ -25,7 +25,6 @@ from typing import Any, get_args
 import numpy as np
 
 from rknn_jax import label_sets, mechanisms
-from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import polls, wire
 from rknn_jax.federation.polls import Poll, SumPoll, VotePoll
 from rknn_jax.labelers import rknn
@@ -33,7 +32,9 @@ from rknn_jax.labelers._one_sum import OneSumLabeler
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import Metric
 from rknn_jax.privacy.guarantee import Event, Guarantee, Sampler, Unit
-from rknn_jax.release.tables import LARGEST
+from rknn_jax.records.classes import Classes
+from rknn_jax.records.features import LARGEST
+from rknn_jax.records.labels import Encoded, encode
 from rknn_jax.types import Encoder
 
 SMALLEST_EPSILON = 2.0**-30
@@ -378,8 +379,7 @@ class Round:
         """Return a client's labels as they vote, each record's by itself: private.
 
         Args:
-          labels: Class numbers int32 `[n]`, negative for none; or several of a record, as for
-            `label_sets.ballots`.
+          labels: Labels as stored, one a record or several.
 
         Returns:
           Class numbers int32 `[n]`, `NO_CELL` for none of the classes, or ballots `[n, r + 1]`.
@@ -388,11 +388,9 @@ class Round:
           ValueError: If the records have several labels and the round asks for one, or if a mask
             has another number of classes.
         """
-        if self.labels_per_record:
-            return label_sets.ballots(labels, len(self.classes), self.labels_per_record)
-        if labels.ndim != 1:
-            raise ValueError(
-                f"Expected one label a record, as the round asks, got labels of shape "
-                f"{labels.shape}; agree with the server on --labels-per-record."
-            )
-        return np.where(labels < len(self.classes), labels, NO_CELL)
+        return self.encoded(labels).ids
+
+    def encoded(self, labels: np.ndarray) -> Encoded:
+        """Return a client's labels as class numbers or ballots, as for `said`."""
+        classes = Classes(len(self.classes), self.classes)
+        return encode(labels, classes, self.labels_per_record or None, "the private records")

@@ -57,7 +57,7 @@ class Serve:
     Attributes:
       public: .npz with `images` uint8 [m, h, w, c] or `embeddings` [m, f].
       epsilon: of one record, or with --unit client of one client; above 50 only with --allow-large-epsilon.
-      classes: their number, or their names with commas between them.
+      classes: their number, or their names, with commas between them or as words.
       clients: that are waited for.
       out: folder of the round.
       quorum: clients of whom something is published after the deadline, and with --trust central that must stay until the end; all of --clients where it is not given.
@@ -97,7 +97,7 @@ class Serve:
 
     public: Path
     epsilon: ReleaseEpsilon
-    classes: str
+    classes: str | tuple[str, ...]
     clients: Count
     out: Path
     quorum: Count | None = None
@@ -264,10 +264,11 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
     from rknn_jax import representations
     from rknn_jax.federation.request import Asked
     from rknn_jax.privacy.statement import Controller
-    from rknn_jax.release import tables
+    from rknn_jax.records.classes import given_classes
     from rknn_jax.students import fit as students
 
-    classes = tables.parse_classes(settings.classes)
+    classes = given_classes(settings.classes)
+    assert classes is not None
     names = classes.names or tuple(map(str, range(classes.count)))
     if (
         settings.clients < 1

@@ -17,8 +17,9 @@ from flwr.app import Context
 
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.client import Client
-from rknn_jax.federation.inputs import read_inputs, read_labels
+from rknn_jax.federation.inputs import read_inputs
 from rknn_jax.privacy.ledger import Ledger, fingerprint
+from rknn_jax.release.tables import read_labels
 
 
 def virtual_client(context: Context) -> Client:
@@ -65,4 +66,4 @@ def _ledger(folder: Path, inputs: np.ndarray, number: int, epsilon: float, delta
 @functools.cache
 def _records(path: Path) -> tuple[np.ndarray, np.ndarray]:
     inputs = read_inputs(path, "private", private=True)
-    return inputs, read_labels(path, "private")
+    return inputs, read_labels(path)

@@ -1,10 +1,9 @@
 """Formats of files that hold embeddings and labels, read in blocks of rows.
 
 A file in this folder is registered by its name. It offers `SUFFIXES` and three functions of a
-binary file of any file system: `features(file, columns)`, the names of the columns of the
-embeddings, `num_rows(file, columns)`, and `blocks(file, columns, size)`. A reader holds no more
-than a block, or what the format compresses as one. The number of rows comes from the file's head
-if it is there.
+binary file of any file system: `layout(file, columns)`, which reads no row, `num_rows(file,
+columns)`, and `blocks(file, columns, size)`. A reader holds no more than a block, or what the
+format compresses as one. The number of rows comes from the file's head if it is there.
 """
 
 import functools
@@ -21,9 +20,6 @@ EMBEDDINGS = "embeddings"
 LABELS = "labels"
 """Usual names of the array or column of the embeddings, and of the labels."""
 
-MOST_LABELS = 256
-"""Most labels of a list that are read."""
-
 
 class Columns(NamedTuple):
     """Arrays or columns to read.
@@ -36,8 +32,6 @@ class Columns(NamedTuple):
       reads_label: Whether the labels are read. Defaults to True.
       width: Required number of dimensions f. Lists of another length become rows of NaN. Defaults
         to None, the width of the file.
-      classes: Names of the classes, or an empty tuple if they are numbers, for formats without
-        types. Defaults to None, which reads labels as text there.
       raw: Whether the rows are records for an encoder, such as images or text, in one array or
         column. Defaults to False.
       person: Name of the array or column that tells whose a record is, which is never a feature.
@@ -50,7 +44,6 @@ class Columns(NamedTuple):
     label: str = LABELS
     reads_label: bool = True
     width: int | None = None
-    classes: tuple[str, ...] | None = None
     raw: bool = False
     person: str | None = None
     public: bool = False
@@ -75,6 +68,21 @@ class Block(NamedTuple):
     embeddings: np.ndarray | None
     labels: np.ndarray | None
     persons: np.ndarray | None = None
+
+
+class Layout(NamedTuple):
+    """What a file holds, by its head or schema alone.
+
+    Attributes:
+      features: Names of the columns of the features, or none if they have no names.
+      empty: Block of no rows, in the shapes and types of the others. Features in columns have their
+        names, and not their types.
+      typed: Whether columns have types. Without, all fields are text. Defaults to True.
+    """
+
+    features: tuple[str, ...]
+    empty: Block
+    typed: bool = True
 
 
 class FormatError(ValueError):
@@ -127,6 +135,11 @@ def clear_errors(where: str) -> Iterator[None]:
         ) from error
     except FormatError as error:
         raise type(error)(f"{where}: {error}") from error
+    except NotImplementedError as error:  # a type that pyarrow cannot convert
+        raise ValueError(
+            f"{where} holds a type that cannot be read ({error}); save numbers as float32 and text "
+            "as plain strings."
+        ) from error
     except ImportError as error:
         raise ValueError(f"{where} needs a package that is not installed: {error}") from error
     except Exception as error:  # a damaged file fails in many ways

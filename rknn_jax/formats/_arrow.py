@@ -1,12 +1,15 @@
 """Arrow columns as embeddings and labels, shared by the formats that are read by pyarrow."""
 
 import collections
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from rknn_jax.formats import EMBEDDINGS, MOST_LABELS, Block, Columns, FormatError, absent
+from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, Layout, absent
+from rknn_jax.records import features as rules
+from rknn_jax.records.classes import MOST_LABELS
 
 LONGEST_LABEL = 400
 """Most bytes of a text label that are read."""
@@ -57,7 +60,7 @@ def features_of(schema: Any, columns: Columns) -> list[str]:
 
     Raises:
       AbsentError: If there is none.
-      FormatError: If columns of lists, decimals or integers leave open which they are.
+      FormatError: If it is not clear which they are.
     """
     if columns.raw and len(columns.embedding or ()) > 1:
         raise FormatError(
@@ -70,11 +73,42 @@ def features_of(schema: Any, columns: Columns) -> list[str]:
         return [EMBEDDINGS]
     if columns.raw:
         return [raw_name(schema.names, columns)]
-    features = _numeric_columns(schema, columns.aside)
-    if not features:
-        raise absent(EMBEDDINGS, schema.names)
-    _check_clear(schema, features)
-    return features
+    aside = {*columns.aside, *_pandas_index(schema)}
+    kinds = {field.name: _kind(field.type) for field in schema if field.name not in aside}
+    return choose(kinds, schema.names)
+
+
+def choose(kinds: dict[str, str], names: Sequence[str]) -> list[str]:
+    """Return the names of the columns of features, by `records.features`.
+
+    Args:
+      kinds: Kinds of columns by their names, for `records.features.choose`.
+      names: Names of all columns, for the error.
+
+    Raises:
+      AbsentError: If there is none.
+      FormatError: If it is not clear which they are.
+    """
+    try:
+        found = rules.choose(kinds)
+    except ValueError as error:
+        raise FormatError(str(error)) from error
+    if not found:
+        raise absent(EMBEDDINGS, list(names))
+    return found
+
+
+def layout(schema: Any, columns: Columns) -> Layout:
+    """Return the layout of a file of this schema."""
+    features = features_of(schema, columns)
+    names = names_of(schema, columns)
+    empty = schema.empty_table().select(names)
+    found = block(empty, features, columns)
+    if found.labels is not None and found.labels.dtype == object:
+        held = plain(empty.column(columns.label)).type
+        if _is_list(held) and label_column(pyarrow().array([], held.value_type)).dtype.kind == "U":
+            found = found._replace(labels=np.zeros((0, 1), str))  # as objects, the type is hidden
+    return Layout(tuple(features), found)
 
 
 def block(batch: Any, features: Sequence[str], columns: Columns) -> Block:
@@ -93,10 +127,32 @@ def block(batch: Any, features: Sequence[str], columns: Columns) -> Block:
         return Block(None, labels, persons)
     if columns.raw:
         return _raw_block(batch.column(features[0]), features[0], labels, persons)
-    parts = [batch.column(name) for name in features]
+    parts = [plain(batch.column(name)) for name in features]
     if len(parts) == 1 and (_is_list(parts[0].type) or features[0] == EMBEDDINGS):
         return Block(list_column(parts[0], features[0], columns.width), labels, persons)
-    return Block(np.stack([_numbers(part) for part in parts], axis=1), labels, persons)
+    values = [_numbers(part, name) for part, name in zip(parts, features, strict=True)]
+    return Block(np.stack(values, axis=1), labels, persons)
+
+
+def plain(column: Any) -> Any:
+    """Return a column without extension types, dictionaries, runs and views."""
+    pa = pyarrow()
+    types = pa.types
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if _kind(column.type) == rules.NUMBER and types.is_primitive(column.type):
+        return column
+    if isinstance(column.type, pa.BaseExtensionType):
+        return plain(column.storage)
+    if types.is_dictionary(column.type):  # cast and take have no kernels of views
+        return plain(column.dictionary).take(column.indices)
+    if types.is_run_end_encoded(column.type):
+        return plain(pa.compute.run_end_decode(column))
+    if types.is_string_view(column.type):
+        return column.cast(pa.large_string())
+    if types.is_binary_view(column.type):
+        return column.cast(pa.large_binary())
+    return column
 
 
 def raw_name(names: Sequence[str], columns: Columns) -> str:
@@ -136,17 +192,12 @@ def raw_column(column: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     """
     pa = pyarrow()
     types = pa.types
-    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if isinstance(column.type, pa.FixedShapeTensorType):
-        values, missing = _fixed_lists(column.storage)
-        return values.reshape(len(column), *column.type.shape), missing
+    shape = column.type.shape if isinstance(column.type, pa.FixedShapeTensorType) else None
+    column = plain(column)
     if types.is_fixed_size_list(column.type):
-        return _fixed_lists(column)
+        values, missing = _fixed_lists(column)
+        return values if shape is None else values.reshape(len(column), *shape), missing
     missing = np.array(column.is_null().to_numpy(zero_copy_only=False), bool)
-    if types.is_string_view(column.type):
-        column = column.cast(pa.large_string())
     if types.is_string(column.type) or types.is_large_string(column.type):
         return text_column(column.cast(pa.large_binary())), missing
     if types.is_binary(column.type) or types.is_large_binary(column.type):
@@ -189,28 +240,21 @@ def list_column(column: Any, name: str, width: int | None) -> np.ndarray:
     If `width` is given, lists of another length become NaN.
 
     Raises:
-      ValueError: If the column holds no lists of numbers, or lists of several lengths.
+      FormatError: If the column holds no lists of numbers, or lists of several lengths.
     """
-    from pyarrow import compute, types
+    from pyarrow import compute
 
-    if not _is_list(column.type):
-        raise ValueError(f"column {name!r} holds {column.type} where lists of numbers are expected")
-    held = column.type.value_type
-    if not (
-        types.is_floating(held)
-        or types.is_integer(held)
-        or types.is_decimal(held)
-        or types.is_boolean(held)
-    ):
-        raise ValueError(
-            f"column {name!r} holds lists of {held} where lists of numbers are expected"
+    if not _is_list(column.type) or _kind(column.type.value_type) not in rules.NUMBERS:
+        raise FormatError(
+            f"Expected lists of numbers in column {name!r}, got {column.type}; save the embeddings "
+            "as lists of float32, or name other columns with --embedding."
         )
     lengths = compute.list_value_length(column)
     found = set(compute.unique(lengths).to_pylist())
     if width is None and (len(found) > 1 or None in found):
-        raise ValueError(
-            f"column {name!r} holds lists of lengths {sorted(found, key=str)[:5]} where one length "
-            "is expected"
+        raise FormatError(
+            f"Expected lists of one length in column {name!r}, got lengths "
+            f"{sorted(found, key=str)[:5]}; embed all with the same model."
         )
     if width is None or found == {width}:
         return _flat(column).reshape(len(column), width or (found.pop() if found else 0))
@@ -228,23 +272,23 @@ def label_column(column: Any) -> np.ndarray:
     """
     pa = pyarrow()
     types = pa.types
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = plain(column)
     if _is_list(column.type):
         return _label_lists(column)
-    if types.is_string_view(column.type):
-        column = column.cast(pa.large_string())
     if types.is_string(column.type) or types.is_large_string(column.type):
         column = column.cast(pa.large_binary())
     if types.is_binary(column.type) or types.is_large_binary(column.type):
         texts: Sequence[bytes | None] = column.to_pylist()
         return np.array([_label_text(text or b"") for text in texts], dtype=str)
-    if types.is_integer(column.type) or types.is_boolean(column.type) or types.is_null(column.type):
-        column = column.cast(pa.float64(), safe=False)  # a number beyond 2^53 is no class
-    if not types.is_floating(column.type):
+    if _kind(column.type) not in rules.NUMBERS:
         raise FormatError(f"Expected labels as numbers, text or lists, got {column.type}; save so.")
-    values: np.ndarray = column.to_numpy(zero_copy_only=False)  # a null becomes NaN
-    return values
+    if types.is_null(column.type):
+        return np.full(len(column), np.nan)
+    if types.is_floating(column.type):
+        return _numbers(column, "")
+    if column.null_count or types.is_decimal(column.type):
+        return _objects(column.to_pylist())  # whole numbers of any size stay what they are
+    return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
 def _label_text(text: bytes) -> str:
@@ -265,18 +309,16 @@ def _label_lists(column: Any) -> np.ndarray:
     from pyarrow import compute, types
 
     kind = column.type
-    if isinstance(column, pyarrow().ChunkedArray):
-        column = column.combine_chunks()
     if types.is_boolean(kind.value_type) and types.is_fixed_size_list(kind):
         mask = np.zeros((len(column), kind.list_size), bool)
         there = column.is_valid().to_numpy(zero_copy_only=False)
         said = column.flatten().fill_null(fill_value=False).to_numpy(zero_copy_only=False)
         mask[there] = said.reshape(-1, kind.list_size)
         return mask
-    labels = np.zeros(0, object)
+    labels = np.zeros(0, bool)
     if not (types.is_boolean(kind.value_type) or types.is_nested(kind.value_type)):
         labels = label_column(column.flatten())
-    if labels.dtype.kind not in "Uf":
+    if labels.dtype.kind == "b":
         raise FormatError(
             f"Expected lists of names or class numbers, or of bool of one fixed size, as labels, "
             f"got {kind}; save them so."
@@ -300,16 +342,18 @@ def person_column(column: Any, name: str) -> np.ndarray:
     """
     pa = pyarrow()
     types = pa.types
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = plain(column)
     if types.is_floating(column.type):
-        numbers: np.ndarray = column.to_numpy(zero_copy_only=False)
-        return numbers
-    if types.is_integer(column.type) or types.is_string_view(column.type):
+        return _numbers(column, name)
+    if types.is_integer(column.type):
         column = column.cast(pa.large_string())
     if types.is_string(column.type) or types.is_large_string(column.type):
         column = column.cast(pa.large_binary())
-    if types.is_binary(column.type) or types.is_large_binary(column.type):
+    if (
+        types.is_binary(column.type)
+        or types.is_large_binary(column.type)
+        or types.is_fixed_size_binary(column.type)
+    ):
         return _objects(column.to_pylist())
     raise FormatError(
         f"Expected numbers or text in column {name!r} of persons, got {column.type}; save it so."
@@ -318,17 +362,26 @@ def person_column(column: Any, name: str) -> np.ndarray:
 
 def _flat(column: Any) -> np.ndarray:
     """Return the values of all lists, one after another."""
-    from pyarrow import types
-
-    if isinstance(column, pyarrow().ChunkedArray):
-        return np.concatenate([np.zeros(0, np.float32), *map(_flat, column.chunks)])
-    values = column.flatten()
-    if types.is_decimal(values.type):
-        values = values.cast("float64", safe=False)
-    return np.asarray(values.to_numpy(zero_copy_only=False))
+    return _numbers(plain(column.flatten()), "")
 
 
-def _numbers(column: Any) -> np.ndarray:
+def _numbers(column: Any, name: str) -> np.ndarray:
+    """Return a plain column of numbers, bools or nulls, with NaN for a null.
+
+    Raises:
+      FormatError: If the column holds something else.
+    """
+    pa = pyarrow()
+    kind = column.type
+    if _kind(kind) not in rules.NUMBERS:
+        raise FormatError(
+            f"Expected numbers in column {name!r}, got {kind}; name columns of numbers with "
+            "--embedding."
+        )
+    if pa.types.is_boolean(kind):
+        column = column.cast(pa.uint8())
+    elif pa.types.is_decimal(kind) or pa.types.is_null(kind):
+        column = column.cast(pa.float64(), safe=False)
     values: np.ndarray = np.asarray(column.to_numpy(zero_copy_only=False))
     return values
 
@@ -339,41 +392,28 @@ def _is_list(kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _numeric_columns(schema: Any, aside: Sequence[str]) -> list[str]:
-    """Return the names of the numeric columns, without `aside` and the index of pandas."""
-    from pyarrow import types
+@functools.lru_cache(maxsize=256)
+def _kind(kind: Any) -> str:
+    """Return the kind of a type, for `records.features.choose`."""
+    pa = pyarrow()
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return _kind(kind.storage_type)
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _kind(kind.value_type)
+    if types.is_integer(kind):
+        return rules.WHOLE
+    if (
+        types.is_floating(kind)
+        or types.is_boolean(kind)
+        or types.is_decimal(kind)
+        or types.is_null(kind)
+    ):
+        return rules.NUMBER
+    return str(kind)
 
+
+def _pandas_index(schema: Any) -> list[str]:
+    """Return the columns that are the index of pandas, by the file's own word."""
     index = (schema.pandas_metadata or {}).get("index_columns", [])
-    number = [
-        field.name
-        for field in schema
-        if types.is_floating(field.type) or types.is_integer(field.type)
-    ]
-    return [name for name in number if name not in aside and name not in index]
-
-
-def _check_clear(schema: Any, features: Sequence[str]) -> None:
-    """Refuse columns among which the features are not clear.
-
-    An integer among floats may be an id, which would decide every distance. A column of lists may
-    be the embedding.
-
-    Raises:
-      FormatError: If there are such columns.
-    """
-    from pyarrow import types
-
-    whole = [name for name in features if types.is_integer(schema.field(name).type)]
-    if whole and len(whole) < len(features):
-        raise FormatError(
-            f"Expected embedding columns of one kind, got integers in {whole[:5]} among floats; "
-            "drop columns that are no features, or name the features with --embedding."
-        )
-    others = [
-        field.name for field in schema if _is_list(field.type) or types.is_decimal(field.type)
-    ]
-    if others:
-        raise FormatError(
-            f"Expected a column 'embeddings', or numeric columns alone, got {others[:5]} too; name "
-            "the features with --embedding."
-        )
+    return [name for name in index if isinstance(name, str)]

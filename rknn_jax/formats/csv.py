@@ -13,21 +13,21 @@ from typing import IO, Any
 
 import numpy as np
 
-from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, _arrow, _csv_records, absent
+from rknn_jax.formats import Block, Columns, FormatError, Layout, _arrow, _csv_records, absent
+from rknn_jax.records.features import FIELD
 
 SUFFIXES = (".csv",)
 
 NUMBER = r"^\s*[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,4})?\s*$"
 """Fields that are numbers. Those beyond float64 become infinite."""
 
-MISSING = -1
-FOREIGN = 2**31 - 1
-"""Class numbers of a record without a label, and of one with a label that is no class."""
 
-
-def features(file: IO[bytes], columns: Columns) -> tuple[str, ...]:
-    """Return the names of the columns of the embeddings, from the first line."""
-    return tuple(_features(_names(file), columns))
+def layout(file: IO[bytes], columns: Columns) -> Layout:
+    """Return the layout of the file, from the first line."""
+    names = _names(file)
+    own = _checked(names, columns)
+    empty = _arrow.pyarrow().table({name: _arrow.pyarrow().array([], "binary") for name in names})
+    return Layout(tuple(own), _block(empty, own, columns), typed=False)
 
 
 def num_rows(file: IO[bytes], columns: Columns) -> int:
@@ -44,11 +44,7 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
       FormatError: If a record of a public file is broken.
     """
     names = _names(file)
-    own = _features(names, columns)
-    read = [columns.label] if columns.reads_label else []
-    read += [] if columns.person is None else [columns.person]
-    for name in {*own, *read}.difference(names):
-        raise absent(name, names)
+    own = _checked(names, columns)
     num_broken = 0
     for table, broken in _csv_records.tables(file, names, refuse=columns.public):
         num_broken += len(broken)
@@ -83,14 +79,23 @@ def _names(file: IO[bytes]) -> list[str]:
     return names
 
 
+def _checked(names: list[str], columns: Columns) -> list[str]:
+    """Return the names of the columns of the embeddings, if all that are read are there."""
+    own = _features(names, columns)
+    read = [columns.label] if columns.reads_label else []
+    read += [] if columns.person is None else [columns.person]
+    for name in {*own, *read}.difference(names):
+        raise absent(name, names)
+    return own
+
+
 def _features(names: list[str], columns: Columns) -> list[str]:
     if columns.embedding is not None:
         return list(columns.embedding)
     if columns.raw:
         return [_arrow.raw_name(names, columns)]
-    found = [name for name in names if name not in columns.aside]
-    if not found:
-        raise absent(EMBEDDINGS, names)
+    kinds = {name: FIELD for name in names if name not in columns.aside}
+    found = _arrow.choose(kinds, names)
     if columns.width is not None and len(found) != columns.width:
         remedy = "name the features with --embedding"
         if columns.label not in names:
@@ -105,9 +110,7 @@ def _features(names: list[str], columns: Columns) -> list[str]:
 def _block(batch: Any, own: Sequence[str], columns: Columns) -> Block:
     labels = None
     if columns.reads_label:
-        labels = _arrow.label_column(batch.column(columns.label).combine_chunks())
-        if columns.classes is not None:
-            labels = _class_numbers(labels, columns.classes)
+        labels = _arrow.label_column(batch.column(columns.label))
     persons = None
     if columns.person is not None:
         persons = _arrow.person_column(batch.column(columns.person), columns.person)
@@ -116,22 +119,6 @@ def _block(batch: Any, own: Sequence[str], columns: Columns) -> Block:
     if columns.raw:
         return Block(_arrow.text_column(batch.column(own[0])), labels, persons)
     return Block(_numbers([batch.column(name) for name in own]), labels, persons)
-
-
-def _class_numbers(labels: np.ndarray, classes: Sequence[str]) -> np.ndarray:
-    """Return class numbers of text: of a class's name, or of a number. Others are `FOREIGN`."""
-    number = {name: i for i, name in enumerate(classes)}
-
-    def of(text: str) -> float:
-        if text in number:
-            return number[text]
-        try:
-            return float(text) if text else MISSING
-        except ValueError:
-            return FOREIGN
-
-    values, places = np.unique(np.char.strip(labels), return_inverse=True)
-    return np.array([of(str(text)) for text in values], np.float64)[places]
 
 
 def _numbers(columns: Sequence[Any]) -> np.ndarray:

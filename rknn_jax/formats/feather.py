@@ -1,37 +1,53 @@
-"""Arrow's own file format, also called Feather: columns as in Parquet.
+"""Arrow's own formats: files, also called Feather, and streams, as `datasets` saves them.
 
-Its record batches are read whole, so write batches of some ten thousand rows.
+Record batches are read whole, so write batches of some ten thousand rows.
 """
 
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
-from rknn_jax.formats import Block, Columns, _arrow
+from rknn_jax.formats import Block, Columns, Layout, _arrow
 
 SUFFIXES = (".feather", ".arrow")
 
+_MAGIC = b"ARROW1"  # begins a file; a stream begins with the length of its schema
 
-def features(file: IO[bytes], columns: Columns) -> tuple[str, ...]:
-    """Return the names of the columns of the embeddings, from the file's schema."""
-    return tuple(_arrow.features_of(_arrow.pyarrow().ipc.open_file(file).schema, columns))
+
+def layout(file: IO[bytes], columns: Columns) -> Layout:
+    """Return the layout of the file, from its schema."""
+    return _arrow.layout(_opened(file).schema, columns)
 
 
 def num_rows(file: IO[bytes], columns: Columns) -> int:
     """Return the number of rows."""
     del columns
-    reader = _arrow.pyarrow().ipc.open_file(file)
-    return sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
+    return sum(batch.num_rows for batch in _batches(_opened(file)))
 
 
 def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     """Yield at most `size` rows at a time, at least one block, which may be empty."""
-    reader = _arrow.pyarrow().ipc.open_file(file)
+    reader = _opened(file)
     own = _arrow.features_of(reader.schema, columns)
     _arrow.names_of(reader.schema, columns)
-    if not reader.num_record_batches:
-        yield _arrow.block(reader.schema.empty_table(), own, columns)
-    for number in range(reader.num_record_batches):
-        batch = reader.get_batch(number)
+    num_batches = 0
+    for num_batches, batch in enumerate(_batches(reader), 1):  # noqa: B007 counted for below
         batch.validate(full=True)  # offsets beyond the data would end the process
         for start in range(0, max(batch.num_rows, 1), size):
             yield _arrow.block(batch.slice(start, size), own, columns)
+    if not num_batches:
+        yield _arrow.block(reader.schema.empty_table(), own, columns)
+
+
+def _opened(file: IO[bytes]) -> Any:
+    ipc = _arrow.pyarrow().ipc
+    begins = file.read(len(_MAGIC))
+    file.seek(0)
+    return ipc.open_file(file) if begins == _MAGIC else ipc.open_stream(file)
+
+
+def _batches(reader: Any) -> Iterator[Any]:
+    if isinstance(reader, _arrow.pyarrow().RecordBatchReader):
+        yield from reader
+        return
+    for number in range(reader.num_record_batches):
+        yield reader.get_batch(number)

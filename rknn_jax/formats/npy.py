@@ -5,7 +5,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from rknn_jax.formats import Block, Columns, FormatError
+from rknn_jax.formats import Block, Columns, FormatError, Layout
 
 SUFFIXES = (".npy",)
 
@@ -20,10 +20,9 @@ LARGEST_READ = 2**40
 """Most bytes of a block. A damaged head may ask for more than any memory."""
 
 
-def features(file: IO[bytes], columns: Columns) -> tuple[str, ...]:
-    """Return no names, because an array has none."""
-    del file, columns
-    return ()
+def layout(file: IO[bytes], columns: Columns) -> Layout:
+    """Return the layout of the array, from its head."""
+    return Layout((), _block(empty(file), columns))
 
 
 def num_rows(file: IO[bytes], columns: Columns) -> int:
@@ -35,13 +34,28 @@ def num_rows(file: IO[bytes], columns: Columns) -> int:
 
 def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     """Yield the array in blocks of `size` rows."""
+    for rows in arrays(file, size):
+        yield _block(rows, columns)
+
+
+def _block(rows: np.ndarray, columns: Columns) -> Block:
     if columns.person is not None:
         raise FormatError(
             f"Expected an array {columns.person!r} of persons, got a .npy file, which holds one "
             "array; save both in a .npz file."
         )
-    for rows in arrays(file, size):
-        yield Block(None, rows) if columns.embedding == () else Block(rows, None)
+    return Block(None, rows) if columns.embedding == () else Block(rows, None)
+
+
+def empty(file: IO[bytes]) -> np.ndarray:
+    """Return no rows of an array, from its head.
+
+    Raises:
+      FormatError: If it has no rows.
+    """
+    shape, _, dtype = head(file)
+    _check_rows(shape)
+    return np.empty((0, *shape[1:]), dtype)
 
 
 def head(file: IO[bytes]) -> tuple[tuple[int, ...], bool, Any]:
@@ -64,16 +78,20 @@ def head(file: IO[bytes]) -> tuple[tuple[int, ...], bool, Any]:
     return shape, fortran, dtype
 
 
+def _check_rows(shape: tuple[int, ...]) -> None:
+    if not shape:
+        raise FormatError(
+            "Expected rows, got an array of one value of shape (); save one row each."
+        )
+
+
 def arrays(file: IO[bytes], size: int) -> Iterator[np.ndarray]:
     """Yield the rows of an array in blocks of `size`, at least one, which may be empty.
 
     An array in Fortran's order is read whole.
     """
     shape, fortran, dtype = head(file)
-    if not shape:
-        raise FormatError(
-            "Expected rows, got an array of one value of shape (); save one row each."
-        )
+    _check_rows(shape)
     if fortran and len(shape) > 1:
         whole = _read(file, int(np.prod(shape, dtype=object)), dtype).reshape(shape, order="F")
         starts = range(0, len(whole), size)

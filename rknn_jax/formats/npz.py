@@ -1,19 +1,34 @@
 """NumPy's `.npz`: an archive with an array `embeddings` and, for private records, `labels`."""
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import IO
 
-from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, absent, npy
+from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, Layout, absent, npy
 
 SUFFIXES = (".npz",)
 
 
-def features(file: IO[bytes], columns: Columns) -> tuple[str, ...]:
-    """Return no names, because the rows of an array have none."""
-    del file, columns
-    return ()
+def layout(file: IO[bytes], columns: Columns) -> Layout:
+    """Return the layout of the arrays, from their heads.
+
+    Raises:
+      FormatError: If an array is absent, or their lengths differ.
+    """
+    names = _names(columns)
+    with ExitStack() as stack:
+        archive = stack.enter_context(_archive(file))
+        _check_lengths(stack, archive, names, columns)
+        return Layout(
+            (),
+            Block(
+                *(
+                    None if name is None else npy.empty(_member(stack, archive, name))
+                    for name in names
+                )
+            ),
+        )
 
 
 def num_rows(file: IO[bytes], columns: Columns) -> int:
@@ -33,17 +48,25 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     names = _names(columns)
     with ExitStack() as stack:
         archive = stack.enter_context(_archive(file))
-        named = [name for name in names if name is not None]
-        lengths = [npy.num_rows(_member(stack, archive, name), columns) for name in named]
-        if len(set(lengths)) > 1:
-            told = [f"{length} {name}" for length, name in zip(lengths, named, strict=True)]
-            raise FormatError(
-                f"Expected one label a record, got {', '.join(told)}; save all in the same order."
-            )
+        named = _check_lengths(stack, archive, names, columns)
         members = [npy.arrays(_member(stack, archive, name), size) for name in named]
         for parts in zip(*members, strict=True):
             found = iter(parts)
             yield Block(*(None if name is None else next(found) for name in names))
+
+
+def _check_lengths(
+    stack: ExitStack, archive: zipfile.ZipFile, names: Sequence[str | None], columns: Columns
+) -> list[str]:
+    """Return the names of the arrays that are read, if these have one length."""
+    named = [name for name in names if name is not None]
+    lengths = [npy.num_rows(_member(stack, archive, name), columns) for name in named]
+    if len(set(lengths)) > 1:
+        told = [f"{length} {name}" for length, name in zip(lengths, named, strict=True)]
+        raise FormatError(
+            f"Expected one label a record, got {', '.join(told)}; save all in the same order."
+        )
+    return named
 
 
 def _names(columns: Columns) -> tuple[str | None, str | None, str | None]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import IO
 
-from rknn_jax.formats import Block, Columns, _arrow
+from rknn_jax.formats import Block, Columns, Layout, _arrow
 
 SUFFIXES = (".parquet", ".pq")
 
@@ -11,10 +11,10 @@ BUFFER = 2**22
 """Bytes that are read ahead of each column. Otherwise pyarrow reads whole row groups."""
 
 
-def features(file: IO[bytes], columns: Columns) -> tuple[str, ...]:
-    """Return the names of the columns of the embeddings, from the file's schema."""
+def layout(file: IO[bytes], columns: Columns) -> Layout:
+    """Return the layout of the file, from its schema."""
     pa = _arrow.pyarrow()
-    return tuple(_arrow.features_of(pa.parquet.ParquetFile(file).schema_arrow, columns))
+    return _arrow.layout(pa.parquet.ParquetFile(file).schema_arrow, columns)
 
 
 def num_rows(file: IO[bytes], columns: Columns) -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rknn_jax.formats import Columns
 from rknn_jax.privacy.ledger import DataSet, Digest, combined
+from rknn_jax.records.features import real_rows, usable_rows
 from rknn_jax.release import tables
 from rknn_jax.release.shards import FileShard, Records, Shard, find, with_one_order
 from rknn_jax.release.tables import ROWS_AT_ONCE
@@ -79,7 +80,7 @@ def _digest(shard: Shard, rows: int, *, raw: bool) -> str:
         assert block.embeddings is not None
         values = block.embeddings
         if not raw:
-            values = tables.usable_rows(tables.real_rows(values, shard.where))
+            values = usable_rows(real_rows(values, shard.where))
         if not found:
             digest.begin(values.dtype.kind, (rows, *values.shape[1:]))
         digest.update(values)

@@ -34,9 +34,11 @@ import numpy as np
 from rknn_jax.privacy import contributions, exact_noise
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Unit
 from rknn_jax.privacy.ledger import Ledger
-from rknn_jax.release import tables
+from rknn_jax.records import labels as rules
+from rknn_jax.records.classes import FOREIGN, MISSING, MISSING_WORDS
+from rknn_jax.records.persons import person_names
 from rknn_jax.release.shards import Shard
-from rknn_jax.release.tables import MISSING, MISSING_TEXT, ROWS_AT_ONCE
+from rknn_jax.release.tables import ROWS_AT_ONCE
 
 PURPOSE = "selection of the classes"
 
@@ -88,9 +90,7 @@ def occurrences(shards: Sequence[Shard], unit: Unit, seed: int = 0) -> Occurrenc
       ValueError: If the labels are of different kinds, or cannot be read.
     """
     labels = [
-        tables.plain_labels(block, shard.where)
-        for shard in shards
-        for block in shard.labels(ROWS_AT_ONCE)
+        rules.plain(block, shard.where) for shard in shards for block in shard.labels(ROWS_AT_ONCE)
     ]
     kinds = {block.dtype.kind for block in labels}
     if len(kinds) != 1:
@@ -193,16 +193,16 @@ def least_threshold(scale: float, delta: float) -> int:
 def _known(labels: np.ndarray) -> np.ndarray:
     """Return which records have a class. Words for missing values are no class."""
     if labels.dtype.kind != "U":
-        number: np.ndarray = (labels != MISSING) & (labels < tables.FOREIGN)
+        number: np.ndarray = (labels != MISSING) & (labels < FOREIGN)
         return number
-    known: np.ndarray = ~np.isin(np.char.lower(labels), ["", *MISSING_TEXT])
+    known: np.ndarray = ~np.isin(np.char.lower(labels), ["", *MISSING_WORDS])
     return known
 
 
 def _drawn(shards: Sequence[Shard], known: np.ndarray, seed: int) -> np.ndarray:
     """Return one record of each person, drawn among those with a class."""
     told = [
-        tables.person_names(block, shard.where)
+        person_names(block, shard.where)
         for shard in shards
         for block in shard.persons(ROWS_AT_ONCE)
     ]

@@ -20,10 +20,13 @@ import numpy as np
 from rknn_jax._internal.cores import num_cores
 from rknn_jax.labelers._one_sum import Persons, Tally
 from rknn_jax.privacy.ledger import Digest, combined
-from rknn_jax.release import label_lists, tables
+from rknn_jax.records.classes import MISSING, Classes
+from rknn_jax.records.features import real_rows, usable_rows
+from rknn_jax.records.labels import Encoded, encode
+from rknn_jax.records.persons import person_names
 from rknn_jax.release.encoding import Encoding
 from rknn_jax.release.shards import Records, Shard
-from rknn_jax.release.tables import MISSING, Classes
+from rknn_jax.release.tables import ROWS_AT_ONCE
 
 BLOCK = {"cpu": 4096}
 """Rows of a block. More do not fit into the caches of a core and are no faster."""
@@ -60,26 +63,9 @@ class Question:
         """True if a person's records are bounded together, over all shards."""
         return self.tally.unit == "person"
 
-    def said(self, labels: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return what records say, by their labels alone, and how often the owner is told of each.
-
-        Args:
-          labels: Labels as read, `[b]`, or of several as `label_lists` reads them.
-          where: Name of the shard, for the errors.
-
-        Returns:
-          `(ids, told)`: class numbers int32 `[b]`, `MISSING` if a record is not counted, or ballots
-          int32 `[b, r + 1]`; and int `[b]`, 1 for a label, and one more for a label of several that
-          does not count.
-
-        Raises:
-          ValueError: If the labels are of another kind or shape.
-        """
-        if self.labels_per_record is None:
-            plain = tables.plain_labels(labels, where)
-            return tables.label_ids(plain, self.classes), tables.given(plain).astype(np.int64)
-        found = label_lists.cast(labels, self.classes, self.labels_per_record, where)
-        return found.ballots, 1 + found.in_part
+    def encoded(self, labels: np.ndarray, where: str) -> Encoded:
+        """Return labels as class numbers or ballots, from labels as read."""
+        return encode(labels, self.classes, self.labels_per_record, where)
 
 
 @dataclass(frozen=True)
@@ -222,7 +208,7 @@ def _parts(
     """
     if persons is None:
         raise ValueError(f"Expected a person for each record in {where}, got none; name --person.")
-    names, known = tables.person_names(persons, where)
+    names, known = person_names(persons, where)
     counts = _casts(ids) & known
     parts = question.tally.parts(np.where(counts[:, None], points, np.float32(0)), ids)
     return names[counts], parts[counts]
@@ -231,7 +217,7 @@ def _parts(
 def _no_parts(question: Question) -> np.ndarray:
     """Return the parts of no record, of the tally's width and type."""
     one = np.zeros((1, question.tally.width), np.float32)
-    ids, _ = question.said(np.zeros(1, np.int64), "no record")
+    ids = question.encoded(np.zeros(1, np.int64), "no record").ids
     return question.tally.parts(one, ids)[:0]
 
 
@@ -242,7 +228,7 @@ def prepared(
 
     Args:
       embeddings: Rows as read, `[b, f]`, or raw records `[b, ...]`.
-      labels: Labels as read, for `Question.said`.
+      labels: Labels as read, for `Question.encoded`.
       question: Sum and classes.
       where: Name of the shard, for the errors.
 
@@ -258,8 +244,8 @@ def prepared(
     if question.encode is not None:
         embeddings = question.encode(embeddings)
     width = question.tally.width
-    points = tables.usable_rows(tables.real_rows(embeddings, where, width))
-    ids, told = question.said(labels, where)
+    points = usable_rows(real_rows(embeddings, where, width))
+    ids, told = question.encoded(labels, where)
     ids[np.isnan(points[:, 0])] = MISSING
     return points, ids, int(told.sum())
 
@@ -365,8 +351,8 @@ def num_persons(shards: Sequence[Shard]) -> int:
     """
     found: set[bytes] = set()
     for shard in shards:
-        for values in shard.persons(tables.ROWS_AT_ONCE):
-            names, known = tables.person_names(values, shard.where)
+        for values in shard.persons(ROWS_AT_ONCE):
+            names, known = person_names(values, shard.where)
             found.update(name.tobytes() for name in np.unique(names[known], axis=0))
     return len(found)
 

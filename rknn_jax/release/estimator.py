@@ -37,17 +37,13 @@ from rknn_jax.neighbors import Metric, nearest
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.privacy.ledger import fingerprint
-from rknn_jax.release import inputs, planning, surveys, tables
+from rknn_jax.records import frames
+from rknn_jax.records.classes import Classes
+from rknn_jax.records.features import usable_rows
+from rknn_jax.release import inputs, planning, surveys
 from rknn_jax.release import label as job
 from rknn_jax.release.accounts import open_ledger, spend_stands
 from rknn_jax.release.encoding import Scaling
-from rknn_jax.release.given_labels import (
-    check_aligned,
-    class_ids,
-    class_sets,
-    numbers_of,
-    sorted_classes,
-)
 from rknn_jax.release.parameters import (
     concerns_in_parameters,
     errors_in_parameters,
@@ -55,7 +51,6 @@ from rknn_jax.release.parameters import (
 )
 from rknn_jax.release.preview import Expected
 from rknn_jax.release.settings import Settings
-from rknn_jax.release.tables import Classes
 
 _RELEASED = (
     "classes_",
@@ -340,7 +335,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             is a `BudgetExceededError` if not enough is left.
           ValueError: If the input or the parameters cannot be used; nothing was spent then.
         """
-        check_aligned(X, y=y, person=person)
+        frames.check_aligned(X, y=y, person=person)
         X = self._private(X)
         several = self.labels_per_record is not None
         if self.classes is None and (several or not self.infer_classes):
@@ -349,23 +344,23 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
                 "to read them off the private labels, one a record, which epsilon does not cover."
             )
         if self.labels_per_record is None:
-            ids, values = class_ids(y, self.classes)
+            labels, values = frames.single(y, self.classes)
         else:
             assert self.classes is not None
-            ids, values = class_sets(y, self.classes)
-        check_consistent_length(X, ids)
+            labels, values = frames.several(y, self.classes)
+        check_consistent_length(X, labels)
         named = _named(values, "inferred" if self.classes is None else "given")
-        plan = self._plan(X, ids, named, person)
+        plan = self._plan(X, labels, named, person)
         with errors_in_parameters():
             counted = job.count(plan)
         with spend_stands(plan.settings.ledger_path, "The labels did not reach the caller"):
             done = job.draw(plan, counted)
             self.classes_ = values
             sets = done.reading.sets
-            labels: np.ndarray = (
+            released: np.ndarray = (
                 values[done.labels] if sets is None else sets.present.astype(np.int64)
             )
-            self.labels_ = labels
+            self.labels_ = released
             self.label_distributions_ = done.probabilities
             self.confidence_ = done.confidence
             self.guarantee_ = done.answers.guarantee
@@ -376,7 +371,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         if counted.ignored:
             words = in_parameters(f"{plan.survey.ignored}; tell nobody how many.")
             warnings.warn(f"{counted.ignored} {words}", stacklevel=2)
-        return labels
+        return released
 
     @_once_labelled
     def predict(self, X: ArrayLike) -> np.ndarray:
@@ -434,14 +429,14 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             return Classes(inputs.ASSUMED_CLASSES, source="assumed")
         if self.labels_per_record is not None:
             return _named(np.asarray(self.classes))
-        return _named(sorted_classes(self.classes))
+        return _named(frames.sorted_classes(self.classes))
 
     def _private(self, X: ArrayLike) -> np.ndarray:
         """Return private rows float32 `[n, f]`; a row that cannot be used is NaN."""
         check_is_fitted(self)
         if isinstance(X, list) or (isinstance(X, np.ndarray) and X.dtype == object):
-            X = np.array([numbers_of(row, self.n_features_in_) for row in X])
-        return tables.usable_rows(
+            X = np.array([frames.numbers_of(row, self.n_features_in_) for row in X])
+        return usable_rows(
             validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
         )
 
@@ -499,4 +494,5 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
 
 def _named(values: np.ndarray, source: Any = "given") -> Classes:
     with errors_in_parameters():
-        return Classes(len(values), tuple(map(str, values)), source)
+        # Their order is sorted, which no number among the labels knows of.
+        return Classes(len(values), tuple(map(str, values)), source, counts_from_0=False)

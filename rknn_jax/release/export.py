@@ -56,8 +56,8 @@ from jax import export
 from rknn_jax._internal.disk import read_arrays, write_whole
 from rknn_jax.labelers.noisy_sgd import Head
 from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.records.labels import SEPARATOR
 from rknn_jax.release import registry
-from rknn_jax.release.label_lists import SEPARATOR
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.students.ensemble import Ensemble

@@ -15,7 +15,10 @@ from rknn_jax._internal import ranges
 from rknn_jax.formats import Columns
 from rknn_jax.privacy.guarantee import LARGE_EPSILON
 from rknn_jax.privacy.ledger import Digest, fingerprint
-from rknn_jax.release import embedding_models, encoding, engines, label_lists, tables
+from rknn_jax.records import classes as sets
+from rknn_jax.records import features, labels, persons
+from rknn_jax.records.classes import Classes
+from rknn_jax.release import embedding_models, encoding, engines, tables
 from rknn_jax.release.counting import num_persons
 from rknn_jax.release.embedding_models import EmbeddingModel
 from rknn_jax.release.encoding import Chain, Encoding, Scaling
@@ -29,14 +32,11 @@ from rknn_jax.release.shards import (
     identities,
     with_one_order,
 )
-from rknn_jax.release.tables import ROWS_AT_ONCE, Classes
+from rknn_jax.release.tables import ROWS_AT_ONCE
 from rknn_jax.release.usable import UsableShard
 
 if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
-
-FEWEST_IDS = 20
-"""Fewest public rows among which different whole numbers are taken for an id."""
 
 ASSUMED_CLASSES = 10
 """Number of classes that a dry run assumes if none are given.
@@ -107,17 +107,17 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
     found = Found([], []) if private is not None else find(_listed(settings.private), "--private")
     public_files = find(_listed(settings.public), "--public").files
     _refuse_private_as_public(public_files, found.files)
-    classes = _given_classes(settings, found.files)
+    classes = named_classes(settings.classes, settings.classes_file, found.files)
     public = _public(settings, asked, classes)
     columns = asked._replace(
         reads_label=not settings.dry_run,
         person=settings.person,
         width=public.features.shape[1],
-        # Several labels of a record are read as text, and numbered with the classes.
-        classes=None if classes is None or settings.labels_per_record else classes.names or (),
     )
     if private is None:
-        private = with_one_order(_shards(settings, found.files, columns), public.names)
+        private = with_one_order(
+            private_shards(found.files, columns, settings.private_labels), public.names
+        )
     records = Records.of(private)
     if not len(records):
         raise ValueError(
@@ -127,7 +127,8 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
     model = None
     if public.encode is None:
         model = embedding_models.find(public_files, found.files, public.features.shape[1])
-        _check_first(records.shards[0], public.features.shape[1], classes, settings)
+    for shard in records.shards:
+        _check_layout(shard, None if public.encode else public.features.shape[1], classes, settings)
     if classes is None:
         inferred = not settings.dry_run and settings.infer_classes
         classes = _inferred(private) if inferred else _assumed(settings)
@@ -203,24 +204,29 @@ class Public:
 def _public(settings: "Settings", asked: Columns, classes: Classes | None) -> Public:
     """Read the public rows, and encode them if they are raw."""
     if settings.representation is None:
-        features, names = tables.read_named_embeddings(settings.public, "--public", asked)
-        _refuse_ids(features, names, settings)
-        return Public(features, names)
+        rows, names = tables.read_named_embeddings(settings.public, "--public", asked)
+        if not settings.embedding:
+            where = f"--public {_words(settings.public)}"
+            features.refuse_ids(rows, names, where, "name the features with --embedding")
+        return Public(rows, names)
     digest = Digest()
-    encode, features = encoding.learned(
+    encode, rows = encoding.learned(
         settings.representation,
         tables.read_raw(settings.public, "--public", asked, digest),
         num_classes=ASSUMED_CLASSES if classes is None else classes.count,
         num_queries=settings.queries,
         seed=settings.seed,
     )
-    return Public(features, (), encode, digest.text())
+    return Public(rows, (), encode, digest.text())
 
 
-def _given_classes(settings: "Settings", private: Sequence[str]) -> Classes | None:
-    """Return the classes that the settings or the private file name, or None."""
-    if settings.classes is not None:
-        return tables.parse_classes(settings.classes)
+def named_classes(
+    classes: str | Sequence[str] | None, file: Path | None, private: Sequence[str]
+) -> Classes | None:
+    """Return the classes of `--classes`, `--classes-file` or the private file, or None."""
+    given = sets.given_classes(classes, file)
+    if given is not None:
+        return given
     if len(private) == 1 and os.path.isfile(private[0]):
         return tables.read_classes(Path(private[0]))
     return None
@@ -262,90 +268,86 @@ def data_of(
     return Data(public, Records.of([shard]), classes, num_persons=number)
 
 
-def _shards(settings: "Settings", files: list[str], columns: Columns) -> list[FileShard]:
+def private_shards(
+    files: list[str], columns: Columns, private_labels: str | Sequence[str] | None = None
+) -> list[FileShard]:
     """Return the private files, each with the file of its labels.
+
+    Args:
+      files: Private files.
+      columns: Columns to read.
+      private_labels: Files of the labels. Defaults to None, for labels in `files`.
 
     Raises:
       ValueError: If labels are missing, or it is not clear which belong to which file.
     """
-    if settings.private_labels is None:
+    if private_labels is None:
         if columns.reads_label:
             for name in files:
                 tables.check_labels_named(name, separate=False)
         return [FileShard(name, "--private", columns) for name in files]
-    labels = find(_listed(settings.private_labels), "--private-labels").files
+    labels = find(_listed(private_labels), "--private-labels").files
     if len(labels) != len(files):
         raise ValueError(
             f"Expected a file of --private-labels for each of {len(files)} files of --private, got "
             f"{len(labels)}; name them in the same order."
         )
     stems = [[PurePosixPath(name).stem for name in side] for side in (files, labels)]
-    listed = not isinstance(settings.private_labels, str) and len(settings.private_labels) > 1
+    listed = not isinstance(private_labels, str) and len(private_labels) > 1
     if len(files) > 1 and stems[0] != stems[1] and not listed:
         raise ValueError(
             "Expected files of the same names in --private and --private-labels, got "
             f"{stems[0][0]} and {stems[1][0]}; rename them, or list the files of both in one order."
         )
     pairs = zip(files, labels, strict=True)
-    return [
-        FileShard(name, "--private", columns, of_labels if columns.reads_label else None)
-        for name, of_labels in pairs
-    ]
+    return [FileShard(name, "--private", columns, of_labels) for name, of_labels in pairs]
 
 
-def _refuse_ids(public: np.ndarray, names: tuple[str, ...], settings: "Settings") -> None:
-    """Refuse a public column that looks like an id, because it would decide every distance.
+def _check_layout(
+    shard: Shard, width: int | None, classes: Classes | None, settings: "Settings"
+) -> None:
+    """Raise ValueError for columns that are absent or of another shape or type than is needed.
 
-    Raises:
-      ValueError: If a column holds different whole numbers in every row, and others do not.
+    No row is read: neither labels nor what a record holds decide anything.
+
+    Args:
+      shard: Private shard.
+      width: Number of dimensions f of the public rows, or None for raw records.
+      classes: Set of classes, if it is known.
+      settings: Settings of the release.
     """
-    if len(names) < 2 or settings.embedding or len(public) < FEWEST_IDS:
+    if isinstance(shard, FileShard):  # also in a dry run, which reads no labels
+        shard = replace(shard, columns=shard.columns._replace(reads_label=True))
+    layout = shard.layout()
+    found = layout.empty
+    if found.embeddings is not None and width is not None:
+        features.check_types(found.embeddings, width, shard.where)
+    if found.persons is not None:
+        persons.person_names(found.persons, shard.where)
+    if found.labels is None:
         return
-    whole = np.all(public == np.round(public), axis=0)
-    ids = [
-        name
-        for name, column, is_whole in zip(names, public.T, whole, strict=True)
-        if is_whole and len(np.unique(column)) == len(column)
-    ]
-    if ids and not whole.all():
-        raise ValueError(
-            f"Expected features in --public {_words(settings.public)}, got {ids[:5]} with another "
-            "whole number in every row, as an id has; name the features with --embedding."
-        )
-
-
-def _check_first(shard: Shard, width: int, classes: Classes | None, settings: "Settings") -> None:
-    """Raise ValueError if a shard's columns are not those of embeddings, before long work begins.
-
-    Nor may labels be text if the classes have no names. The values of its first row decide nothing.
-    """
-    for block in shard.blocks(1):
-        if block.embeddings is not None:
-            tables.real_rows(block.embeddings, shard.where, width)
-        if block.labels is not None:
-            if settings.labels_per_record is None:
-                labels = tables.plain_labels(block.labels, shard.where)
-                if classes is not None:
-                    tables.label_ids(labels, classes)
-            elif classes is not None:
-                label_lists.cast(block.labels, classes, 1, shard.where)
-        return
+    if classes is not None:
+        most = settings.labels_per_record
+        most = most and min(most, classes.count)  # the labeler refuses more
+        labels.check_types(found.labels, classes, most, shard.where, typed=layout.typed)
+    elif settings.labels_per_record is None:
+        labels.plain(found.labels, shard.where)
 
 
 def _inferred(private: Sequence[Shard]) -> Classes:
     """Return the classes that occur among the private labels, which epsilon does not cover."""
     found = [
-        np.unique(tables.plain_labels(labels, shard.where))
+        np.unique(labels.plain(block, shard.where))
         for shard in private
-        for labels in shard.labels(ROWS_AT_ONCE)
+        for block in shard.labels(ROWS_AT_ONCE)
     ]
-    kinds = {labels.dtype.kind for labels in found}
+    kinds = {block.dtype.kind for block in found}
     if len(kinds) > 1:
         raise ValueError(
             "Expected labels of one kind in all files of --private, got numbers and text; save "
             "them alike."
         )
-    return tables.infer_classes(np.unique(np.concatenate(found)))
+    return sets.infer_classes(np.unique(np.concatenate(found)))
 
 
 def _refuse_private_as_public(public: list[str], private: list[str]) -> None:

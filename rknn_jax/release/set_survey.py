@@ -17,8 +17,8 @@ from rknn_jax.label_sets import HALF, LabelSets
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.records.labels import SEPARATOR
 from rknn_jax.release.inputs import Data
-from rknn_jax.release.label_lists import SEPARATOR
 from rknn_jax.release.preview import AGREEMENTS, LOSS, QUICK, USUAL, Expected
 from rknn_jax.release.survey import Reading
 from rknn_jax.release.vote_survey import VoteSurvey

@@ -40,7 +40,8 @@ class Settings:
       standardize: center and scale each column of the features by its mean and standard deviation among the public rows. Use it if columns have different units.
       metric: of the embeddings.
       smoothing: auto labels each public row by what all noisy votes tell about rows like it; the votes themselves choose how far rows share them. Without votes, as with permute_and_flip, each query's label stands for its votes; with another labeler, similar rows share labels. none gives each row the arg max of its query, or what the labeler says of the row.
-      classes: number of classes, or their names with commas between them.
+      classes: number of classes, or their names, with commas between them or as words; a list in a file of options. If a name is a number, numbers among the labels are names, and otherwise class numbers from 0 on.
+      classes_file: file with a name of a class a line, or a .json file with a list of them.
       infer_classes: read the classes from the private labels. Epsilon does not cover what that shows, and the statement says so.
       allow_large_epsilon: allow an epsilon above 50, which protects nobody.
       budget: epsilon that may be spent on this data set in all, set at its first release; this epsilon where it is not given.
@@ -78,7 +79,8 @@ class Settings:
     standardize: bool = False
     metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"
     smoothing: Literal["auto", "none"] = "auto"
-    classes: str | None = None
+    classes: str | tuple[str, ...] | None = None
+    classes_file: Path | None = None
     infer_classes: bool = False
     allow_large_epsilon: bool = False
     budget: Epsilon | None = None

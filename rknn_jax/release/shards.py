@@ -17,7 +17,7 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 
 from rknn_jax import formats
-from rknn_jax.formats import Block, Columns
+from rknn_jax.formats import Block, Columns, Layout
 
 
 class Shard(Protocol):
@@ -37,6 +37,9 @@ class Shard(Protocol):
 
     def num_rows(self) -> int:
         """Return the number of rows, without reading them if the format allows."""
+
+    def layout(self) -> Layout:
+        """Return the columns with their shapes and types, without reading a row."""
 
     def blocks(self, size: int) -> Iterator[Block]:
         """Yield blocks of `size` rows, of which the last one may have fewer."""
@@ -94,6 +97,11 @@ class ArrayShard:
         """Return n."""
         return len(self.embeddings)
 
+    def layout(self) -> Layout:
+        """Return the shapes and types of the arrays."""
+        whole = Block(self.embeddings, self.labels_, self.persons_)
+        return Layout((), Block(*(None if values is None else values[:0] for values in whole)))
+
     def blocks(self, size: int) -> Iterator[Block]:
         """Yield views of `size` rows."""
         for start in range(0, len(self.embeddings), size):
@@ -135,6 +143,12 @@ class ArrowShard:
     def num_rows(self) -> int:
         """Return the number of rows."""
         return sum(batch.num_rows for batch in self._batches([]))
+
+    def layout(self) -> Layout:
+        """Return the layout of the table, from its schema."""
+        from rknn_jax.formats import _arrow
+
+        return _arrow.layout(_schema(self.table), self.columns)
 
     def blocks(self, size: int) -> Iterator[Block]:
         """Yield blocks of `size` rows."""
@@ -207,16 +221,30 @@ class FileShard:
         """Argument and path or URL."""
         return f"{self.argument} {self.name}"
 
+    def layout(self) -> Layout:
+        """Return the columns with their shapes and types, from heads and schemas alone.
+
+        Raises:
+          ValueError: If the file or that of its labels is absent, or there is not one label a row.
+        """
+        if self.labels_name is None:
+            return self._layout(self.name, self.argument, self.columns)
+        rows = self._layout(self.name, self.argument, self.columns._replace(reads_label=False))
+        argument = "--private-labels"
+        labels = self._layout(self.labels_name, argument, self._labels_alone)
+        if self.num_rows() != self._num_rows(self.labels_name, argument, self._labels_alone):
+            raise self._unequal()
+        block = rows.empty._replace(labels=labels.empty.labels)
+        return Layout(rows.features, block, typed=labels.typed)
+
     def features(self) -> tuple[str, ...]:
         """Return the names of the columns of the embeddings; none if the format has none."""
-        with self._opened(self.name, self.argument) as file:
-            return tuple(_format(self.name, self.argument).features(file, self.columns))
+        columns = self.columns._replace(reads_label=False)
+        return self._layout(self.name, self.argument, columns).features
 
     def num_rows(self) -> int:
         """Return the number of rows, from the file's head if it is there."""
-        format_ = _format(self.name, self.argument)
-        with self._opened(self.name, self.argument) as file:
-            return int(format_.num_rows(file, self.columns))
+        return self._num_rows(self.name, self.argument, self.columns)
 
     def blocks(self, size: int) -> Iterator[Block]:
         """Yield blocks of `size` rows.
@@ -229,8 +257,7 @@ class FileShard:
             return
         without = self.columns._replace(reads_label=False)
         of_rows = self._read(self.name, self.argument, without, size)
-        only = self.columns._replace(embedding=(), person=None)
-        of_labels = self._read(self.labels_name, "--private-labels", only, size)
+        of_labels = self._read(self.labels_name, "--private-labels", self._labels_alone, size)
         pairs = zip(regular(of_rows, size), regular(of_labels, size), strict=True)
         try:
             for rows, labels in pairs:
@@ -240,19 +267,14 @@ class FileShard:
         except ValueError as error:
             if str(error) and "zip()" not in str(error):
                 raise
-            raise ValueError(
-                f"Expected one label a private record, got another number of labels in "
-                f"{self.labels_name} for the embeddings of {self.name}; save both in the same "
-                "order."
-            ) from error
+            raise self._unequal() from error
 
     def labels(self, size: int) -> Iterator[np.ndarray]:
         """Yield the labels alone."""
-        only = self.columns._replace(embedding=(), person=None)
         name, argument = self.name, self.argument
         if self.labels_name is not None:
             name, argument = self.labels_name, "--private-labels"
-        for block in self._read(name, argument, only, size):
+        for block in self._read(name, argument, self._labels_alone, size):
             if block.labels is not None:
                 yield block.labels
 
@@ -262,6 +284,27 @@ class FileShard:
         for block in self._read(self.name, self.argument, only, size):
             if block.persons is not None:
                 yield block.persons
+
+    @property
+    def _labels_alone(self) -> Columns:
+        return self.columns._replace(embedding=(), reads_label=True, person=None)
+
+    def _unequal(self) -> ValueError:
+        return ValueError(
+            f"Expected one label a private record, got another number of labels in "
+            f"{self.labels_name} for the embeddings of {self.name}; save both in the same order."
+        )
+
+    def _layout(self, name: str, argument: str, columns: Columns) -> Layout:
+        format_ = _format(name, argument)
+        with self._opened(name, argument) as file:
+            found: Layout = format_.layout(file, columns)
+            return found
+
+    def _num_rows(self, name: str, argument: str, columns: Columns) -> int:
+        format_ = _format(name, argument)
+        with self._opened(name, argument) as file:
+            return int(format_.num_rows(file, columns))
 
     def _read(self, name: str, argument: str, columns: Columns, size: int) -> Iterator[Block]:
         format_ = _format(name, argument)

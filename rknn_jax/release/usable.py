@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rknn_jax.formats import Block
-from rknn_jax.release import tables
+from rknn_jax.formats import Block, Layout
+from rknn_jax.records.features import real_rows, usable_rows
 from rknn_jax.release.shards import Shard
 
 
@@ -36,6 +36,10 @@ class UsableShard:
         """Return the number of rows."""
         return self.shard.num_rows()
 
+    def layout(self) -> Layout:
+        """Return the columns with their shapes and types."""
+        return self.shard.layout()
+
     def blocks(self, size: int) -> Iterator[Block]:
         """Yield blocks of embeddings float32 `[b, f]`; a row that cannot be used is NaN.
 
@@ -46,8 +50,8 @@ class UsableShard:
             if block.embeddings is None:
                 yield block
                 continue
-            rows = tables.real_rows(block.embeddings, self.where, self.width)
-            yield block._replace(embeddings=tables.usable_rows(rows))
+            rows = real_rows(block.embeddings, self.where, self.width)
+            yield block._replace(embeddings=usable_rows(rows))
 
     def labels(self, size: int) -> Iterator[np.ndarray]:
         """Yield the labels alone."""

@@ -17,9 +17,9 @@ from rknn_jax.federation.request import Asked
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import _simulation_only, rknn
 from rknn_jax.labelers._one_sum import Noise
+from rknn_jax.records.classes import Classes
 from rknn_jax.release import inputs, set_survey, sum_survey, vote_survey
 from rknn_jax.release.settings import Settings
-from rknn_jax.release.tables import Classes
 from rknn_jax.types import Card, Public, Records, Task
 
 NAMES = ("a", "b", "c")

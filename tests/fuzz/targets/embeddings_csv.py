@@ -25,7 +25,7 @@ def seeds():
 
 def readers(folder: Path):
     path = folder / "x.csv"
-    shard = FileShard(str(path), "--private", Columns(classes=()))
+    shard = FileShard(str(path), "--private", Columns())
     return [
         lambda: tables.read_embeddings(path, "--public"),
         lambda: list(shard.blocks(7)),

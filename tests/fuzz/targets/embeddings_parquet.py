@@ -56,5 +56,5 @@ def readers(folder: Path):
     return [
         lambda: tables.read_embeddings(path, "--public"),
         lambda: tables.read_records(path, "--private", 4),
-        lambda: tables.read_labels(path, None),
+        lambda: tables.read_labels(path),
     ]

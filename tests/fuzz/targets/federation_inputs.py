@@ -1,4 +1,4 @@
-"""`federation.inputs.read_inputs` and `read_labels`: what `rknn serve` and `rknn join` are
+"""`federation.inputs.read_inputs` and labels as stored: what `rknn serve` and `rknn join` are
 given.
 """
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from rknn_jax.federation import inputs
+from rknn_jax.release import tables
 from tests.fuzz import npz
 from tests.fuzz.targets.embeddings_npz import LABELS, ROWS
 
@@ -26,5 +27,5 @@ def readers(folder: Path):
     return [
         lambda: inputs.read_inputs(path, "--public"),
         lambda: inputs.read_inputs(path, "--private", private=True),
-        lambda: inputs.read_labels(path, "--private"),
+        lambda: tables.read_labels(path),
     ]

@@ -1,10 +1,9 @@
-"""Labels and rows that a Python caller gives, as class numbers and float rows.
+"""Labels and rows of a Python caller: lists, arrays, series and frames, as `labels` takes them.
 
 No content of a single record raises an error, because the error would reveal that record.
 """
 
-from collections.abc import Iterable, Sequence
-from numbers import Real
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,35 +12,39 @@ from scipy.sparse import issparse
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
-from rknn_jax.release import tables
-from rknn_jax.release.tables import FOREIGN, MISSING
+from rknn_jax.records.classes import MISSING_WORDS, infer_classes, number_of
 
-LISTS = (list, tuple, set, frozenset)
-"""Types of a record's labels, if it may have several."""
-
-NO_LABEL = ("None", "nan", "<NA>")
-"""Results of `str` for missing values; among text the empty string marks a missing value."""
+_NO_CLASS = "\ufffd"
+"""Text that is no class, for what cannot be read."""
 
 
-def class_ids(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return class numbers and classes.
+def single(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels, one a record, and the classes.
 
     Returns:
-      `(ids, classes)`: int32 `[n]` and the sorted classes `[num_classes]`. The number of a record
-      without a label is `MISSING`, and of one with a label outside the classes `FOREIGN`.
+      `(labels, classes)`: labels `[n]` for `labels.encode`, and the sorted classes `[num_classes]`.
+
+    Raises:
+      ValueError: If the labels are numbers, and the classes are names without a number.
     """
-    labels = column_or_1d(np.asarray(y, dtype=object)).tolist()
-    known = sorted_classes(
-        [label for label in labels if not _is_missing(label)] if classes is None else classes
-    )
-    if classes is None and known.dtype.kind == "U":
-        tables.infer_classes(known)  # refuses text such as 'nan', which may be no class
-    number = {value: i for i, value in enumerate(known.tolist())}
-    return np.array([_number_of(label, number) for label in labels], np.int32), known
+    labels = column_or_1d(np.asarray(y, dtype=None if hasattr(y, "dtype") else object))
+    if classes is not None:
+        known = sorted_classes(classes)
+        if labels.dtype.kind in "biuf" and all(number_of(str(name)) is None for name in known):
+            raise ValueError(
+                f"Expected labels that are classes, such as {str(known[0])!r}, got {labels.dtype}; "
+                "nothing was spent. Pass the names of the classes, not their numbers."
+            )
+        return labels, known
+    values = [label for label in labels.tolist() if not _is_missing(label)]
+    known = sorted_classes(values)
+    if known.dtype.kind == "U":
+        infer_classes(known)  # refuses text such as 'nan', which may be no class
+    return labels, known
 
 
-def class_sets(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Return the classes of records that may have several, and all classes in the given order.
+def several(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels of records that may have several, and all classes in the given order.
 
     Args:
       y: Indicator matrix of numbers or bool `[n, num_classes]`, whose columns are the classes in
@@ -50,8 +53,8 @@ def class_sets(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
       classes: All classes.
 
     Returns:
-      `(labels, classes)`: a mask, bool `[n, num_classes]`, or lists of class numbers as objects
-      `[n]`, both for `label_lists.cast`; and the classes `[num_classes]`.
+      `(labels, classes)`: a mask, bool `[n, num_classes]`, or lists as objects `[n]`, both for
+      `labels.encode`; and the classes `[num_classes]`.
 
     Raises:
       ValueError: If an indicator matrix has other columns.
@@ -77,7 +80,11 @@ def class_sets(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         if kind in "biuf":
             return matrix > 0, known
         if columns is not None:  # of several types, or bool with missing values
-            rows = [[_indicated(cell, i) for i, cell in enumerate(row)] for row in matrix]
+            names = [str(name) for name in plain]
+            rows = [
+                [_indicated(cell, name) for cell, name in zip(row, names, strict=True)]
+                for row in matrix
+            ]
             return _lists(rows), known
         if kind == "O" and matrix.shape[1] == len(plain):
             raise ValueError(
@@ -85,12 +92,10 @@ def class_sets(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
                 f"of shape {matrix.shape}, which may be either; pass y.astype(float), or "
                 "y.tolist() for lists."
             )
-    number = {value: i for i, value in enumerate(plain)}
-    rows = [[_number_of(label, number) for label in _several(each)] for each in matrix]
-    return _lists(rows), known
+    return _lists(list(matrix)), known
 
 
-def _lists(rows: Sequence[list[int]]) -> np.ndarray:
+def _lists(rows: Sequence[Any]) -> np.ndarray:
     """Return lists as objects `[n]`, of any lengths."""
     found = np.empty(len(rows), object)
     for place, row in enumerate(rows):
@@ -98,32 +103,12 @@ def _lists(rows: Sequence[list[int]]) -> np.ndarray:
     return found
 
 
-def _several(labels: Any) -> Iterable[Any]:
-    """Return the labels of a record, which may be one."""
-    if isinstance(labels, np.ndarray):
-        return labels.ravel()
-    return labels if isinstance(labels, LISTS) else (labels,)
-
-
-def _indicated(cell: Any, number: int) -> int:
-    """Return the class number if the cell of an indicator has the class; else as `_number_of`."""
-    if _is_missing(cell):
-        return MISSING
+def _indicated(cell: Any, name: str) -> str | None:
+    """Return the name if the cell of an indicator has the class."""
     try:
-        return number if cell > 0 else MISSING
+        return name if not _is_missing(cell) and cell > 0 else None
     except Exception:  # an error would reveal the record, whatever it holds
-        return FOREIGN
-
-
-def _number_of(label: Any, number: dict[Any, int]) -> int:
-    """Return a label's class number, or `MISSING` or `FOREIGN` for anything that is no class."""
-    try:
-        found = number.get(label)
-    except Exception:  # an error would reveal the record, whatever it holds
-        return FOREIGN
-    if found is not None:
-        return found
-    return MISSING if _is_missing(label) else FOREIGN
+        return _NO_CLASS
 
 
 def numbers_of(row: Any, width: int) -> np.ndarray:
@@ -149,17 +134,11 @@ def sorted_classes(values: ArrayLike) -> np.ndarray:
 
 def _is_missing(label: Any) -> bool:
     try:
-        return _says_nothing(label)
+        if isinstance(label, str):
+            return not label.strip()
+        return str(label).lower() in MISSING_WORDS or bool(label < 0)
     except Exception:  # an error would reveal the record
         return False
-
-
-def _says_nothing(label: Any) -> bool:
-    return (
-        not label.strip()
-        if isinstance(label, str)
-        else str(label) in NO_LABEL or (isinstance(label, Real) and label < 0)
-    )
 
 
 def check_aligned(rows: ArrayLike, **columns: ArrayLike | None) -> None:

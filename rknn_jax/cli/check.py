@@ -1,0 +1,100 @@
+"""`rknn check`: private records that cannot be used, counted for the curator."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tyro.conf import Positional
+
+from rknn_jax._internal.terminal import err, metered, out, sure_interrupts, tell
+from rknn_jax.formats import Columns
+
+if TYPE_CHECKING:
+    from rknn_jax.release.usability import Usability
+
+SHOWN = 20
+"""Most classes and foreign labels that the terminal shows."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Count the private records that a release could not use, by reason, for the curator's eyes alone.
+
+    A release never says what private records hold, so a misspelt class costs the budget and gives noise. This command says it before. Its output is private. It spends nothing and writes nothing. Name the records as in rknn label.
+
+    Attributes:
+      private: private embeddings and labels, in files, folders, patterns or URLs.
+      public: public embeddings, if they tell the columns and the number of dimensions.
+      private_labels: private labels, if the private files do not hold them.
+      embedding: name of the array or list column of the embeddings, or of a column for each feature.
+      label: name of the array or column of the labels.
+      person: name of the array or column that tells whose a record is.
+      labels_per_record: most labels of a record that count, if a record may have several.
+      classes: number of classes, or their names, with commas between them or as words.
+      classes_file: file with a name of a class a line, or a .json file with a list of them.
+      json: end with one line of JSON on stdout.
+    """  # noqa: E501 tyro shows the lines of a paragraph as they stand
+
+    private: Positional[tuple[str, ...]]
+    public: str | tuple[str, ...] | None = None
+    private_labels: str | tuple[str, ...] | None = None
+    embedding: tuple[str, ...] = ()
+    label: str = Columns().label
+    person: str | None = None
+    labels_per_record: int | None = None
+    classes: str | tuple[str, ...] | None = None
+    classes_file: Path | None = None
+    json: bool = False
+
+
+def run(settings: Check) -> dict[str, Any]:
+    """Count the records, print the counts, and return what `--json` prints.
+
+    Raises:
+      ValueError: If the settings or the files as a whole cannot be used.
+    """
+    with err.status("loading"):
+        from rknn_jax.release import tables, usability
+        from rknn_jax.release.inputs import named_classes, private_shards
+        from rknn_jax.release.shards import find, with_one_order
+    if not settings.private:
+        raise ValueError("Expected private records, got none; name a file or a folder.")
+    columns = Columns(settings.embedding or None, settings.label, person=settings.person)
+    with metered("reading the private records"), sure_interrupts():
+        files = find(settings.private, "PRIVATE").files
+        classes = named_classes(settings.classes, settings.classes_file, files)
+        if classes is None:
+            raise ValueError("Expected --classes or --classes-file, got none; name all classes.")
+        order: tuple[str, ...] = ()
+        if settings.public is not None:
+            asked = columns._replace(person=None, reads_label=False)
+            rows, order = tables.read_named_embeddings(settings.public, "--public", asked)
+            columns = columns._replace(width=rows.shape[1])
+        shards = with_one_order(private_shards(files, columns, settings.private_labels), order)
+        found = usability.examine(shards, classes, settings.labels_per_record, columns.width)
+    _tell(found, err if settings.json else out)
+    return found._asdict()
+
+
+def _tell(found: "Usability", told: Any) -> None:
+    tell(told, "records", f"{found.records:,}, of which {found.usable:,} can be used")
+    for name, number in list(found.classes.items())[:SHOWN]:
+        tell(told, "class", f"{_shown(name)}: {number:,}")
+    for reason, number in found.reasons.items():
+        tell(told, "unusable", f"{number:,} with a {reason}".replace("a embedding", "an embedding"))
+    most = sorted(found.foreign.items(), key=lambda pair: -pair[1])
+    for text, number in most[:SHOWN]:
+        near = f"; did you mean {_shown(found.near[text])}?" if text in found.near else ""
+        tell(told, "foreign", f"{_shown(text)}: {number:,}{near}")
+    if len(most) > SHOWN:
+        tell(told, "foreign", f"{len(most) - SHOWN:,} further labels")
+    tell(
+        told,
+        "privacy",
+        "these counts are private: show them to nobody who may not see the records. Nothing was "
+        "spent, and nothing was written.",
+    )
+
+
+def _shown(text: str) -> str:
+    return repr(text) if text.isprintable() else ascii(text)

@@ -1,0 +1,182 @@
+"""Sets of classes: given by number, by names, in a file, or inferred from labels."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+MISSING = -1
+"""Class number of a record without a label."""
+
+FOREIGN = 2**31 - 1
+"""Class number of a label that is none of the classes, such as 1.5."""
+
+MOST_INFERRED = 10_000
+"""Most classes that are inferred from class numbers.
+
+Larger numbers are more likely to be something else, so the user has to name the classes.
+"""
+
+MOST_LABELS = 256
+"""Most labels of a record that are read."""
+
+MISSING_WORDS = frozenset(("nan", "none", "null", "<na>", "na", "n/a", "nat"))
+"""Text that stands for a missing value, in lower case, unless it is the name of a class."""
+
+_NUMERAL = re.compile(r"[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,3})?", re.ASCII)
+_WORDS = {"true": 1, "false": 0}
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Set of labels, in order. It is public: epsilon does not cover it.
+
+    Attributes:
+      count: Number of classes |Y|.
+      names: Text labels, or the names of the class numbers. Defaults to None, for plain class
+        numbers.
+      source: Origin of the set: given, inferred from the private labels, or assumed if nothing is
+        known. Defaults to given.
+      counts_from_0: Whether a number among the labels is a class number, if no name is a number.
+        Defaults to True.
+    """
+
+    count: int
+    names: tuple[str, ...] | None = None
+    source: Literal["given", "inferred", "assumed"] = "given"
+    counts_from_0: bool = field(default=True, repr=False)  # requests are hashes of repr
+
+    def __post_init__(self) -> None:
+        if self.count < 2:
+            raise ValueError(
+                f"Expected at least 2 classes, got {self.count}; pass --classes with their "
+                "number or names."
+            )
+        if self.names and (len(set(self.names)) < len(self.names) or "" in self.names):
+            raise ValueError(
+                "Expected distinct, non-empty class names, got --classes "
+                f"{','.join(self.names)}; name every class once."
+            )
+
+    def name(self, label: int) -> str:
+        """Return the name of class `label`, or its number as text."""
+        return self.names[label] if self.names else str(label)
+
+    @cached_property
+    def numerals(self) -> dict[float, int]:
+        """Class numbers of the names that are numbers, or true and false, by their values.
+
+        If there are any, a number among the labels is a name, and never a class number.
+        """
+        values = {name: number_of(name) for name in self.names or ()}
+        # Of names of one value, such as 1 and 01, the shortest stands for the number.
+        order = sorted(range(len(values)), key=lambda i: -len((self.names or ())[i]))
+        named = list(values.values())
+        return {value: i for i in order if (value := named[i]) is not None}
+
+
+def number_of(text: str) -> float | None:
+    """Return the value of a numeral, or of true or false, and None for other text.
+
+    >>> [number_of(text) for text in ("7", "07", "7.0", "-1", "True", "1e400", "x")]
+    [7, 7, 7.0, -1, 1, None, None]
+    """
+    if not _NUMERAL.fullmatch(text):
+        return _WORDS.get(text.lower())
+    try:
+        return int(text)
+    except ValueError:
+        value = float(text)
+        return value if np.isfinite(value) else None
+
+
+def parse_classes(text: str) -> Classes:
+    """Return the classes of `--classes`: a number, or names with commas between them."""
+    if text.strip().isdecimal():
+        return Classes(int(text))
+    return named_classes(text.split(","))
+
+
+def named_classes(names: Sequence[str]) -> Classes:
+    """Return the classes of these names, without spaces around them."""
+    plain = tuple(name.strip() for name in names)
+    return Classes(len(plain), plain)
+
+
+def given_classes(classes: str | Sequence[str] | None, file: Path | None = None) -> Classes | None:
+    """Return the classes that a user names, or None.
+
+    Args:
+      classes: Text of `--classes`, or a list of names, which may have commas.
+      file: File of `--classes-file`. Defaults to None.
+
+    Raises:
+      ValueError: If both are given, the file cannot be read, or they are no classes.
+    """
+    if classes is not None and file is not None:
+        raise ValueError(
+            f"Expected --classes or --classes-file, got both, --classes-file {file}; leave one out."
+        )
+    if file is not None:
+        return named_classes(_read_names(file))
+    if classes is None:
+        return None
+    return parse_classes(classes) if isinstance(classes, str) else named_classes(classes)
+
+
+def _read_names(path: Path) -> list[str]:
+    """Read names of classes: a list in a .json file, or else a name a line."""
+    where = f"--classes-file {path}"
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{where} could not be read: {error}; name a file in UTF-8.") from None
+    if path.suffix != ".json":
+        return [line for line in text.splitlines() if line.strip()]
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"Expected JSON in {where}, got {error}; correct the file.") from None
+    if not isinstance(found, list) or not all(isinstance(name, str | int) for name in found):
+        raise ValueError(f'Expected a list of names in {where}, such as ["cat", "dog"]; save one.')
+    return [str(name) for name in found]
+
+
+def infer_classes(labels: np.ndarray) -> Classes:
+    """Return the classes that occur among the labels.
+
+    The result depends on private data, and epsilon does not cover it.
+
+    Args:
+      labels: Labels from `labels.plain`.
+
+    Returns:
+      The distinct text labels in sorted order, or all class numbers up to the largest label.
+    """
+    if labels.dtype.kind == "U":
+        names = tuple(str(name) for name in np.unique(labels) if name)
+        unclear = [name for name in names if name.lower() in MISSING_WORDS]
+        if unclear:
+            raise ValueError(
+                f"Expected text labels, got {unclear[0]!r} among the labels; where it says that "
+                "there is no label, save '' instead, and "
+                "where it is a class, name all classes with --classes."
+            )
+        return Classes(len(names), names, source="inferred")
+    count = int(labels.max(initial=MISSING)) + 1
+    if count > FOREIGN:
+        raise ValueError(
+            "Expected class numbers from 0 on to infer the classes from, got other numbers; "
+            "number the classes 0..C-1, or name all classes with --classes."
+        )
+    if count > MOST_INFERRED:
+        raise ValueError(
+            f"Expected labels in 0..C-1, got a label {count - 1}; number the classes from 0, or "
+            f"pass --classes {count}."
+        )
+    return Classes(count, source="inferred")

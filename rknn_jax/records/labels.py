@@ -1,0 +1,261 @@
+"""Labels as class numbers: one rule for files of every format, frames, arrays and lists.
+
+A label is looked up among the names of the classes. If it is none of them and is a number, in any
+type or in text, it is a class by its value where a name is a number too, and a class number
+otherwise. So `--classes 1,2,3` are three names for the integers 1, 2, 3, and `--classes 10` or
+`--classes cat,dog` count from 0. False and true are 0 and 1. Missing values and the words for them,
+"" and negative numbers that name no class are missing. Everything else is foreign.
+
+Several labels of a record are a mask, bool `[b, num_classes]`, labels `[b, l]`, text `[b]` with
+`SEPARATOR` between names, or lists of labels as objects `[b]`.
+
+Row i of a result depends on record i alone, and nothing of a single record raises an error, because
+the error would reveal that record.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rknn_jax import label_sets
+from rknn_jax.records.classes import (
+    FOREIGN,
+    MISSING,
+    MISSING_WORDS,
+    MOST_LABELS,
+    Classes,
+    number_of,
+)
+
+SEPARATOR = ";"
+"""Sign between the names of several classes in one text."""
+
+REMEDY = (
+    "save a mask of bool [n, num_classes], a list column, names with ; between them, or class "
+    "numbers [n, l] with -1 for none"
+)
+
+
+class Encoded(NamedTuple):
+    """Labels of a block as class numbers: private.
+
+    Attributes:
+      ids: Class numbers int32 `[b]`, `MISSING` for a record that is not counted; or ballots int32
+        `[b, r + 1]`, as `label_sets.ballots` returns them.
+      told: int64 `[b]`, how often the owner is told of each record: 1 for a label, and of several
+        labels 1, and 1 more if one does not count, because there are too many or it is foreign.
+    """
+
+    ids: np.ndarray
+    told: np.ndarray
+
+
+def encode(
+    labels: np.ndarray,
+    classes: Classes,
+    most: int | None = None,
+    where: str = "the labels",
+) -> Encoded:
+    """Return labels as class numbers.
+
+    Args:
+      labels: Labels as stored.
+      classes: Set of classes.
+      most: Most labels of a record that count, r. Defaults to None, one label a record.
+      where: Name of the shard, for the errors.
+
+    Raises:
+      ValueError: If labels are stored in another shape or type.
+    """
+    lookup = _lookup(classes)
+    if most is None:
+        _check_single(labels, where)
+        numbers = lookup.array(labels)
+        ids = np.where(numbers == FOREIGN, MISSING, numbers).astype(np.int32)
+        return Encoded(ids, (numbers != MISSING).astype(np.int64))
+    numbers = _several(labels, lookup, where)
+    ballots = label_sets.ballots(numbers, classes.count, most)
+    counted = numbers == MISSING
+    for kept in ballots[:, :-1].T:
+        counted |= numbers == kept[:, None]
+    return Encoded(ballots, 1 + np.logical_not(counted.all(axis=1)))
+
+
+def check_types(
+    empty: np.ndarray, classes: Classes, most: int | None, where: str, *, typed: bool
+) -> None:
+    """Raise ValueError if labels cannot be used, by their shape and type alone.
+
+    Args:
+      empty: The labels of no record, in the shape and type of the others.
+      classes: Set of classes.
+      most: As for `encode`.
+      where: Name of the shard, for the errors.
+      typed: Whether the format has types, so that text is no number.
+    """
+    if typed and empty.dtype.kind == "U" and classes.names is None:
+        raise ValueError(
+            f"Expected --classes to name the text labels in {where}, got --classes "
+            f"{classes.count}; pass names, as in --classes a,b,c."
+        )
+    encode(empty, classes, most, where)
+
+
+def plain(labels: np.ndarray, where: str) -> np.ndarray:
+    """Return labels whose classes are not known yet, one a record.
+
+    Args:
+      labels: Labels as stored.
+      where: Name of the shard, for the errors.
+
+    Returns:
+      int64 `[n]`, `MISSING` if a record has no label and `FOREIGN` for a number that is no class
+      number; or text `[n]`, "" if a record has no label.
+
+    Raises:
+      ValueError: If the labels are stored in another shape or type.
+    """
+    _check_single(labels, where)
+    if labels.dtype.kind == "U":
+        return np.char.strip(labels)
+    if labels.dtype.kind == "O":
+        labels = np.array([np.nan if value is None else value for value in labels], np.float64)
+    return _class_numbers(labels, FOREIGN)
+
+
+def _check_single(labels: np.ndarray, where: str) -> None:
+    if labels.ndim != 1:
+        raise ValueError(
+            f"Expected labels [n] in {where}, got shape {_shape(labels)}; save one label a record, "
+            "or name the most labels of a record with --labels-per-record."
+        )
+    if labels.dtype.kind not in "biufUO":
+        raise ValueError(
+            f"Expected labels as class numbers or text in {where}, got dtype {labels.dtype}; "
+            "save labels.astype(str), or pass --labels-per-record for lists."
+        )
+
+
+def _shape(labels: np.ndarray) -> str:
+    return f"[{', '.join(['n', *map(str, labels.shape[1:])])}]"
+
+
+def _class_numbers(values: np.ndarray, count: int) -> np.ndarray:
+    """Return numbers as class numbers from 0 to `count`, int64."""
+    numbers = values.astype(np.float64)
+    foreign = (numbers >= count) | ((numbers > 0) & (numbers != np.round(numbers)))
+    return np.where(foreign, FOREIGN, np.where(numbers >= 0, numbers, MISSING)).astype(np.int64)
+
+
+class _Lookup:
+    """Class numbers of labels, each by itself."""
+
+    def __init__(self, classes: Classes) -> None:
+        self.count = classes.count
+        self.counts_from_0 = classes.counts_from_0 and not classes.numerals
+        self.names = {name: i for i, name in enumerate(classes.names or ())}
+        self.values = classes.numerals
+
+    def array(self, labels: np.ndarray) -> np.ndarray:
+        """Return class numbers int64 of the shape of an array of any type."""
+        kind = labels.dtype.kind
+        if kind in "biuf" and self.counts_from_0:
+            return _class_numbers(labels, self.count)
+        if kind == "f" and labels.dtype.itemsize < 8:
+            labels = labels.astype(str).astype(np.float64)  # 0.1 stays 0.1
+        values = labels.ravel().tolist()
+        if kind == "O":
+            numbers = [self.any(value) for value in values]
+        else:
+            of = self.text if kind == "U" else self.number
+            known = {value: of(value) for value in set(values)}  # labels repeat
+            numbers = [known[value] for value in values]
+        return np.array(numbers, np.int64).reshape(labels.shape)
+
+    def text(self, text: str) -> int:
+        """Return the class number of a text."""
+        number = self.names.get(text)
+        return self._other_text(text.strip()) if number is None else number
+
+    def _other_text(self, text: str) -> int:
+        number = self.names.get(text)
+        if number is not None:
+            return number
+        if not text or text.lower() in MISSING_WORDS:
+            return MISSING
+        value = number_of(text)
+        return FOREIGN if value is None else self.number(value)
+
+    def number(self, value: float) -> int:
+        """Return the class number of a number."""
+        number = self.values.get(value)
+        if number is None and self.counts_from_0 and 0 <= value < self.count:
+            number = int(value) if value == int(value) else None
+        if number is not None:
+            return number
+        return FOREIGN if value >= 0 else MISSING  # NaN is missing
+
+    def any(self, value: Any) -> int:
+        """Return the class number of any object."""
+        try:
+            if isinstance(value, str):
+                return self.text(value)
+            if value is None or str(value).lower() in MISSING_WORDS:
+                return MISSING
+            return self.number(value)
+        except Exception:  # an error would reveal the record, whatever it holds
+            return FOREIGN
+
+
+_lookup = functools.lru_cache(maxsize=16)(_Lookup)
+
+
+def _several(labels: np.ndarray, lookup: _Lookup, where: str) -> np.ndarray:
+    """Return class numbers int64 `[b, l]`."""
+    kind = labels.dtype.kind
+    if kind == "b" and labels.shape[1:] == (lookup.count,):
+        return np.where(labels, np.arange(lookup.count), MISSING)
+    if labels.ndim == 1 and kind in "UO":
+        return _of_lists(labels, lookup)
+    if labels.ndim not in (1, 2) or kind not in "iufU":
+        raise ValueError(
+            f"Expected several labels a record in {where}, got shape {_shape(labels)} of dtype "
+            f"{labels.dtype} for {lookup.count} classes; {REMEDY}."
+        )
+    if labels.ndim == 2 and kind != "U" and labels.shape[1] == lookup.count > 1:
+        raise ValueError(
+            f"Expected a mask or class numbers in {where}, got numbers of shape {_shape(labels)} "
+            f"for {lookup.count} classes, which may be either; save a mask as bool, or class "
+            "numbers with a further column of -1."
+        )
+    return lookup.array(labels if labels.ndim == 2 else labels[:, None])
+
+
+def _of_lists(labels: np.ndarray, lookup: _Lookup) -> np.ndarray:
+    """Return the class numbers of lists, as objects, or of text with `SEPARATOR`."""
+    split = labels.dtype.kind == "U"
+    rows = [text.split(SEPARATOR) for text in labels.tolist()] if split else labels
+    heads = [_head(row) for row in rows]
+    numbers = [[lookup.any(value) for value in head] for head in heads]
+    lengths = np.array([len(row) for row in numbers], np.int64)
+    there = np.arange(lengths.max(initial=0)) < lengths[:, None]
+    found = np.full(there.shape, MISSING, np.int64)
+    found[there] = [number for row in numbers for number in row]
+    further = found[:, MOST_LABELS:]
+    further[further != MISSING] = FOREIGN  # given, but not counted
+    return found
+
+
+def _head(labels: Any) -> Sequence[Any]:
+    """Return the first labels of a record, or its only one.
+
+    One label more than `MOST_LABELS` tells that there are more, and a long list takes no memory for
+    the other records.
+    """
+    if isinstance(labels, np.ndarray):
+        labels = labels.ravel().tolist()
+    if isinstance(labels, list | tuple | set | frozenset):
+        return list(labels)[: MOST_LABELS + 1]
+    return [labels]

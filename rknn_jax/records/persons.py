@@ -1,0 +1,61 @@
+"""Names of persons: one rule for numbers, text and bytes."""
+
+import re
+import unicodedata
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from rknn_jax.records.classes import MISSING_WORDS
+
+_WHOLE = re.compile(r"(?P<sign>[+-]?)(?P<digits>[0-9]{1,400})(\.0*)?")
+
+
+def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the name of each record's person, and whether it has one.
+
+    A name is 128 bits of BLAKE2b, so that two persons do not share one. Whole numbers are one
+    person however they are written: 7, 7.0, "07". Text is compared without spaces around it and in
+    Unicode's form NFKC. Missing values, the words for them, and floats that are too large to be
+    exact are nobody. No single value raises an error.
+
+    Args:
+      values: Numbers, text or bytes `[b]`.
+      where: Argument and name of the file, for the errors.
+
+    Returns:
+      `(names, known)`, uint64 `[b, 2]` and bool `[b]`.
+
+    Raises:
+      ValueError: If the values are of another kind or shape.
+    """
+    if values.ndim != 1 or values.dtype.kind not in "iufUSO":
+        raise ValueError(
+            f"Expected numbers or text [n] that tell whose a record is in {where}, got "
+            f"{values.dtype} {values.shape}; save one value a record."
+        )
+    if values.dtype.kind == "f":
+        exact = 2.0 ** (np.finfo(values.dtype).nmant + 1)
+        values = np.where(np.abs(values.astype(np.float64)) < exact, values, np.nan)
+    texts = [_person_text(value) for value in values.tolist()]
+    digests = {text: blake2b(text, digest_size=16).digest() for text in set(texts)}
+    joined = b"".join([digests[text] for text in texts])
+    known = np.array([bool(text) for text in texts], bool)
+    return np.frombuffer(joined, "<u8").reshape(-1, 2), known
+
+
+def _person_text(value: Any) -> bytes:
+    """Return a person's number or text in one form, which is empty for nobody."""
+    try:
+        text = value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(value)
+        plain = unicodedata.normalize("NFKC", text).strip()
+    except Exception:  # an error would reveal the record, whatever it holds
+        return b""
+    if not plain or plain.lower() in MISSING_WORDS:
+        return b""
+    number = _WHOLE.fullmatch(plain)
+    if number:
+        digits = number["digits"].lstrip("0") or "0"
+        plain = f"-{digits}" if number["sign"] == "-" and digits != "0" else digits
+    return plain.encode(errors="surrogatepass")

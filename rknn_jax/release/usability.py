@@ -1,0 +1,118 @@
+"""Records that cannot be used, and why: for the curator's eyes alone.
+
+A release never tells an outsider what private records hold, and no record raises an error. So a
+misspelt class casts no vote, and noise is paid for. Here the curator counts such records before.
+Nothing is spent or written, and the counts are private.
+"""
+
+import difflib
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from rknn_jax.formats import Block
+from rknn_jax.records.classes import MISSING, Classes
+from rknn_jax.records.features import real_rows, usable_rows
+from rknn_jax.records.labels import encode
+from rknn_jax.records.persons import person_names
+from rknn_jax.release.shards import Shard
+from rknn_jax.release.tables import ROWS_AT_ONCE
+
+MOST_FOREIGN = 10_000
+"""Most different foreign labels that are counted one by one."""
+
+ALIKE = 0.8
+"""Least similarity of a near miss in spelling, from 0 to 1."""
+
+
+class Usability(NamedTuple):
+    """Counts of private records: private.
+
+    Attributes:
+      records: Number of records n.
+      usable: Number of records that are counted in a release.
+      classes: Number of usable records of each class, by name or number.
+      reasons: Number of records that cannot be used, by reason; a record may have several.
+      foreign: Number of records of each label that is none of the classes.
+      near: Class that a foreign label is spelled like, for those that are near to one.
+    """
+
+    records: int
+    usable: int
+    classes: dict[str, int]
+    reasons: dict[str, int]
+    foreign: dict[str, int]
+    near: dict[str, str]
+
+
+def examine(
+    shards: Sequence[Shard], classes: Classes, most: int | None = None, width: int | None = None
+) -> Usability:
+    """Count the records that cannot be used.
+
+    Args:
+      shards: Private records, with labels.
+      classes: Set of classes.
+      most: Most labels of a record that count. Defaults to None, one label a record.
+      width: Number of dimensions f of the public rows. Defaults to None, that of the records.
+
+    Raises:
+      ValueError: If the files cannot be used as a whole.
+    """
+    records = usable = 0
+    reasons: Counter[str] = Counter()
+    foreign: Counter[str] = Counter()
+    found: Counter[int] = Counter()
+    for shard in shards:
+        for block in shard.blocks(ROWS_AT_ONCE):
+            assert block.labels is not None
+            ids, told = encode(block.labels, classes, most, shard.where)
+            unknown = told > 1 if most else (told > 0) & (ids == MISSING)
+            missing = np.zeros(len(ids), bool) if most else told == 0
+            bad = _unusable(block, width, shard.where)
+            reasons["foreign label" if most is None else "label that does not count"] += int(
+                unknown.sum()
+            )
+            reasons["missing label"] += int(missing.sum())
+            reasons.update({name: int(rows.sum()) for name, rows in bad.items()})
+            counts = np.logical_not(missing | (unknown if most is None else missing))
+            counts &= np.logical_not(np.any([*bad.values(), np.zeros(len(ids), bool)], axis=0))
+            records += len(ids)
+            usable += int(counts.sum())
+            found.update(ids[counts].ravel().tolist())
+            if most is None and len(foreign) < MOST_FOREIGN:
+                foreign.update(str(label) for label in block.labels[unknown].tolist())
+    named = {classes.name(i): found[i] for i in range(classes.count)}
+    near = {text: alike for text in foreign if (alike := _near(text, list(named)))}
+    return Usability(records, usable, named, {k: n for k, n in reasons.items() if n}, foreign, near)
+
+
+def _unusable(block: Block, width: int | None, where: str) -> dict[str, np.ndarray]:
+    """Return masks of the records whose embedding or person cannot be used, bool `[b]`."""
+    found = {}
+    if block.embeddings is not None:
+        rows = usable_rows(real_rows(block.embeddings, where, width))
+        found["embedding that is not finite, too large or of another length"] = np.isnan(rows[:, 0])
+    if block.persons is not None:
+        found["missing person"] = np.logical_not(person_names(block.persons, where)[1])
+    return found
+
+
+def _near(text: str, names: Sequence[str]) -> str:
+    """Return the name that a text is spelled like, or "".
+
+    >>> _near("Malignant ", ["benign", "malignant"])
+    'malignant'
+    >>> _near("owl", ["benign", "malignant"])
+    ''
+    """
+    plain = {_plain(name): name for name in names}
+    found = difflib.get_close_matches(_plain(text), plain, n=1, cutoff=ALIKE)
+    return plain[found[0]] if found else ""
+
+
+def _plain(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
