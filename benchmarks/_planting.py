@@ -182,9 +182,11 @@ class _Hooks:
         )
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Keep the name of a test that fails."""
+        """Keep the name of a test that fails, and the first line of its error."""
         if report.failed:
-            (self._folder / "finder").write_text(report.nodeid)
+            crash = getattr(report.longrepr, "reprcrash", None)
+            error = crash.message.splitlines()[0] if crash and crash.message else ""
+            (self._folder / "finder").write_text(f"{report.nodeid}\n{error[:160]}")
 
     pytest_collectreport = pytest_runtest_logreport
 
@@ -249,8 +251,8 @@ def _run(
     """Plant a fault, run the tests, and remove the fault again.
 
     Returns:
-      The fault, `outcome` (killed, timeout, or survived), the failed test, and the seconds of the
-      run.
+      The fault, `outcome` (killed, timeout, or survived), the failed test with its error, and the
+      seconds of the run.
     """
     file = project / fault.path
     original = file.read_text()
@@ -274,7 +276,7 @@ def _run(
         process.join()
     finally:
         _replace(file, original)
-    found = finder.read_text() if finder.exists() else None
+    found, error = finder.read_text().split("\n") if finder.exists() else (None, None)
     told = outcome(process.exitcode, found, log.read_text(errors="replace"))
     if told == "timeout":  # while it wrote a program, perhaps
         shutil.rmtree(project.parent / "programs", ignore_errors=True)
@@ -286,6 +288,7 @@ def _run(
         "outcome": told,
         "state": unplanted,
         "by": found,
+        "error": error,
         "seconds": round(time.perf_counter() - start, 1),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
