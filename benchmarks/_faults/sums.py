@@ -109,10 +109,14 @@ FAULTS = (
     ),
     Known(
         "rounding",
-        "a client's vector is rounded up",
+        "a client's vector is clipped, and then rounded up",
         "rknn_jax/federation/polls.py",
-        "np.trunc(scaled).astype(np.int64)",
-        "np.ceil(scaled).astype(np.int64)",
+        "most = self.reach.norm * (1 - rounding / self.reach.change) * CLIP_SLACK\n"
+        "        scaled = units * (most / max(float(np.linalg.norm(units)), most))\n"
+        "        return np.trunc(scaled).astype(np.int64)",
+        "most = self.reach.norm * CLIP_SLACK\n"
+        "        scaled = units * (most / max(float(np.linalg.norm(units)), most))\n"
+        "        return np.ceil(scaled).astype(np.int64)",
         CLIENT,
     ),
     Known(
