@@ -173,13 +173,8 @@ class _Hooks:
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        """Put tests first that have found faults, and long ones last."""
-        items.sort(
-            key=lambda item: (
-                -self._places.get(item.nodeid, -1),
-                item.get_closest_marker("long") is not None,
-            )
-        )
+        """Put tests first that have found faults."""
+        items.sort(key=lambda item: -self._places.get(item.nodeid, -1))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Keep the name of a test that fails, and the first line of its error."""
@@ -202,6 +197,7 @@ def _child(project: Path, arguments: list[str], finders: list[str], cpu_seconds:
     os.environ["PYTHONPATH"] = str(project)
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(project.parent / "programs")
     sys.path.insert(0, str(project))
+    sys.dont_write_bytecode = False
     status = UNFIT
     try:
         import pytest
@@ -260,7 +256,7 @@ def _run(
     log.write_text("")
     finder.unlink(missing_ok=True)
     tests = [word for word in words if not word.endswith(".py") or (project / word).exists()]
-    arguments = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
+    arguments = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not long"]
     arguments += ["--basetemp", str(project.parent / "tmp"), *tests]
     unplanted = state(project, fault.path, words)
     start = time.perf_counter()
@@ -300,4 +296,5 @@ def _replace(file: Path, text: str) -> None:
     Two faults may have the same size and time stamp in seconds.
     """
     file.write_text(text)
-    shutil.rmtree(file.parent / "__pycache__", ignore_errors=True)
+    for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
+        compiled.unlink()

@@ -1,11 +1,10 @@
 """Mutation testing of the modules that privacy depends on.
 
-The result is the share of small faults that the tests notice, those marked `slow` left out. Cosmic
-Ray proposes the faults: another comparison, another operator, another number, a loop that never
-runs. Each module gets a fixed sample of faults, one per line while there are lines, drawn by a
-hash. A later run therefore tries the same faults again if the line is the same. Each fault is
-planted in a copy of the project, in a fresh process. The tests named for the module run until the
-first failure.
+The result is the share of small faults that the tests of `make test` notice. Cosmic Ray proposes
+the faults: another comparison, another operator, another number, a loop that never runs. Each
+module gets a fixed sample of faults, one per line while there are lines, drawn by a hash. A later
+run therefore tries the same faults again if the line is the same. Each fault is planted in a copy
+of the project, in a fresh process. The tests named for the module run until the first failure.
 
 `equivalent_mutants.json` lists faults that no test can notice because no promise changes, each with
 its reason.
