@@ -102,7 +102,8 @@ def at_work(
             for _ in range(workers)
         ]
         free = [_copy(root, folder) for folder in folders]
-        pool = stack.enter_context(ThreadPoolExecutor(workers))
+        pool = ThreadPoolExecutor(workers)
+        stack.callback(pool.shutdown, cancel_futures=True)
 
         def one(fault: Fault, words: Sequence[str]) -> dict[str, Any]:
             project = free.pop()
