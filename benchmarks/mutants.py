@@ -171,6 +171,8 @@ class _Promised(ast.NodeTransformer):
         node.args = [*node.posonlyargs, *node.args, *node.kwonlyargs]
         node.posonlyargs = []
         node.kwonlyargs = []
+        node.defaults += [default for default in node.kw_defaults if default is not None]
+        node.kw_defaults = []
         return self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:

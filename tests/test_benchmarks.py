@@ -1,11 +1,12 @@
 """Programs of benchmarks/ that change recorded results."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
-from benchmarks import _mutated, planted_faults, rows
+from benchmarks import _mutated, _planting, planted_faults, rows
 from benchmarks._faults import FAULTS
 
 ROOT = Path(__file__).parents[1]
@@ -54,3 +55,38 @@ def test_every_planted_fault_fits_the_source():
         assert planted_faults.fault_of(known, ROOT).code, known.words
         assert all((ROOT / word).is_file() for word in known.tests), known.words
     assert len({known.words for known in FAULTS}) == len(FAULTS) >= 40
+
+
+TEST = "tests/test_this.py::test_that"
+
+
+@pytest.mark.parametrize(
+    ("status", "finder", "log", "expected"),
+    [
+        (0, None, "", "survived"),
+        (1, TEST, "", "killed"),
+        (2, "tests/test_this.py", "", "killed"),
+        (4, None, "ImportError while loading conftest", "killed"),
+        (255, None, "", "killed"),
+        (-signal.SIGSEGV, None, "", "killed"),
+        (-signal.SIGXCPU, None, "", "timeout"),
+        (-signal.SIGKILL, None, "", "timeout"),
+    ],
+)
+def test_a_process_that_does_not_end_well_has_found_the_fault(status, finder, log, expected):
+    assert _planting.outcome(status, finder, log) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "log"),
+    [
+        (1, "the process did not start"),
+        (2, "interrupted"),
+        (4, "file or directory not found"),
+        (5, "no tests ran"),
+        (_planting.UNFIT, "the project was imported"),
+    ],
+)
+def test_a_harness_that_fails_has_found_nothing(status, log):
+    with pytest.raises(RuntimeError, match=f"got status {status}; (.|\n)*{log}"):
+        _planting.outcome(status, None, log)
