@@ -50,6 +50,14 @@ def test_mutants_are_planted_in_files_that_exist_and_in_all_that_privacy_stands_
         assert f"rknn_jax/federation/{file.name}" in _mutated.TESTS
 
 
+def test_equivalent_mutants_are_of_lines_that_exist():
+    for name in json.loads((ROOT / "benchmarks" / "equivalent_mutants.json").read_text()):
+        path, change = name.split(": ", 1)
+        assert path in _mutated.TESTS, name
+        lines = [line.strip() for line in (ROOT / path).read_text().splitlines()]
+        assert any(change.startswith(f"{line} -> ") for line in lines if line), name
+
+
 def test_every_planted_fault_fits_the_source():
     for known in FAULTS:
         assert planted_faults.fault_of(known, ROOT).code, known.words

@@ -252,6 +252,17 @@ def test_a_label_that_no_class_has_adds_nothing(labeler, label):
     assert not contributed(labeler, np.ones((2, WIDTH)), [label, label], [0, 0]).totals.any()
 
 
+@pytest.mark.parametrize("block", [1, 20])
+@pytest.mark.parametrize("labeler", [Prototypes(), PublicPrototypes(), Prototypes(unit="person")])
+def test_a_sum_is_the_same_in_blocks_of_any_size(labeler, block, monkeypatch):
+    rows = np.random.default_rng(3).normal(size=(9, WIDTH))
+    given = labeler, rows, np.arange(9) % NUM_CLASSES, np.arange(9) // 2
+    whole = contributed(*given).totals
+    assert whole.any()
+    monkeypatch.setattr(_one_sum, "BLOCK", block)
+    np.testing.assert_array_equal(contributed(*given).totals, whole)
+
+
 @each_kind
 def test_the_noise_is_as_large_as_it_is_said_to_be(mechanism, relation):
     labeler = Prototypes(mechanism=mechanism, relation=relation, epsilon=0.7)
