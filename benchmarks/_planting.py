@@ -109,13 +109,24 @@ def at_work(
             project = free.pop()
             try:
                 row = _run(context, project, fault, words, cpu_seconds, found)
+                if row["by"] is not None and row["by"] not in found:
+                    alone = _run(context, project, fault, [row["by"]], cpu_seconds, ())
+                    _check_alone(row["by"], alone["outcome"])
+                    found.append(row["by"])
             finally:
                 free.append(project)
-            if row["by"] is not None:
-                found.append(row["by"])
             return row
 
         yield lambda faults, words: pool.map(one, faults, words)
+
+
+def _check_alone(finder: str, outcome: str) -> None:
+    """Raise RuntimeError if a test does not find a fault by itself, but after other tests."""
+    if outcome == "survived":
+        raise RuntimeError(
+            f"Expected {finder} to fail alone as it does after others, got that it passes; mend "
+            "the test, which depends on those before it."
+        )
 
 
 def check_finders(plant: Planted, root: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -187,7 +198,7 @@ class _Hooks:
     pytest_collectreport = pytest_runtest_logreport
 
 
-def _child(project: Path, arguments: list[str], finders: list[str], cpu_seconds: int) -> None:
+def _child(project: Path, arguments: list[str], finders: Sequence[str], cpu_seconds: int) -> None:
     """Run pytest in the copy, in its own process group, and exit with pytest's status."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
@@ -243,7 +254,7 @@ def _run(
     fault: Fault,
     words: Sequence[str],
     cpu_seconds: int,
-    finders: list[str],
+    finders: Sequence[str],
 ) -> dict[str, Any]:
     """Plant a fault, run the tests, and remove the fault again.
 
