@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 EQUIVALENT = Path(__file__).parent / "equivalent_mutants.json"
 PER_MODULE = 10
-CPU_SECONDS = 400  # more than the tests of any module need, to notice a fault that loops forever
+CPU_SECONDS = 120  # more than the tests of any module need, to notice a fault that loops forever
 WORKERS = 2
 
 OPERATORS = (

@@ -18,7 +18,7 @@ from benchmarks._planting import Fault, at_work, check_finders, state
 
 ROOT = Path(__file__).parents[1]
 SAVED = Path(__file__).parent / "results" / "planted_faults.json"
-CPU_SECONDS = 400
+CPU_SECONDS = 120
 
 
 def fault_of(known: Known, root: Path) -> Fault:
