@@ -3,6 +3,7 @@
 import os
 import resource
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -55,6 +56,12 @@ def summary(values: list[float]) -> dict[str, Any]:
         "stddev": statistics.stdev(values) if len(values) > 1 else None,
         "values": values,
     }
+
+
+def git(*arguments: str) -> str:
+    """Return what a git command prints."""
+    done = subprocess.run(["git", *arguments], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def save(name: str, results: Any, **about: Any) -> None:

@@ -1,6 +1,8 @@
 """Planting of faults in a copy of the project, and the tests that notice them.
 
-Each fault is planted in a fresh process. The tests run until the first failure.
+Each fault is planted in a fresh process. The tests run until the first failure, and those that
+have found a fault before run first. The processes of one run share JAX's compiled programs: they
+are found by a hash of the program, so that a program which a fault changes is compiled anew.
 """
 
 import contextlib
@@ -13,6 +15,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,22 +25,21 @@ from typing import Any
 XLA_FLAGS = (
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"  # as in make test
 )
-OUTCOMES = {
-    0: "survived",
-    1: "killed",
-    2: "killed",
-    3: "killed",
-    4: "killed",
-}  # statuses of pytest: a test failed, or pytest could not even begin
-OUTCOMES |= {-signal.SIGXCPU: "timeout", -signal.SIGKILL: "timeout"}
+MEMORY = Path("/dev/shm")  # Linux's folder in memory, where the copies are if it exists
 UNFIT = 99  # status of a process in which a fault cannot be planted
+WALL = 4  # seconds on the clock for each CPU second, after which a process hangs
 PRELOADED = (
     "jax",
     "flax.linen",
     "optax",
+    "orbax.checkpoint",
     "scipy.stats",
+    "scipy.signal",
     "sklearn.cluster",
     "sklearn.datasets",
+    "dp_accounting.pld",
+    "matplotlib.figure",
+    "jsonschema",
     "pytest",
     "hypothesis",
     "tyro",
@@ -45,7 +47,7 @@ PRELOADED = (
 )
 """Modules imported once for all processes.
 
-None of them starts JAX's threads, so that forks are safe.
+None of them starts JAX's threads, so that forks are safe. OpenDP starts threads of its own.
 """
 
 
@@ -73,27 +75,76 @@ Planted = Callable[[Sequence[Fault], Sequence[Sequence[str]]], Iterator[dict[str
 
 
 @contextlib.contextmanager
-def at_work(root: Path, workers: int, cpu_seconds: int) -> Iterator[Planted]:
-    """Copy the project for each worker, and yield the function that plants faults there."""
+def at_work(
+    root: Path, workers: int, cpu_seconds: int, finders: Sequence[str] = ()
+) -> Iterator[Planted]:
+    """Copy the project for each worker, and yield the function that plants faults there.
+
+    Args:
+      root: Folder of the project.
+      workers: Faults at a time.
+      cpu_seconds: Limit of the tests of one fault.
+      finders: Tests that have found faults, the last one last. They run first.
+    """
     os.environ["XLA_FLAGS"] = XLA_FLAGS
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
+    found = list(finders)
     with contextlib.ExitStack() as stack:
         folders = [
-            Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants-")))
+            Path(
+                stack.enter_context(
+                    tempfile.TemporaryDirectory(
+                        prefix="mutants-", dir=MEMORY if MEMORY.is_dir() else None
+                    )
+                )
+            )
             for _ in range(workers)
         ]
         free = [_copy(root, folder) for folder in folders]
-        pool = stack.enter_context(ThreadPoolExecutor(workers))
+        pool = ThreadPoolExecutor(workers)
+        stack.callback(pool.shutdown, cancel_futures=True)
 
         def one(fault: Fault, words: Sequence[str]) -> dict[str, Any]:
             project = free.pop()
             try:
-                return _run(context, project, fault, words, cpu_seconds)
+                row = _run(context, project, fault, words, cpu_seconds, found)
+                if row["by"] is not None and row["by"] not in found:
+                    alone = _run(context, project, fault, [row["by"]], cpu_seconds, ())
+                    _check_alone(row["by"], alone["outcome"])
+                    found.append(row["by"])
             finally:
                 free.append(project)
+            return row
 
         yield lambda faults, words: pool.map(one, faults, words)
+
+
+def _check_alone(finder: str, outcome: str) -> None:
+    """Raise RuntimeError if a test does not find a fault by itself, but after other tests."""
+    if outcome == "survived":
+        raise RuntimeError(
+            f"Expected {finder} to fail alone as it does after others, got that it passes; mend "
+            "the test, which depends on those before it."
+        )
+
+
+def check_finders(plant: Planted, root: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Run the tests that have found a fault once more, without any fault.
+
+    Raises:
+      RuntimeError: If one fails.
+    """
+    tests = sorted({row["by"] for row in rows if "::" in (row["by"] or "")})
+    if not tests:
+        return
+    path = rows[0]["path"]
+    [row] = plant([Fault(path, 0, "", "", (root / path).read_text())], [tests])
+    if row["outcome"] != "survived":
+        raise RuntimeError(
+            f"Expected {row['by']} to pass without a fault, got {row['outcome']}; mend the test, "
+            "and plant again the faults that it has found."
+        )
 
 
 def state(root: Path, path: str, words: Sequence[str]) -> str:
@@ -112,69 +163,142 @@ def _copy(root: Path, folder: Path) -> Path:
     return target
 
 
-def _child(project: str, arguments: list[str], log: str, cpu_seconds: int) -> None:
+class _Hooks:
+    """Pytest's hooks in the process of a fault.
+
+    Args:
+      folder: Folder of the compiled programs and of the name of the test that failed.
+      finders: Tests to run first, the last one first.
+    """
+
+    def __init__(self, folder: Path, finders: Sequence[str]):
+        self._folder = folder
+        self._places = {name: place for place, name in enumerate(finders)}
+
+    def pytest_sessionstart(self) -> None:
+        """Keep compiled programs, now that `tests/conftest.py` has switched this off."""
+        import jax
+
+        jax.config.update("jax_enable_compilation_cache", True)
+        jax.config.update("jax_compilation_cache_dir", str(self._folder / "programs"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        """Put tests first that have found faults."""
+        items.sort(key=lambda item: -self._places.get(item.nodeid, -1))
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Keep the name of a test that fails, and the first line of its error."""
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            error = crash.message.splitlines()[0] if crash and crash.message else ""
+            (self._folder / "finder").write_text(f"{report.nodeid}\n{error[:160]}")
+
+    pytest_collectreport = pytest_runtest_logreport
+
+
+def _child(project: Path, arguments: list[str], finders: Sequence[str], cpu_seconds: int) -> None:
     """Run pytest in the copy, in its own process group, and exit with pytest's status."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    output = os.open(project.parent / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.chdir(project)
-    os.environ["PYTHONPATH"] = project
-    sys.path.insert(0, project)
-    import pytest
+    os.environ["PYTHONPATH"] = str(project)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(project.parent / "programs")
+    sys.path.insert(0, str(project))
+    sys.dont_write_bytecode = False
+    status = UNFIT
+    try:
+        import pytest
 
-    if "rknn_jax" in sys.modules:
-        os._exit(UNFIT)  # the project itself would be tested, without the fault
-    status = int(pytest.main(arguments))
+        if "rknn_jax" in sys.modules:
+            raise RuntimeError("Expected no module of the project, which would be tested instead.")
+        status = int(pytest.main(arguments, [_Hooks(project.parent, finders)]))
+    except BaseException:
+        traceback.print_exc()
     sys.stdout.flush()
     os._exit(status)
 
 
+def outcome(status: int, finder: str | None, log: str) -> str:
+    """Return what a fault came to: killed, timeout, or survived.
+
+    Args:
+      status: Exit status of the process, negative for a signal.
+      finder: Test that failed.
+      log: What pytest printed.
+
+    Raises:
+      RuntimeError: If the tests did not run, and not because of the fault.
+    """
+    # 1: a test failed; 2: a file of tests did; 4: conftest.py did, or the arguments are wrong;
+    # 5: no test was chosen.
+    unnamed = status in (1, 2) and finder is None
+    unread = status == 4 and "conftest" not in log
+    if status in (5, UNFIT) or unnamed or unread:
+        raise RuntimeError(
+            f"Expected the tests to run, got status {status}; mend the harness. The last lines:\n"
+            + log[-2000:]
+        )
+    if status == 0:
+        return "survived"
+    return "timeout" if status in (-signal.SIGXCPU, -signal.SIGKILL) else "killed"
+
+
 def _run(
-    context: Any, project: Path, fault: Fault, words: Sequence[str], cpu_seconds: int
+    context: Any,
+    project: Path,
+    fault: Fault,
+    words: Sequence[str],
+    cpu_seconds: int,
+    finders: Sequence[str],
 ) -> dict[str, Any]:
     """Plant a fault, run the tests, and remove the fault again.
 
     Returns:
-      The fault, `outcome` (killed, timeout, or survived), the failed test, and the seconds of the
-      run.
+      The fault, `outcome` (killed, timeout, or survived), the failed test with its error, and the
+      seconds of the run.
     """
     file = project / fault.path
     original = file.read_text()
-    log = project.parent / "log"
+    log, finder = project.parent / "log", project.parent / "finder"
+    log.write_text("")
+    finder.unlink(missing_ok=True)
     tests = [word for word in words if not word.endswith(".py") or (project / word).exists()]
-    arguments = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
+    arguments = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not long"]
+    arguments += ["--basetemp", str(project.parent / "tmp"), *tests]
     unplanted = state(project, fault.path, words)
     start = time.perf_counter()
     _replace(file, fault.code)
     try:
-        process = context.Process(
-            target=_child, args=(str(project), arguments, str(log), cpu_seconds)
-        )
+        process = context.Process(target=_child, args=(project, arguments, finders, cpu_seconds))
         process.start()
-        process.join()
-        outcome = OUTCOMES[process.exitcode]
+        process.join(WALL * cpu_seconds)
+        process.kill()  # if it hangs
+        # End the processes that tests have started.
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # end the processes that tests have started
+            os.killpg(process.pid, signal.SIGKILL)
+        process.join()
     finally:
         _replace(file, original)
-    killer = [
-        line
-        for line in log.read_text(errors="replace").splitlines()
-        if line.startswith(("FAILED", "ERROR"))
-    ]
-    told = {
+    found, error = finder.read_text().split("\n") if finder.exists() else (None, None)
+    told = outcome(process.exitcode, found, log.read_text(errors="replace"))
+    if told == "timeout":  # while it wrote a program, perhaps
+        shutil.rmtree(project.parent / "programs", ignore_errors=True)
+    return {
         "path": fault.path,
         "line": fault.line,
         "before": fault.before,
         "after": fault.after,
-        "outcome": outcome,
+        "outcome": told,
         "state": unplanted,
-    }
-    return told | {
-        "by": killer[0][:160] if killer else None,
+        "by": found,
+        "error": error,
         "seconds": round(time.perf_counter() - start, 1),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
 
 
@@ -184,4 +308,5 @@ def _replace(file: Path, text: str) -> None:
     Two faults may have the same size and time stamp in seconds.
     """
     file.write_text(text)
-    shutil.rmtree(file.parent / "__pycache__", ignore_errors=True)
+    for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
+        compiled.unlink()

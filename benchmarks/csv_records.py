@@ -10,7 +10,6 @@ import csv
 import io
 import os
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._measure import save
+from benchmarks._measure import git, save
 from rknn_jax import formats
 from rknn_jax.formats import Columns
 
@@ -61,12 +60,6 @@ def main() -> None:
         "seed": SEED,
     }
     save("csv_records", results, **about)
-
-
-def git(*arguments: str) -> str:
-    """Return what a git command prints."""
-    done = subprocess.run(["git", *arguments], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 def earlier_reader() -> ModuleType:

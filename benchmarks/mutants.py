@@ -2,24 +2,26 @@
 
 The result is the share of small faults that the tests of `make test` notice. Cosmic Ray proposes
 the faults: another comparison, another operator, another number, a loop that never runs. Each
-module gets a fixed sample of faults, at most one per line, drawn by a hash. A later run therefore
-tries the same faults again if the line is the same. Each fault is planted in a copy of the project,
-in a fresh process. The tests named for the module run until the first failure.
+module gets a fixed sample of faults, one per line while there are lines, drawn by a hash. A later
+run therefore tries the same faults again if the line is the same. Each fault is planted in a copy
+of the project, in a fresh process. The tests named for the module run until the first failure.
 
 `equivalent_mutants.json` lists faults that no test can notice because no promise changes, each with
 its reason.
 
 `make mutants` runs all of it. It writes each result as it comes, and the same command continues: a
 result is used again as long as the module and its tests are as they were. `python -m
-benchmarks.mutants --only ledger` runs one module.
+benchmarks.mutants --only bsvs ledger` runs the modules of these names, in this order.
 """
 
 import argparse
 import ast
+import collections
 import functools
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +30,13 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 
 from benchmarks._mutated import TESTS
-from benchmarks._planting import Fault, at_work, state
+from benchmarks._planting import Fault, at_work, check_finders, state
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 EQUIVALENT = Path(__file__).parent / "equivalent_mutants.json"
 PER_MODULE = 10
-CPU_SECONDS = 400  # more than the tests of any module need, to notice a fault that loops forever
+CPU_SECONDS = 120  # more than the tests of any module need, to notice a fault that loops forever
 WORKERS = 2
 
 OPERATORS = (
@@ -89,31 +91,49 @@ Few of these faults are noticed by a crash alone.
 
 
 def mutants(root: Path, path: str, count: int) -> list[Fault]:
-    """Return a module's sample of faults: `count` lines, the first by hash.
+    """Return a module's sample of faults: of `count` lines, the first by hash.
 
-    Each line contributes its first fault by hash.
+    Each line contributes its first fault by hash. Where there are fewer lines than `count`, they
+    contribute their second ones, and so on.
     """
     source = (root / path).read_text()
     lines = source.splitlines()
-    meaning = _meaning(source)
     by_line: dict[int, list[tuple[str, int]]] = {}
     for name in OPERATORS:
         for occurrence, line in enumerate(_lines_of(source, name)):
             by_line.setdefault(line, []).append((name, occurrence))
-    found: list[Fault] = []
-    for line in sorted(by_line, key=lambda line: _hash(path, lines[line - 1])):
-        first = by_line[line][0][1]
-        for name, occurrence in sorted(
-            by_line[line], key=lambda fault: _hash(lines[line - 1], fault[0], str(fault[1] - first))
-        ):
-            code = mutate_code(source, plugins.get_operator(f"core/{name}")(), occurrence)
-            if code is not None and _meaning(code) not in (None, meaning):
-                after = code.splitlines()[line - 1]
-                found.append(Fault(path, line, lines[line - 1].strip(), after.strip(), code))
-                break
-        if len(found) == count:
-            break
-    return sorted(found, key=lambda mutant: mutant.line)
+    waiting = collections.deque(
+        _faults(path, source, line, by_line[line])
+        for line in sorted(by_line, key=lambda line: _hash(path, lines[line - 1]))
+    )
+    found: dict[str, Fault] = {}
+    while waiting and len(found) < count:
+        faults = waiting.popleft()
+        fault = next(faults, None)
+        if fault is not None:
+            found.setdefault(fault.name, fault)
+            waiting.append(faults)
+    return sorted(found.values(), key=lambda mutant: mutant.line)
+
+
+def _faults(path: str, source: str, line: int, places: list[tuple[str, int]]) -> Iterator[Fault]:
+    """Yield the faults of a line that change its meaning, by hash.
+
+    Args:
+      path: Path of the file.
+      source: Text of the file.
+      line: Number of the line, from 1.
+      places: Operators that apply to the line, and their occurrences in the file.
+    """
+    before = source.splitlines()[line - 1]
+    first = places[0][1]
+    for name, occurrence in sorted(
+        places, key=lambda fault: _hash(before, fault[0], str(fault[1] - first))
+    ):
+        code = mutate_code(source, plugins.get_operator(f"core/{name}")(), occurrence)
+        if code is not None and _meaning(code) not in (None, _meaning(source)):
+            after = code.splitlines()[line - 1]
+            yield Fault(path, line, before.strip(), after.strip(), code)
 
 
 def _lines_of(source: str, operator: str) -> list[int]:
@@ -151,6 +171,8 @@ class _Promised(ast.NodeTransformer):
         node.args = [*node.posonlyargs, *node.args, *node.kwonlyargs]
         node.posonlyargs = []
         node.kwonlyargs = []
+        node.defaults += [default for default in node.kw_defaults if default is not None]
+        node.kw_defaults = []
         return self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
@@ -170,6 +192,7 @@ class _Promised(ast.NodeTransformer):
         return ast.Raise()
 
 
+@functools.lru_cache(maxsize=2)
 def _meaning(code: str) -> str | None:
     """Return the meaning of a file as text; None if the file is not Python."""
     try:
@@ -198,20 +221,21 @@ def _name(row: dict[str, Any]) -> str:
     return f"{row['path']}: {row['before']} -> {row['after']}"
 
 
-def kept(name: str, root: Path) -> list[dict[str, Any]]:
-    """Return the last results of modules that are as they were, and whose tests are, too."""
+def last_rows(name: str) -> list[dict[str, Any]]:
+    """Return the last results."""
     file = RESULTS / f"{name}.json"
-    if not file.exists():
-        return []
-    states = {path: state(root, path, words) for path, words in TESTS.items()}
-    last = json.loads(file.read_text())["results"]["mutants"]
-    return [row for row in last if row.get("state") == states.get(row["path"], "")]
+    return json.loads(file.read_text())["results"]["mutants"] if file.exists() else []
+
+
+def chosen(words: list[str]) -> list[str]:
+    """Return the modules whose path contains one of the words, in the order of the words."""
+    return list(dict.fromkeys(path for word in words for path in TESTS if word in path))
 
 
 def main() -> None:
-    """Run all faults, two at a time, and write the results as they come."""
+    """Run all faults and write the results as they come."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="modules whose path contains this")
+    parser.add_argument("--only", nargs="+", default=[""], help="modules whose path contains this")
     parser.add_argument("--count", type=int, default=PER_MODULE, help="faults of each module")
     parser.add_argument("--name", default="mutants", help="of the JSON under benchmarks/results")
     parser.add_argument(
@@ -219,36 +243,38 @@ def main() -> None:
     )
     parser.add_argument("--workers", type=int, default=WORKERS, help="faults at a time")
     settings = parser.parse_args()
-    from benchmarks._measure import (
-        save,
-    )  # imported late, because a process forked for a fault must not hold the project's modules
+    # Imported late: a process forked for a fault must not hold the project's modules.
+    from benchmarks._measure import git, save
 
-    paths = [path for path in TESTS if settings.only in path]
-    equivalent = json.loads(EQUIVALENT.read_text()) if EQUIVALENT.exists() else {}
-    last = kept(settings.name, settings.root)
+    equivalent = json.loads(EQUIVALENT.read_text())
+    last = last_rows(settings.name)
+    finders = [row["by"] for row in last if row["by"]]
+    states = {path: state(settings.root, path, words) for path, words in TESTS.items()}
+    current = [row for row in last if row["state"] == states.get(row["path"])]
+    commit = git("-C", str(settings.root), "rev-parse", "HEAD")
     rows: list[dict[str, Any]] = []
-    with at_work(settings.root, settings.workers, CPU_SECONDS) as plant:
-        for path in paths:
+
+    def write() -> None:
+        done = {row["path"] for row in rows}
+        every = rows + [row for row in current if row["path"] not in done]
+        every.sort(key=lambda row: list(TESTS).index(row["path"]))
+        found = {"scores": scores(every, equivalent), "mutants": every}
+        about = {"sample": settings.count, "modules": len(TESTS), "commit": commit}
+        save(settings.name, found, **about, load=os.getloadavg()[0])
+
+    with at_work(settings.root, settings.workers, CPU_SECONDS, finders) as plant:
+        for path in chosen(settings.only):
             sample = mutants(settings.root, path, settings.count)
-            known = {_name(row): row for row in last if row["path"] == path}
+            known = {_name(row): row for row in current if row["path"] == path}
             rows += [known[mutant.name] for mutant in sample if mutant.name in known]
             todo = [mutant for mutant in sample if mutant.name not in known]
             for row in plant(todo, [TESTS[path]] * len(todo)):
                 rows.append(row)
-                place = f"{row['path']}:{row['line']}"
-                print(
-                    f"{row['outcome']:8} {row['seconds']:6.1f} s  {place}  {row['before']}  ->  "
-                    f"{row['after']}",
-                    flush=True,
-                )
-                rest = [row for row in last if row["path"] not in {row["path"] for row in rows}]
-                save(
-                    settings.name,
-                    {"scores": scores(rows + rest, equivalent), "mutants": rows + rest},
-                    sample=settings.count,
-                    modules=len(TESTS),
-                    load=os.getloadavg()[0],
-                )
+                told = f"{row['outcome']:8} {row['seconds']:6.1f} s  {path}:{row['line']}"
+                print(f"{told}  {row['before']}  ->  {row['after']}", flush=True)
+                write()
+            write()  # also if only the list of equivalent faults has changed
+        check_finders(plant, settings.root, rows)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Faults planted by hand, and the tests that find them.
 
-Each fault of `benchmarks/_faults.py` breaks a guarantee. It is planted in a copy of the project,
+Each fault of `benchmarks/_faults/` breaks a guarantee. It is planted in a copy of the project,
 and the tests named for it run until the first failure. The results are written as they come, and
 the same command continues: a result is used again while the file and its tests are the same.
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._faults import FAULTS, Known
-from benchmarks._planting import Fault, at_work, state
+from benchmarks._planting import Fault, at_work, check_finders, state
 
 ROOT = Path(__file__).parents[1]
 SAVED = Path(__file__).parent / "results" / "planted_faults.json"
-CPU_SECONDS = 400
+CPU_SECONDS = 120
 
 
 def fault_of(known: Known, root: Path) -> Fault:
@@ -38,15 +38,17 @@ def fault_of(known: Known, root: Path) -> Fault:
     return Fault(known.path, line, known.before.strip(), known.after.strip(), code)
 
 
-def kept(root: Path) -> dict[str, dict[str, Any]]:
-    """Return the last results of faults whose file and tests are as they were, by their words."""
+def last_rows() -> dict[str, dict[str, Any]]:
+    """Return the last results by the words of their faults."""
     if not SAVED.exists():
         return {}
-    rows = {row["words"]: row for row in json.loads(SAVED.read_text())["results"]}
-    same = {known.words: state(root, known.path, known.tests) for known in FAULTS}
-    return {
-        words: row for words, row in rows.items() if words in same and row["state"] == same[words]
-    }
+    return {row["words"]: row for row in json.loads(SAVED.read_text())["results"]}
+
+
+def is_current(known: Known, row: dict[str, Any], root: Path) -> bool:
+    """Return True if the fault, its file and its tests are as they were."""
+    same = (row["before"], row["after"]) == (known.before.strip(), known.after.strip())
+    return same and row["state"] == state(root, known.path, known.tests)
 
 
 def main() -> None:
@@ -56,18 +58,27 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="faults at a time")
     settings = parser.parse_args()
     # Imported late: a process forked for a fault must not hold the project's modules.
-    from benchmarks._measure import save
+    from benchmarks._measure import git, save
 
-    found = kept(ROOT)
+    last = last_rows()
+    found = {
+        known.words: last[known.words]
+        for known in FAULTS
+        if known.words in last and is_current(known, last[known.words], ROOT)
+    }
     todo = [known for known in FAULTS if settings.only in known.kind and known.words not in found]
     faults = [fault_of(known, ROOT) for known in todo]
-    with at_work(ROOT, settings.workers, CPU_SECONDS) as plant:
+    finders = [row["by"] for row in last.values() if row["by"]]
+    commit = git("rev-parse", "HEAD")
+    with at_work(ROOT, settings.workers, CPU_SECONDS, finders) as plant:
         results = plant(faults, [known.tests for known in todo])
         for known, row in zip(todo, results, strict=True):
             found[known.words] = {"kind": known.kind, "words": known.words} | row
-            print(row["outcome"], known.kind, known.words, row["by"], flush=True)
+            print(row["outcome"], row["seconds"], known.kind, known.words, row["by"], flush=True)
             ordered = [found[known.words] for known in FAULTS if known.words in found]
-            save("planted_faults", ordered, planned=len(FAULTS), load=os.getloadavg()[0])
+            load = os.getloadavg()[0]
+            save("planted_faults", ordered, planned=len(FAULTS), commit=commit, load=load)
+        check_finders(plant, ROOT, list(found.values()))
 
 
 if __name__ == "__main__":

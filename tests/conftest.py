@@ -4,6 +4,7 @@ import functools
 import gc
 import importlib
 import json
+import logging
 import os
 import pkgutil
 import tempfile
@@ -95,6 +96,20 @@ def index(tmp_path_factory, monkeypatch):
     Tests compare releases on the same records, each with a budget of its own.
     """
     monkeypatch.setenv("RKNN_STATE_DIR", str(tmp_path_factory.mktemp("index")))
+
+
+@pytest.fixture(autouse=True)
+def progress():
+    """Let no test print progress to the closed stderr of another one.
+
+    A run that shows its progress adds a handler to the library's logger.
+    """
+    log = logging.getLogger("rknn_jax")
+    handlers, level, propagate = [*log.handlers], log.level, log.propagate
+    yield
+    log.handlers[:] = handlers
+    log.setLevel(level)
+    log.propagate = propagate
 
 
 def thin(mechanisms: list, ids=str) -> pytest.MarkDecorator:

@@ -124,26 +124,26 @@ def test_the_former_module_of_the_estimator_warns():
     assert former.ReverseKNNLabeler is rk.ReverseKNNLabeler
 
 
-def test_no_key_serves_two_purposes_or_two_rounds():
-    """One noise key for all rounds would let the difference of two rounds show the votes."""
-    given = []
+def keys_of_a_run(keys):
+    """Return the three rounds of a run, and the keys of its public and its secret stages."""
+    public, secret = [], []
 
     @dataclasses.dataclass(frozen=True)
     class Watched(rknn.ReverseKNN):
         def contribute(self, key, *rest):
-            given.append(key)
+            secret.append(key)
             return super().contribute(key, *rest)
 
         def release(self, key, *rest):
-            given.append(key)
+            secret.append(key)
             return super().release(key, *rest)
 
     def ask_same(key, features, labels, student):
-        given.append(key)
+        public.append(key)
         return kmeans.select(jax.random.key(0), features, NUM_QUERIES)
 
     def fit(key, step, labels):
-        given.append(key)
+        public.append(key)
         student = Told(labels)
         student.features = encode
         return student
@@ -151,12 +151,32 @@ def test_no_key_serves_two_purposes_or_two_rounds():
     task = tiny_task()
     encode = pixels.fit(jax.random.key(2), task.public.images)
     labeler = Watched(epsilon=1.0, num_neighbors=2, smoothing="none")
-    rounds = list(distill(labeler, ask_same, encode, fit, task, KEYS, 3, "none"))
-    words = [tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in given]
-    assert len(words) == 12
-    assert len(set(words)) == len(words)
+    rounds = list(distill(labeler, ask_same, encode, fit, task, keys, 3, "none"))
+    words = [
+        [tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in given]
+        for given in (public, secret)
+    ]
+    return rounds, *words
+
+
+def test_no_key_serves_two_purposes_or_two_rounds():
+    """One noise key for all rounds would let the difference of two rounds show the votes."""
+    rounds, public, secret = keys_of_a_run(KEYS)
+    assert len(public) == len(secret) == 6
+    assert len({*public, *secret}) == 12
     # The same question to the same records: what differs is the noise.
     noise = [found.answers.counts for found in rounds]
     for one in range(3):
         for other in range(one):
             assert not np.array_equal(noise[one], noise[other])
+
+
+def test_samples_and_noise_come_from_the_secret_key_alone():
+    """Whoever knows the seed of the public stages could subtract noise that is drawn from it."""
+    _, public, secret = keys_of_a_run(KEYS)
+    _, other, same = keys_of_a_run(dataclasses.replace(KEYS, public=jax.random.key(8)))
+    assert same == secret
+    assert not {*other} & {*public}
+    _, same, other = keys_of_a_run(dataclasses.replace(KEYS, noise=jax.random.key(9)))
+    assert same == public
+    assert not {*other} & {*secret}

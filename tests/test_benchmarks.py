@@ -1,11 +1,12 @@
 """Programs of benchmarks/ that change recorded results."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
-from benchmarks import _mutated, planted_faults, rows
+from benchmarks import _mutated, _planting, planted_faults, rows
 from benchmarks._faults import FAULTS
 
 ROOT = Path(__file__).parents[1]
@@ -49,8 +50,51 @@ def test_mutants_are_planted_in_files_that_exist_and_in_all_that_privacy_stands_
         assert f"rknn_jax/federation/{file.name}" in _mutated.TESTS
 
 
+def test_equivalent_mutants_are_of_lines_that_exist():
+    for name in json.loads((ROOT / "benchmarks" / "equivalent_mutants.json").read_text()):
+        path, change = name.split(": ", 1)
+        assert path in _mutated.TESTS, name
+        lines = [line.strip() for line in (ROOT / path).read_text().splitlines()]
+        assert any(change.startswith(f"{line} -> ") for line in lines if line), name
+
+
 def test_every_planted_fault_fits_the_source():
     for known in FAULTS:
         assert planted_faults.fault_of(known, ROOT).code, known.words
         assert all((ROOT / word).is_file() for word in known.tests), known.words
     assert len({known.words for known in FAULTS}) == len(FAULTS) >= 40
+
+
+TEST = "tests/test_this.py::test_that"
+
+
+@pytest.mark.parametrize(
+    ("status", "finder", "log", "expected"),
+    [
+        (0, None, "", "survived"),
+        (1, TEST, "", "killed"),
+        (2, "tests/test_this.py", "", "killed"),
+        (4, None, "ImportError while loading conftest", "killed"),
+        (255, None, "", "killed"),
+        (-signal.SIGSEGV, None, "", "killed"),
+        (-signal.SIGXCPU, None, "", "timeout"),
+        (-signal.SIGKILL, None, "", "timeout"),
+    ],
+)
+def test_a_process_that_does_not_end_well_has_found_the_fault(status, finder, log, expected):
+    assert _planting.outcome(status, finder, log) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "log"),
+    [
+        (1, "the process did not start"),
+        (2, "interrupted"),
+        (4, "file or directory not found"),
+        (5, "no tests ran"),
+        (_planting.UNFIT, "the project was imported"),
+    ],
+)
+def test_a_harness_that_fails_has_found_nothing(status, log):
+    with pytest.raises(RuntimeError, match=f"got status {status}; (.|\n)*{log}"):
+        _planting.outcome(status, None, log)

@@ -172,6 +172,17 @@ def test_required_gap_is_the_least_also_where_a_gap_flips_exactly_as_often_as_is
         assert bsvs.required_gap(4.0, 10, allowed * (1 - 1e-9)) == gap + 1
 
 
+def test_the_suggested_queries_have_a_margin_of_votes_over_the_noise():
+    """Without noise, a gap of one vote is enough. There are never fewer queries than classes."""
+    suggest = functools.partial(bsvs.suggested_num_queries, num_classes=10, num_neighbors=3)
+    assert suggest(40, scale=0.0, shared=True) == 40 * 3
+    assert suggest(40, scale=0.0, shared=False) == 40 * 3 // 4
+    gap = bsvs.required_gap(5.0, 10, 0.01)
+    assert gap > 10
+    assert suggest(gap * 50, scale=5.0, shared=True) == 50 * 3
+    assert suggest(gap, scale=5.0, shared=True) == 10
+
+
 def test_large_noise_is_scaled_down_and_costs_no_memory():
     assert bsvs.flip_prob(4000.0, 999.9, 10) == pytest.approx(
         bsvs.flip_prob(4000.0, 1000.1, 10), rel=2e-3

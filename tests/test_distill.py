@@ -9,6 +9,7 @@ import re
 import sys
 import types
 
+import jax
 import numpy as np
 import pytest
 
@@ -218,6 +219,13 @@ def test_a_noise_seed_repeats_a_run_and_without_one_the_noise_is_new(once, tmp_p
     assert np.any(
         arrays(fresh, "queries.npz")["noisy_counts"] != arrays(once, "queries.npz")["noisy_counts"]
     )
+
+
+def test_no_two_runs_without_a_noise_seed_have_the_same_noise():
+    """Whoever repeats such a run could subtract the noise."""
+    keys = [stages.keys_of(dataclasses.replace(TINY, noise_seed=None)) for _ in range(3)]
+    assert len({tuple(jax.random.key_data(key.noise).tolist()) for key in keys}) == 3
+    assert len({tuple(jax.random.key_data(key.public).tolist()) for key in keys}) == 1
 
 
 def test_private_records_enter_by_their_votes_alone(twice, tmp_path, monkeypatch):

@@ -159,10 +159,12 @@ def test_gaussian_noise_is_charged_by_its_divergence_not_by_its_delta(tmp_path):
     assert times == pytest.approx(40.0**2 / together**2, rel=0.02)
 
 
-def test_a_known_epsilon_costs_what_is_left(tmp_path):
+@pytest.mark.parametrize(("epsilon", "times"), [(0.08, 12), (0.02, 55)])
+def test_a_known_epsilon_costs_what_is_left(epsilon, times, tmp_path):
+    """The epsilons of 55 releases add up to more than the budget, but not their divergences."""
     ledger = Ledger.create(tmp_path / "l.jsonl", DATA, 1, 1e-5, accounting="renyi")
-    for _ in range(12):
-        ledger.charge(response(0.08), "a release")
+    for _ in range(times):
+        ledger.charge(response(epsilon), "a release")
     left = ledger.remaining
     assert left.delta == 0
     assert ledger.affords(response(float(left.epsilon) * 0.999))

@@ -97,6 +97,20 @@ def test_drawn_records_are_m_of_each_person_and_any_of_them():
     assert np.abs(drawn[:, :4].mean(axis=0) - 0.5).max() < 5 * np.sqrt(0.25 / 2000)
 
 
+def test_a_draw_is_the_same_in_every_version():
+    """A release that was paid for is finished with the records that it has counted."""
+    person = np.repeat([0, 1], 5)
+    names = np.array([3, 2**63 + 5], np.uint64)[person]
+    drawn = [contributions.limited(person, names, 2, seed).units.tolist() for seed in range(2)]
+    assert drawn == [[0, 1, 0, 1, 0, 1, 1, 0, 0, 0], [0, 1, 1, 0, 0, 1, 0, 0, 1, 0]]
+
+
+def test_bits_are_mixed_as_by_splitmix64():
+    """The first two outputs for the seed 0, as published."""
+    mixed = contributions._mixed(np.array([0, 0x9E3779B97F4A7C15], np.uint64))
+    assert mixed.tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]
+
+
 def test_a_draw_does_not_change_with_other_persons():
     """Others come before, between and after a person's records."""
     names = np.array([7, 7, 9, 7, 8, 9, 7], np.uint64)

@@ -235,6 +235,14 @@ def test_a_clipped_norm_is_below_1_in_exact_arithmetic(norm):
         assert 1 - 1e-11 < sum(Fraction(abs(x)) ** norm for x in row.tolist()) <= 1
 
 
+@pytest.mark.parametrize("norm", [1, 2])
+def test_half_of_the_public_rows_are_in_the_ball_wherever_they_lie(norm):
+    rows = np.random.default_rng(6).normal(size=(40, WIDTH)) + 100
+    ball = Ball.around(asked(rows), norm)
+    np.testing.assert_allclose(ball.center, rows.mean(axis=0))
+    assert np.sum(np.linalg.norm(rows - rows.mean(axis=0), norm, axis=1) < ball.radius) == 20
+
+
 def test_a_row_is_clipped_alone():
     """Its result is the same beside any other rows, NaN among them."""
     rows = np.random.default_rng(4).normal(size=(8, WIDTH))
@@ -252,11 +260,23 @@ def test_a_label_that_no_class_has_adds_nothing(labeler, label):
     assert not contributed(labeler, np.ones((2, WIDTH)), [label, label], [0, 0]).totals.any()
 
 
+@pytest.mark.parametrize("block", [1, 20])
+@pytest.mark.parametrize("labeler", [Prototypes(), PublicPrototypes(), Prototypes(unit="person")])
+def test_a_sum_is_the_same_in_blocks_of_any_size(labeler, block, monkeypatch):
+    rows = np.random.default_rng(3).normal(size=(9, WIDTH))
+    given = labeler, rows, np.arange(9) % NUM_CLASSES, np.arange(9) // 2
+    whole = contributed(*given).totals
+    assert whole.any()
+    monkeypatch.setattr(_one_sum, "BLOCK", block)
+    np.testing.assert_array_equal(contributed(*given).totals, whole)
+
+
 @each_kind
 def test_the_noise_is_as_large_as_it_is_said_to_be(mechanism, relation):
     labeler = Prototypes(mechanism=mechanism, relation=relation, epsilon=0.7)
     noise = labeler.simulated_noise(jax.random.key(5), (200, 200))
     np.testing.assert_allclose(noise.std(), labeler.stddev, rtol=0.02)
+    assert abs(noise.mean()) < 5 * labeler.stddev / 200
     scale = labeler.sensitivity / 0.7
     multiplier = accounting.gaussian_noise_multiplier(0.7, labeler.delta)
     expected = math.sqrt(2) * scale if mechanism == "laplace" else multiplier * labeler.sensitivity

@@ -232,7 +232,10 @@ def test_a_threshold_of_shares_gives_the_secret(threshold):
 
 @pytest.mark.parametrize("other", [bytes(32), b"\xff" * 32, bytes(range(32))])
 def test_one_share_too_few_fits_every_secret(other, monkeypatch):
-    """For each other secret there are coefficients, equally likely, that give the same shares."""
+    """For each other secret there are coefficients that give the same shares.
+
+    They are equally likely, because each is drawn from the whole field.
+    """
     prime = secure_sum_keys.PRIME
     shares = secure_sum_keys.split(b"a secret of 32 bytes, all hidden", 3, (4, 9))
     (x, y), secret = (5, 10), int.from_bytes(other, "little")
@@ -240,9 +243,12 @@ def test_one_share_too_few_fits_every_secret(other, monkeypatch):
     second = (left - right) * pow(x - y, -1, prime) % prime
     first = (left - second * x) % prime
     drawn = iter([first, second])
-    monkeypatch.setattr(
-        secure_sum_keys, "secrets", SimpleNamespace(randbelow=lambda _: next(drawn))
-    )
+
+    def randbelow(bound):
+        assert bound == prime
+        return next(drawn)
+
+    monkeypatch.setattr(secure_sum_keys, "secrets", SimpleNamespace(randbelow=randbelow))
     assert secure_sum_keys.split(other, 3, (4, 9)) == shares
 
 

@@ -1,31 +1,30 @@
 """Planted faults, kills, mutated files, and confidence against truth."""
 
+from benchmarks._mutated import TESTS
 from benchmarks._tables._format import load, table
 
 
 def mutants() -> str:
-    """Planted faults that the tests notice, by module, before and after the suite was made fast."""
-    before = load("mutants_before")["results"]["scores"]
+    """Planted faults that the tests notice, by module, and the modules that are still to run."""
+    found = load("mutants")["results"]
     rows = []
-    for path, score in load("mutants")["results"]["scores"].items():
-        shares = []
-        for found in (before.get(path), score):
-            shares.append(
-                f"{found['noticed']} of {found['mutants'] - found['equivalent']}"
-                if found
-                else "not measured"
-            )
-        rows.append([f"`{path.removeprefix('rknn_jax/')}`", *shares, str(score["equivalent"])])
-    header = ["module", "noticed before", "noticed now", "equivalent, left out"]
-    return table(header, rows, "mutants")
+    for path in TESTS:
+        name = f"`{path.removeprefix('rknn_jax/')}`"
+        score = found["scores"].get(path)
+        if score is None:
+            rows.append([name, "not run", "", ""])
+            continue
+        share = f"{score['noticed']} of {score['mutants'] - score['equivalent']}"
+        last = max(row["date"] for row in found["mutants"] if row["path"] == path)
+        rows.append([name, share, str(score["equivalent"]), last])
+    return table(["module", "noticed", "equivalent, left out", "run"], rows, "mutants")
 
 
 def planted_faults() -> str:
     """Faults planted by hand, and the first test that finds each."""
     rows = []
     for row in load("planted_faults")["results"]:
-        test = (row["by"] or "").removeprefix("FAILED ").removeprefix("ERROR ")
-        found = f"`{test.split('[')[0].split(' - ')[0]}`" if test else row["outcome"]
+        found = f"`{row['by'].split('[')[0]}`" if row["by"] else row["outcome"]
         rows.append([row["kind"], row["words"], found])
     return table(["kind", "fault", "found by"], rows, "planted_faults")
 

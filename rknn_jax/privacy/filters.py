@@ -212,18 +212,16 @@ class Renyi:
 
     def _epsilon_within(self, room: Fraction) -> Fraction:
         """Return the largest epsilon, rounded down, whose worst divergence is within the room."""
-        low = Fraction()
         if room <= 0:
-            return low
-        high = room * 2 + 1  # an epsilon of x has a divergence of at least x - ln 2 / (a - 1)
-        while self._cost_of(high) <= room:
+            return Fraction()
+        # In steps. An epsilon of x has a divergence of at least x - ln 2 / (a - 1).
+        low, high = 0, math.ceil((2 * room + 1) / STEP)
+        while self._cost_of(high * STEP) <= room:
             high *= 2
-        while high - low > STEP:
-            middle = Fraction(math.floor((low + high) / 2 / STEP)) * STEP
-            if middle <= low:
-                break
-            low, high = (middle, high) if self._cost_of(middle) <= room else (low, middle)
-        return low
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._cost_of(middle * STEP) <= room else (low, middle)
+        return low * STEP
 
     def _cost_of(self, epsilon: Fraction) -> Fraction:
         divergence = self.unknown(Amount(epsilon, Fraction())).divergence

@@ -1,0 +1,18 @@
+"""Faults that a careful programmer could make, each of which breaks a guarantee.
+
+`benchmarks.planted_faults` plants each in a copy of the project, and runs the tests that should
+find it. `tests/test_benchmarks.py` asserts that each still fits the source.
+"""
+
+from benchmarks._faults import audit, noise, randomness, secure_sums, spending, sums, units
+from benchmarks._faults._known import Known as Known
+
+FAULTS = (
+    *noise.FAULTS,
+    *sums.FAULTS,
+    *randomness.FAULTS,
+    *secure_sums.FAULTS,
+    *spending.FAULTS,
+    *units.FAULTS,
+    *audit.FAULTS,
+)

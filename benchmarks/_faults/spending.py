@@ -1,0 +1,96 @@
+"""Faults of what is paid: before the draw, within the budget, once for each release."""
+
+from benchmarks._faults._known import LEDGER, PAID, Known
+
+FAULTS = (
+    Known(
+        "order of charge",
+        "the ledger is charged after a labeler's draw",
+        "rknn_jax/labelers/_one_sum.py",
+        "        ledger.charge(noise.guarantee, purpose)\n"
+        "        return self._answered(noise, contribution, queries)",
+        "        answers = self._answered(noise, contribution, queries)\n"
+        "        ledger.charge(noise.guarantee, purpose)\n        return answers",
+        PAID,
+    ),
+    Known(
+        "order of charge",
+        "classes are drawn before the charge",
+        "rknn_jax/release/class_selection.py",
+        "    ledger.charge(guarantee, PURPOSE)\n"
+        "    names = sorted(found.counts, key=_order(found))\n"
+        "    exact = np.array([found.counts[name] for name in names], np.int64)\n"
+        "    noisy = exact_noise.discrete_laplace(exact, scale) if names else exact\n",
+        "    names = sorted(found.counts, key=_order(found))\n"
+        "    exact = np.array([found.counts[name] for name in names], np.int64)\n"
+        "    noisy = exact_noise.discrete_laplace(exact, scale) if names else exact\n"
+        "    ledger.charge(guarantee, PURPOSE)\n",
+        PAID,
+    ),
+    Known(
+        "order of charge",
+        "a sum's release is charged after the draw",
+        "rknn_jax/release/sum_survey.py",
+        "        payer.charge(noise.guarantee, purpose)\n"
+        "        return np.asarray(noise.draw(np.asarray(counted.counts)), np.int64)",
+        "        drawn = np.asarray(noise.draw(np.asarray(counted.counts)), np.int64)\n"
+        "        payer.charge(noise.guarantee, purpose)\n        return drawn",
+        (*PAID, "tests/test_release_labelers.py"),
+    ),
+    Known(
+        "order of charge",
+        "a charge is not written through to the disk",
+        "rknn_jax/privacy/ledger.py",
+        "            text = text[file.write(text) :]\n        os.fsync(file.fileno())",
+        "            text = text[file.write(text) :]",
+        LEDGER,
+    ),
+    Known(
+        "budget",
+        "deltas are free in a sum",
+        "rknn_jax/privacy/filters.py",
+        "return spent.epsilon <= budget.epsilon and spent.delta <= budget.delta",
+        "return spent.epsilon <= budget.epsilon",
+        ("tests/test_filters.py",),
+    ),
+    Known(
+        "budget",
+        "a cost without a divergence is free",
+        "rknn_jax/privacy/filters.py",
+        "sum(known, Fraction()) if len(known) == len(divergences) else None",
+        "sum(known, Fraction())",
+        ("tests/test_filters.py",),
+    ),
+    Known(
+        "budget",
+        "a ledger of persons takes releases of records",
+        "rknn_jax/privacy/ledger.py",
+        '            for name in ("relation", "unit"):',
+        '            for name in ("relation",):',
+        LEDGER,
+    ),
+    Known(
+        "classes",
+        "names of classes are released, however few records they have",
+        "rknn_jax/release/class_selection.py",
+        "if count >= threshold",
+        "if count >= 0",
+        ("tests/test_classes.py",),
+    ),
+    Known(
+        "release",
+        "the noisy counts are not kept before they are used",
+        "rknn_jax/release/release_folder.py",
+        "        disk.write_whole(self.staging / _COUNTS, buffer.getvalue(), disk.OWNER)\n",
+        "",
+        ("tests/test_release_folder.py",),
+    ),
+    Known(
+        "release",
+        "counts that were drawn and lost are drawn again",
+        "rknn_jax/release/release_folder.py",
+        "        elif _drawn(self.ledger, note) is not None:",
+        "        elif False:",
+        ("tests/test_release_folder.py",),
+    ),
+)
