@@ -226,7 +226,7 @@ def _far_if_not_finite(references: Array) -> jax.Array:
     with np.errstate(over="ignore", invalid="ignore"):
         rows = jnp.asarray(np.asarray(references), jnp.float32)
     finite = jnp.isfinite(rows).all(axis=-1, keepdims=True)
-    return jnp.where(finite, rows, jnp.finfo(jnp.float32).max)
+    return jnp.where(finite, rows, np.finfo(np.float32).max)
 
 
 @jax.jit

@@ -28,7 +28,7 @@ from rknn_jax import bsvs, mechanisms, postprocessing
 from rknn_jax.labelers import Labeler, _confidence, _persons
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer
-from rknn_jax.neighbors import Metric, nearest
+from rknn_jax.neighbors import Metric, nearest, usable_rows
 from rknn_jax.privacy import amplification, contributions
 from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
@@ -320,8 +320,9 @@ def connect(
     """Connect private records to their k nearest queries, and return the cells that they vote for.
 
     Args:
-      features: float32 `[n, f]`, encoded private records.
-      labels: int32 `[n]`, or `[n, r]`.
+      features: Encoded private records, `[n, f]`. A record that `usable_rows` marks casts no vote,
+        as an error would tell of it.
+      labels: Integers `[n]`, or `[n, r]`.
       queries: Public queries `[s, f]`.
       num_classes: Number of classes |Y|.
       config: Settings of the labeler.
@@ -329,7 +330,11 @@ def connect(
     Returns:
       int32 `[n, k·r]`, private.
     """
-    near = nearest(features, queries.features, config.num_neighbors, metric=config.metric)
+    rows = usable_rows(np.asarray(features))
+    usable = ~np.isnan(rows).any(axis=1)
+    rows = np.where(usable[:, None], rows, np.float32(0))
+    labels = np.where(usable, np.asarray(labels).T, bsvs.NO_CELL).T
+    near = nearest(rows, queries.features, config.num_neighbors, metric=config.metric)
     return bsvs.cells(near, labels, num_classes)
 
 

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rknn_jax import neighbors
 from rknn_jax.formats import Columns
 from rknn_jax.privacy.ledger import DataSet, Digest, combined
 from rknn_jax.release import tables
@@ -79,7 +80,7 @@ def _digest(shard: Shard, rows: int, *, raw: bool) -> str:
         assert block.embeddings is not None
         values = block.embeddings
         if not raw:
-            values = tables.usable_rows(tables.real_rows(values, shard.where))
+            values = neighbors.usable_rows(tables.real_rows(values, shard.where))
         if not found:
             digest.begin(values.dtype.kind, (rows, *values.shape[1:]))
         digest.update(values)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import jax
 import numpy as np
 
+from rknn_jax import neighbors
 from rknn_jax._internal.cores import num_cores
 from rknn_jax.labelers._one_sum import Persons, Tally
 from rknn_jax.privacy.ledger import Digest, combined
@@ -258,7 +259,7 @@ def prepared(
     if question.encode is not None:
         embeddings = question.encode(embeddings)
     width = question.tally.width
-    points = tables.usable_rows(tables.real_rows(embeddings, where, width))
+    points = neighbors.usable_rows(tables.real_rows(embeddings, where, width))
     ids, told = question.said(labels, where)
     ids[np.isnan(points[:, 0])] = MISSING
     return points, ids, int(told.sum())

@@ -32,11 +32,11 @@ from sklearn.utils import check_consistent_length, check_random_state, column_or
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from rknn_jax.neighbors import Metric, nearest
+from rknn_jax.neighbors import Metric, nearest, usable_rows
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.privacy.ledger import fingerprint
-from rknn_jax.release import inputs, planning, surveys, tables
+from rknn_jax.release import inputs, planning, surveys
 from rknn_jax.release import label as job
 from rknn_jax.release.accounts import open_ledger
 from rknn_jax.release.encoding import Scaling
@@ -440,7 +440,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if isinstance(X, list) or (isinstance(X, np.ndarray) and X.dtype == object):
             X = np.array([numbers_of(row, self.n_features_in_) for row in X])
-        return tables.usable_rows(
+        return usable_rows(
             validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
         )
 

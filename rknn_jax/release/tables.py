@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from rknn_jax.formats import AbsentError, Columns, absent, clear_errors
+from rknn_jax.neighbors import LARGEST, usable_rows
 from rknn_jax.privacy.ledger import Digest
 from rknn_jax.release.shards import FileShard, find, with_one_order
 
@@ -25,9 +26,6 @@ MISSING = -1
 
 FOREIGN = 2**31 - 1
 """Class number of a label that no set of classes holds, such as 1.5."""
-
-LARGEST = 1e15
-"""Largest absolute value of a feature; squared distances of larger float32 features overflow."""
 
 MOST_INFERRED = 10_000
 """Most classes that are inferred from class numbers.
@@ -166,18 +164,6 @@ def read_records(path: Path, argument: str, width: int | None = None) -> np.ndar
     """
     columns = Columns(reads_label=False, width=width)
     return usable_rows(_joined(_opened(path, argument, columns), f"{argument} {path}"))
-
-
-def usable_rows(array: np.ndarray) -> np.ndarray:
-    """Return rows as float32 `[n, f]`, and unusable rows as NaN.
-
-    A row is unusable if it holds NaN, infinity or more than `LARGEST`.
-    """
-    # Overflow to infinity and signaling NaN are expected here: such rows become NaN below.
-    with np.errstate(over="ignore", invalid="ignore"):
-        rows = array.astype(np.float32)
-    rows[~np.all(np.abs(rows) <= LARGEST, axis=1)] = np.nan
-    return rows
 
 
 def read_optional(path: Path, argument: str, name: str) -> np.ndarray | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rknn_jax import neighbors
 from rknn_jax.formats import Block
 from rknn_jax.release import tables
 from rknn_jax.release.shards import Shard
@@ -47,7 +48,7 @@ class UsableShard:
                 yield block
                 continue
             rows = tables.real_rows(block.embeddings, self.where, self.width)
-            yield block._replace(embeddings=tables.usable_rows(rows))
+            yield block._replace(embeddings=neighbors.usable_rows(rows))
 
     def labels(self, size: int) -> Iterator[np.ndarray]:
         """Yield the labels alone."""

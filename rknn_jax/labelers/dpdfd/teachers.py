@@ -163,7 +163,8 @@ def described(images: jax.Array) -> jax.Array:
 
 def _described_one(_: None, image: jax.Array) -> jax.Array:
     """Return the features of one private image, float32 `[f + 1]`; see `map_records`."""
-    return described(image[None].astype(jnp.float32))[0]
+    found: jax.Array = described(image[None].astype(jnp.float32))
+    return found[0]
 
 
 @partial(jax.jit, static_argnames=("num_classes", "config"))
