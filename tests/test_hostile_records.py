@@ -101,6 +101,7 @@ def test_a_sum_gets_the_part_of_a_hostile_record_and_the_same_of_all_others(labe
             assert not moved.any(), (row, label)
 
 
+@pytest.mark.long
 def test_labels_of_arrays_do_not_tell_of_a_hostile_record():
     """Through the one call for arrays, with features as they come."""
     for row, label in CASES:
