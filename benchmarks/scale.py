@@ -33,11 +33,10 @@ from benchmarks._measure import RESULTS, save
 from rknn_jax import neighbor_graph, postprocessing
 from rknn_jax.formats import Block, Columns
 from rknn_jax.labelers._votes import VoteTally
-from rknn_jax.neighbors import nearest, nearest_votes
+from rknn_jax.neighbors import nearest, nearest_votes, usable_rows
 from rknn_jax.privacy.ledger import Digest
 from rknn_jax.queries import kmeans
 from rknn_jax.records.classes import Classes
-from rknn_jax.records.features import usable_rows
 from rknn_jax.release import counting
 from rknn_jax.release.counting import Question
 from rknn_jax.release.shards import ArrayShard, FileShard, Records

@@ -34,6 +34,9 @@ from rknn_jax.types import Array
 Metric = Literal["sqeuclidean", "cosine"]
 
 BLOCK = 2048  # least number of points that a CPU takes at a time
+LARGEST = 1e15
+"""Largest absolute value of a feature; squared distances of larger float32 features overflow."""
+
 LARGEST_BLOCK = 8192
 BLOCK_BYTES = 2**22  # of more points than the least: a copy of them stays in the cache
 SMALLEST_BLOCK = 64  # fewer points are filled up, so that few programs serve all sizes
@@ -197,6 +200,18 @@ def nearest_votes(
         lowest.append(least)
     _check_found(lowest, points, references)
     return jnp.asarray(total).reshape(len(references), num_classes)
+
+
+def usable_rows(array: np.ndarray) -> np.ndarray:
+    """Return rows as float32 `[n, f]`, and unusable rows as NaN.
+
+    A row is unusable if it holds NaN, infinity or more than `LARGEST`.
+    """
+    # Overflow to infinity and signaling NaN are expected here: such rows become NaN below.
+    with np.errstate(over="ignore", invalid="ignore"):
+        rows = array.astype(np.float32)
+    rows[~np.all(np.abs(rows) <= LARGEST, axis=1)] = np.nan
+    return rows
 
 
 def check_finite(name: str, features: Array) -> None:

@@ -24,10 +24,10 @@ from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers.least_squares import LeastSquares
 from rknn_jax.labelers.prototypes import Prototypes
 from rknn_jax.labelers.public_prototypes import PublicPrototypes
+from rknn_jax.neighbors import LARGEST
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.gaussian_shares import SMALLEST_SHARE, GaussianShares
 from rknn_jax.privacy.ledger import BudgetExceededError
-from rknn_jax.records.features import LARGEST
 from tests.test_federation import CLASSES, QUERIES, a_client
 
 LABELERS = (Prototypes, LeastSquares, PublicPrototypes)

@@ -1,4 +1,4 @@
-"""Hostile records through the labelers that need the records many times.
+"""Hostile records through every labeler.
 
 Each hostile record is one among ordinary ones. It moves what one record may, the parts of all
 others stay the same, and nothing is raised or warned of, since that would tell of the record.
@@ -18,9 +18,13 @@ from rknn_jax.labelers import _distillation, individual_knn, pate, private_knn
 from rknn_jax.labelers._sampled_neighbors import nearest_in_samples
 from rknn_jax.labelers.dpdfd import SMALL, teachers
 from rknn_jax.labelers.individual_knn import IndividualKNN
+from rknn_jax.labelers.least_squares import LeastSquares
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.private_knn import PrivateKNN
+from rknn_jax.labelers.prototypes import Prototypes
+from rknn_jax.labelers.public_prototypes import PublicPrototypes
+from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.students import dpsgd
 from rknn_jax.types import Queries, Records
 
@@ -59,6 +63,51 @@ def contributed(labeler, features, labels, key=0):
     records = Records(features, labels, PERSONS)
     encode = np.asarray
     return labeler.contribute(jax.random.key(key), records, encode, QUERIES, CLASSES)
+
+
+# One sum
+
+
+@pytest.mark.parametrize(
+    "labeler",
+    [
+        ReverseKNN(num_neighbors=2),
+        ReverseKNN(num_neighbors=2, metric="cosine"),
+        ReverseKNN(num_neighbors=2, unit="person"),
+        Prototypes(),
+        Prototypes(unit="person"),
+        LeastSquares(),
+        PublicPrototypes(),
+    ],
+    ids=str,
+)
+def test_a_sum_gets_the_part_of_a_hostile_record_and_the_same_of_all_others(labeler):
+    """A label of no class leaves the sum as it is, and so does any record beside the others."""
+
+    def part(features, labels):
+        found = contributed(labeler, features, labels)
+        return found if isinstance(found, jax.Array) else np.asarray(found.totals, np.int64)
+
+    person = PERSONS if labeler.unit == "person" else np.arange(NUM_RECORDS)
+    mine = person == person[0]
+    without = part(FEATURES, np.where(mine, -1, LABELS))
+    for row, label in CASES:
+        features, labels = hostile(row, label)
+        moved = np.asarray(part(features, labels)) - np.asarray(without)
+        alone = part(features, np.where(mine, labels, -1))
+        nothing = part(features, np.full(NUM_RECORDS, -1))
+        np.testing.assert_array_equal(moved, np.asarray(alone) - np.asarray(nothing))
+        if label != 1 and labeler.unit == "record":
+            assert not moved.any(), (row, label)
+
+
+@pytest.mark.long
+def test_labels_of_arrays_do_not_tell_of_a_hostile_record():
+    """Through the one call for arrays, with features as they come."""
+    for row, label in CASES:
+        features, labels = hostile(row, label)
+        done = ReverseKNN(epsilon=math.inf).label(PUBLIC, features, labels, CLASSES, num_queries=4)
+        assert done.labels.shape == (len(PUBLIC),)
 
 
 # Private-kNN

@@ -135,6 +135,7 @@ def excess(name, encode, relation, bound=None):
 BOUNDS = [None, Bound(), Bound(2, seed=3), Bound(norm=2)]
 
 
+@pytest.mark.long  # the next test finds the same faults
 @each_encoder
 def test_neighbors_differ_by_what_the_mechanism_claims(name):
     """For both relations and units. Records alone reach the claim, so the search is not idle."""
@@ -158,6 +159,7 @@ def test_a_count_is_the_sum_of_the_counts_of_each_record_alone(name):
         np.testing.assert_array_equal(counts(name, encode, range(count)[::-1]), total)
 
 
+@pytest.mark.long
 @each_encoder
 def test_features_do_not_depend_on_the_number_of_threads(name, monkeypatch):
     encode = fitted(name)

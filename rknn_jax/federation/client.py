@@ -37,10 +37,10 @@ from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.messages import messages, records_at_once, simulated_messages
 from rknn_jax.federation.notes import noted_entropy, seal
 from rknn_jax.federation.rounds import Round
+from rknn_jax.neighbors import LARGEST
 from rknn_jax.privacy.entropy import SEED_BYTES, Entropy
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError
-from rknn_jax.records.features import LARGEST
 
 # Suffixes of a round's file: before the spend, and after the answer.
 NOTED = "noted"

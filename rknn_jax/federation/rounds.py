@@ -30,10 +30,9 @@ from rknn_jax.federation.polls import Poll, SumPoll, VotePoll
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers._one_sum import OneSumLabeler
 from rknn_jax.mechanisms.local import LocalRandomizer
-from rknn_jax.neighbors import Metric
+from rknn_jax.neighbors import LARGEST, Metric
 from rknn_jax.privacy.guarantee import Event, Guarantee, Sampler, Unit
 from rknn_jax.records.classes import Classes
-from rknn_jax.records.features import LARGEST
 from rknn_jax.records.labels import Encoded, encode
 from rknn_jax.types import Encoder
 

@@ -361,7 +361,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
         Args:
           public: Public features, float32 `[m, f]`.
           private: Private features, float32 `[n, f]`, from the same record-local map. A row that
-            holds NaN or infinity casts no vote.
+            holds NaN, infinity or more than 1e15 casts no vote.
           labels: Private labels, integers `[n]` in `[0, num_classes)`; others cast no vote.
           num_classes: Number of classes |Y|.
           person: Person of each private row, integers or strings `[n]`. Defaults to none.

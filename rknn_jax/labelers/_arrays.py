@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from rknn_jax.labelers import _persons
+from rknn_jax.neighbors import usable_rows
 from rknn_jax.queries import kmeans
 from rknn_jax.types import Array, Queries, Records
 
@@ -15,8 +16,8 @@ def checked(
 ) -> tuple[np.ndarray, Records]:
     """Return the public rows, float32 `[m, f]`, and the private records.
 
-    A private row that holds NaN or infinity becomes zeros without a label, as records without a
-    class cast no vote.
+    A private row that `usable_rows` marks becomes zeros without a label, as records without a class
+    cast no vote.
 
     Args:
       public: Public features `[m, f]`.
@@ -29,7 +30,7 @@ def checked(
       ValueError: If the arrays do not fit each other, or the labels are no integers.
     """
     public = np.asarray(public, np.float32)
-    private = np.asarray(private, np.float32)
+    private = np.asarray(private)
     labels = np.asarray(labels)
     if public.ndim != 2 or private.shape != (len(labels), public.shape[1]):
         raise ValueError(
@@ -41,6 +42,7 @@ def checked(
             f"Expected integer labels of one private row or more, got {labels.dtype} "
             f"{labels.shape}; number the classes from 0."
         )
+    private = usable_rows(private)
     clients = None if person is None else _persons.as_numbers(person, len(private))
     finite = np.asarray(np.isfinite(private).all(axis=1))
     usable = finite & (labels >= 0) & (labels < num_classes)

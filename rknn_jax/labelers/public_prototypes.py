@@ -87,7 +87,9 @@ class ClassUtilities(ClassTally):
 
     def parts(self, points: Array, ids: np.ndarray) -> np.ndarray:
         """Return the parts of records; see `Tally.parts`."""
-        return np.hstack([np.asarray(points, np.float32), np.asarray(ids, np.float32)[:, None]])
+        with np.errstate(over="ignore", invalid="ignore"):  # such a row has no direction
+            rows = np.asarray(points).astype(np.float32)
+        return np.hstack([rows, np.asarray(ids, np.float32)[:, None]])
 
     def fits(self, totals: np.ndarray, num_records: int) -> bool:
         """Return whether so many records can have these utilities; see `Tally.fits`."""

@@ -27,13 +27,14 @@ import numpy as np
 
 from rknn_jax import answers as decoder
 from rknn_jax import mechanisms, postprocessing
+from rknn_jax.bsvs import NO_CELL
 from rknn_jax.labelers import Labeler, _confidence, _persons
 from rknn_jax.labelers._one_sum import Persons
 from rknn_jax.labelers._votes import Bound, SetTally, VoteTally
 from rknn_jax.labels import PublicSide
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer
-from rknn_jax.neighbors import Metric
+from rknn_jax.neighbors import Metric, usable_rows
 from rknn_jax.privacy import amplification
 from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
@@ -397,13 +398,18 @@ def connect(
     """Return the cells that private records vote for, int32 `[n, k·r]`, private.
 
     Args:
-      features: float32 `[n, f]`, encoded private records.
-      labels: int32 `[n]`, or `[n, r]`.
+      features: Encoded private records, `[n, f]`. A record that `usable_rows` marks casts no vote,
+        as an error would tell of it.
+      labels: Integers `[n]`, or `[n, r]`.
       queries: Public queries `[s, f]`.
       num_classes: Number of classes |Y|.
       config: Labeler.
     """
-    return config.tally(queries, num_classes).parts(features, np.asarray(labels))
+    rows = usable_rows(np.asarray(features))
+    usable = ~np.isnan(rows).any(axis=1)
+    rows = np.where(usable[:, None], rows, np.float32(0))
+    labels = np.where(usable, np.asarray(labels).T, NO_CELL).T
+    return config.tally(queries, num_classes).parts(rows, labels)
 
 
 def __getattr__(name: str) -> type[ReverseKNN]:

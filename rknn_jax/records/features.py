@@ -23,21 +23,6 @@ MOST_NAMED = 10
 
 _UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # what pandas calls an index
 
-LARGEST = 1e15
-"""Largest absolute value of a feature; squared distances of larger float32 features overflow."""
-
-
-def usable_rows(array: np.ndarray) -> np.ndarray:
-    """Return rows as float32 `[n, f]`, and unusable rows as NaN.
-
-    A row is unusable if it holds NaN, infinity or more than `LARGEST`.
-    """
-    # Overflow to infinity and signaling NaN are expected here: such rows become NaN below.
-    with np.errstate(over="ignore", invalid="ignore"):
-        rows = array.astype(np.float32)
-    rows[~np.all(np.abs(rows) <= LARGEST, axis=1)] = np.nan
-    return rows
-
 
 def real_rows(array: np.ndarray, where: str, width: int | None = None) -> np.ndarray:
     """Return the array if it holds rows of real numbers.

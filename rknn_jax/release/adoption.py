@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rknn_jax.formats import Columns
+from rknn_jax.neighbors import usable_rows
 from rknn_jax.privacy.ledger import DataSet, Digest, combined
-from rknn_jax.records.features import real_rows, usable_rows
+from rknn_jax.records.features import real_rows
 from rknn_jax.release import tables
 from rknn_jax.release.shards import FileShard, Records, Shard, find, with_one_order
 from rknn_jax.release.tables import ROWS_AT_ONCE

@@ -19,9 +19,10 @@ import numpy as np
 
 from rknn_jax._internal.cores import num_cores
 from rknn_jax.labelers._one_sum import Persons, Tally
+from rknn_jax.neighbors import usable_rows
 from rknn_jax.privacy.ledger import Digest, combined
 from rknn_jax.records.classes import MISSING, Classes
-from rknn_jax.records.features import real_rows, usable_rows
+from rknn_jax.records.features import real_rows
 from rknn_jax.records.labels import Encoded, encode
 from rknn_jax.records.persons import person_names
 from rknn_jax.release.encoding import Encoding

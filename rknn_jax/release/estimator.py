@@ -33,13 +33,12 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rknn_jax._internal.ranges import LEAST_EPSILON
-from rknn_jax.neighbors import Metric, nearest
+from rknn_jax.neighbors import Metric, nearest, usable_rows
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.privacy.ledger import fingerprint
 from rknn_jax.records import frames
 from rknn_jax.records.classes import Classes
-from rknn_jax.records.features import usable_rows
 from rknn_jax.release import inputs, planning, surveys
 from rknn_jax.release import label as job
 from rknn_jax.release.accounts import open_ledger, spend_stands

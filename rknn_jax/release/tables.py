@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from rknn_jax.formats import AbsentError, Columns, absent, clear_errors
+from rknn_jax.neighbors import LARGEST, usable_rows
 from rknn_jax.privacy.ledger import Digest
 from rknn_jax.records.classes import Classes
-from rknn_jax.records.features import LARGEST, real_rows, usable_rows
+from rknn_jax.records.features import real_rows
 from rknn_jax.release.shards import FileShard, find, with_one_order
 
 ROWS_AT_ONCE = 2**14

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rknn_jax.formats import Block
+from rknn_jax.neighbors import usable_rows
 from rknn_jax.records.classes import MISSING, Classes
-from rknn_jax.records.features import real_rows, usable_rows
+from rknn_jax.records.features import real_rows
 from rknn_jax.records.labels import encode
 from rknn_jax.records.persons import person_names
 from rknn_jax.release.shards import Shard

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rknn_jax.formats import Block, Layout
-from rknn_jax.records.features import real_rows, usable_rows
+from rknn_jax.neighbors import usable_rows
+from rknn_jax.records.features import real_rows
 from rknn_jax.release.shards import Shard
 
 
