@@ -4,6 +4,7 @@ and what crashes and liars cannot do.
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import functools
 import itertools
@@ -873,6 +874,66 @@ def test_what_cannot_be_counted_is_rejected_by_name_and_the_rest_is_counted(tmp_
     assert Collector(tmp_path, round).rejected == dict.fromkeys([*reasons, "late"], 1) | {
         "again": 2
     }
+
+
+# A full disk
+
+
+def fill(monkeypatch, written):
+    """Let a disk take no more than so many bytes of each file from now on; 0 makes room again."""
+    honest_write = os.write
+
+    def write(descriptor, data):
+        if not written or len(data) < 16:
+            return honest_write(descriptor, data)
+        if len(data) > written[0]:
+            part = data[: written[0]]
+            written[0] = 0
+            if part:
+                return honest_write(descriptor, part)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return honest_write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+
+
+def test_answers_wait_for_room_on_the_disk_and_then_count_once(tmp_path, monkeypatch):
+    round = a_round(mechanism="generalized_randomized_response")
+    replies = replies_of(round, honest(round, 4))
+    with contextlib.closing(Collector(tmp_path, round)) as collector:
+        assert collector.receive(replies[:1]) == ["counted"]
+        before = (tmp_path / collectors.ANSWERS).read_bytes()
+        written = [20]  # a part of the frame
+        fill(monkeypatch, written)
+        wrong = Reply(9, round.id, b"\xff")
+        assert collector.receive([*replies[1:], wrong]) == ["busy"] * 3 + ["outside the alphabet"]
+        assert collector.full
+        assert (tmp_path / collectors.ANSWERS).read_bytes() == before, "no part of a frame stays"
+        assert collector.clients == {0}
+        written.clear()
+        assert collector.receive(replies[1:]) == ["counted"] * 3
+        assert not collector.full
+        assert collector.rejected == {"outside the alphabet": 1}
+    with contextlib.closing(Collector(tmp_path, round)) as again:
+        assert (again.clients, again.cut) == ({0, 1, 2, 3}, 0)
+        np.testing.assert_array_equal(again.totals, collector.totals)
+
+
+def test_another_error_of_the_disk_names_the_file_and_leaves_whole_frames(tmp_path, monkeypatch):
+    round = a_round(mechanism="generalized_randomized_response")
+    replies = replies_of(round, honest(round, 2))
+
+    def fail(descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with contextlib.closing(Collector(tmp_path, round)) as collector:
+        collector.receive(replies[:1])
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", fail)
+            with pytest.raises(OSError, match=r"answers\.bin"):
+                collector.receive(replies[1:])
+        assert collector.clients == {0}
+    assert Collector(tmp_path, round).clients == {0}
 
 
 def test_a_client_level_answer_has_exactly_its_number_of_messages(tmp_path):

@@ -224,11 +224,14 @@ def collect(grid: Grid, collector: Collector, clients: int, closes: float, told:
     asking = _Asking(grid, collector.round.data, closes, told)
 
     def hear(late: bool) -> None:
-        contents, refusals = asking.answers()
+        came, refusals = asking.answers()
         if refusals:
             collector.rejected["refused by the client"] += refusals
-        replies = [_reply(_of(content, "answer")) for content in contents]
-        for reply, fate in zip(replies, collector.receive(replies, late=late), strict=True):
+        replies = [_reply(_of(content, "answer")) for _, content in came]
+        fates = collector.receive(replies, late=late)
+        for (node, _), reply, fate in zip(came, replies, fates, strict=True):
+            if fate == "busy":
+                asking.ask_later(node)
             told(
                 fate,
                 f"client {reply.client}, {len(reply.payload):,} bytes; {collector.num_clients} "
@@ -286,9 +289,14 @@ class _Asking:
             if node not in self._asked and node not in self._done:
                 self._due[node] = None
 
-    def answers(self) -> tuple[list[RecordDict], int]:
-        """Return the contents of the answers that have come, and the number of refusals."""
-        contents: list[RecordDict] = []
+    def ask_later(self, node: int) -> None:
+        """Note that a node is due again, a little later."""
+        self._done.discard(node)
+        self._asked[node] = time.time() + AFTER_ERROR
+
+    def answers(self) -> tuple[list[tuple[int, RecordDict]], int]:
+        """Return the nodes and contents of the answers that have come, and the refusals' number."""
+        contents: list[tuple[int, RecordDict]] = []
         refusals = 0
         for message in self._grid.pull_messages(list(self._waiting)) if self._waiting else ():
             node = self._waiting.pop(message.metadata.reply_to_message_id)
@@ -302,7 +310,7 @@ class _Asking:
                 self._told("refused", f"by client {node}")
                 refusals += 1
             else:
-                contents.append(message.content)
+                contents.append((node, message.content))
         return contents, refusals
 
 
