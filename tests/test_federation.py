@@ -7,6 +7,8 @@ import dataclasses
 import errno
 import fcntl
 import functools
+import hashlib
+import io
 import itertools
 import json
 import os
@@ -21,7 +23,8 @@ import numpy as np
 import pytest
 
 from rknn_jax import mechanisms, representations
-from rknn_jax._internal import disk
+from rknn_jax._internal import disk, onnx
+from rknn_jax.federation import agreement as agreements
 from rknn_jax.federation import collector as collectors
 from rknn_jax.federation import joining, wire
 from rknn_jax.federation import messages as client_messages
@@ -44,8 +47,8 @@ from rknn_jax.privacy.ledger import (
     LedgerMismatchError,
     fingerprint,
 )
-from rknn_jax.representations import dti, pca, pixels, scan, simclr, spectral
-from tests import recorded
+from rknn_jax.representations import dti, pca, pixels, pretrained, scan, simclr, spectral
+from tests import recorded, tiny_network
 from tests.conftest import modules
 
 DEPLOYED = (
@@ -835,6 +838,113 @@ def test_a_server_counts_by_the_tighter_bound_and_its_clients_check_it(tmp_path)
     with pytest.raises(RefusedError, match="got 1900"):
         doubts.answer(asked.data)
     assert doubts.ledger.spent.epsilon == 0
+
+
+# Files that a question names
+
+
+def image_round(encode, width=5):
+    queries = np.zeros((4, width), np.float32)
+    return Round(queries, CLASSES, a_round().config, encode, nonce=NONCE_OF_FILES)
+
+
+def image_client(folder, **agreed):
+    images = np.random.default_rng(2).integers(0, 256, (3, 6, 6, 3)).astype(np.uint8)
+    folder.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger.create(folder / "ledger.jsonl", fingerprint(images), 3)
+    return Client(images, np.arange(3), ledger, folder / "rounds", Agreement(**agreed))
+
+
+NONCE_OF_FILES = "01" * 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Looks:
+    """Every call by which a file could be looked for."""
+
+    paths: list = dataclasses.field(default_factory=list)
+
+    def watch(self, monkeypatch, secret):
+        for owner, name in ((os, "stat"), (os, "lstat"), (os, "open"), (io, "open")):
+            honest_call = getattr(owner, name)
+
+            def called(path, *arguments, honest_call=honest_call, **named):
+                if str(path) == str(secret):
+                    self.paths.append(path)
+                return honest_call(path, *arguments, **named)
+
+            monkeypatch.setattr(owner, name, called)
+        monkeypatch.setattr("builtins.open", io.open)
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("others", [(), ("other.onnx",)])
+def test_a_server_learns_nothing_about_files_that_the_owner_has_not_listed(
+    tmp_path, monkeypatch, there, others
+):
+    secret = tmp_path / "secret.onnx"
+    if there:
+        secret.write_bytes(b"private")
+    digest = hashlib.sha256(b"private").hexdigest()
+    card = pretrained.Card((6, 6), (0, 0, 0), (1, 1, 1), "NCHW", "features")
+    data = image_round(pretrained.Encoder(str(secret), digest, card)).data
+    listed = tuple(tmp_path / name for name in others)
+    client = image_client(tmp_path / "client", networks=listed)
+    looks = Looks()
+    looks.watch(monkeypatch, secret)
+    with pytest.raises(RefusedError, match="Expected a representation that reads no file"):
+        client.answer(data)
+    assert not looks.paths, "not even looked for"
+    assert client.ledger.spent.epsilon == 0
+
+
+def test_a_listed_network_is_run_if_it_is_the_one_and_small_enough(tmp_path, monkeypatch):
+    path = tiny_network.write(tmp_path)
+    encode = pretrained.load(path)
+    data = image_round(encode).data
+    willing = image_client(tmp_path / "willing", networks=(path,))
+    assert len(willing.answer(data)[2]) == 3 * wire.message_bytes(image_round(encode).mechanism)
+
+    size = path.stat().st_size
+    sparing = image_client(tmp_path / "sparing", networks=(path,), most_bytes=size - 1)
+    read = []
+    honest_read = onnx.read
+    monkeypatch.setattr(onnx, "read", lambda path: read.append(path) or honest_read(path))
+    agreements._digest.cache_clear()
+    with pytest.raises(RefusedError, match=f"bytes in the network .*, got {size:,}"):
+        sparing.answer(data)
+    assert not read, "sizes before bytes"
+
+    another = image_round(dataclasses.replace(encode, digest="0" * 64)).data
+    asked = image_client(tmp_path / "asked", networks=(path,))
+    for _ in range(5):
+        with pytest.raises(RefusedError, match="another one of this name"):
+            asked.answer(another)
+    assert len(read) == 1, "a server cannot make a client hash again and again"
+    path.unlink()
+    with pytest.raises(RefusedError, match="No such file"):
+        asked.answer(data)
+
+
+@pytest.mark.parametrize("path", [b"x", 3, None, ["secret.onnx"], "x" * 5000, "a\0b", "/dev/zero"])
+def test_odd_paths_in_a_question_are_refused(tmp_path, path):
+    card = pretrained.Card((6, 6), (0, 0, 0), (1, 1, 1), "NCHW", "features")
+    encode = pretrained.Encoder(path if path != b"x" else np.zeros(3, np.uint8), "0" * 64, card)
+    client = image_client(tmp_path, networks=(tmp_path / "mine.onnx",))
+    with pytest.raises(RefusedError, match="reads no file"):
+        client.answer(image_round(encode).data)
+
+
+def test_a_file_is_found_wherever_a_question_hides_it():
+    card = pretrained.Card((6, 6), (0, 0, 0), (1, 1, 1), "NCHW", "features")
+    encode = pretrained.Encoder("p", "d", card)
+    assert wire.files_of({"a": [(1, encode)], "b": encode}) == [("p", "d"), ("p", "d")]
+    assert wire.files_of(pixels.Encoder()) == []
+
+
+def test_a_card_of_a_stranger_asks_for_no_huge_image():
+    with pytest.raises(ValueError, match="pixels"):
+        pretrained.Card((10**6, 10**6), (0, 0, 0), (1, 1, 1), "NCHW", "features")
 
 
 # The server's count

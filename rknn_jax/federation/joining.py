@@ -72,6 +72,7 @@ def agreed(settings: Join) -> Agreement:
         most_cells=settings.most_cells,
         most_bytes=settings.most_bytes,
         most_work=settings.most_work,
+        networks=settings.networks,
     )
 
 
