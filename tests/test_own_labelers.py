@@ -221,6 +221,20 @@ def test_what_only_simulation_can_run_is_refused_before_anything_is_paid(
     assert {path.name for path in folder.iterdir()} == {"P.npz", "R.npz", "labelers"}
 
 
+def test_an_exact_release_of_what_only_simulation_can_run_charges_nothing(files, write):
+    kind = write(CONTRIBUTES.replace("+ 1", "+ 0") + NEAREST_MEAN, "SumsLabeler")
+    folder, group = files
+    with np.load(folder / "R.npz") as private:
+        points = private["embeddings"]
+    records = Records(points, group[30:].astype(np.int32))
+    queries = Queries.alone(points, np.arange(len(points)))
+    made = kind().contribute(jax.random.key(0), records, np.asarray, queries, 3)
+    ledger = Ledger.create(folder / "x.jsonl", "a data set", 2.0, 1e-4)
+    with pytest.raises(ValueError, match="its own contribute; nothing was charged"):
+        kind().release_exact(made, queries, ledger, "a test")
+    assert ledger.spent.epsilon == 0
+
+
 def test_simulation_runs_what_it_alone_can_run(files, write):
     np.testing.assert_array_equal(simulated(write(CONTRIBUTES), files), [1, 2, 0])
 
