@@ -3,6 +3,7 @@ stranger or a hostile party does; `tests/test_federation_processes.py` kills who
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import dataclasses
 import errno
@@ -122,6 +123,24 @@ def joined(client, port, context=None, scheme=None):
         Connection(f"{scheme}://{HERE}:{port}", context, lambda *line: told.append(line))
     ) as connection:
         return take_part(client, connection, lambda *line: told.append(line)), dict(told)
+
+
+def side_by_side(commands):
+    """Run a server's and its clients' commands, words without `rknn`; return all statements.
+
+    They are parsed one after the other, because the parser is not made for threads.
+    """
+    actions = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cli, "_run", lambda action: actions.append(action) or {})
+        for words in commands:
+            assert cli.main(words) == 0
+    run = {Serve: federation.serve, Join: federation.join}
+    with concurrent.futures.ThreadPoolExecutor(len(actions)) as pool:
+        ended = [pool.submit(run[type(action)], action) for action in actions]
+        found = [one.result(PATIENCE) for one in ended]
+    assert all(one.get("exit_status", 0) == 0 for one in found)
+    return [one["statement"] for one in found]
 
 
 @pytest.fixture
