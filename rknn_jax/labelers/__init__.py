@@ -381,7 +381,8 @@ class Labeler(abc.ABC, Generic[Contribution]):
         query_key, sample_key, noise_key = jax.random.split(key, 3)
         if num_queries is None and not self.trains:
             num_queries = min(QUERIES_PER_CLASS * num_classes, len(public))
-        queries = _arrays.ask(query_key, in_metric(public, self.metric), num_queries)
+        rows = np.asarray(in_metric(public, self.metric))
+        queries = _arrays.ask(query_key, rows, num_queries)
         contribution = self.contribute(sample_key, records, np.asarray, queries, num_classes)
         answers = self.release(noise_key, contribution, queries, num_classes)
         answered = np.where(answers.answered, answers.labels, -1)
