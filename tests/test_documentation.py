@@ -40,7 +40,6 @@ import shlex
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -70,7 +69,7 @@ from tests.contracts import (
     test_queries,
     test_representations,
 )
-from tests.test_federation_http import PATIENCE, free_port
+from tests.test_federation_http import free_port, side_by_side
 from train import attributes, audit, commandline, distill, experiment, parties, presets, sweep
 from train.compare import plan
 from train.compare.plan import Config as Comparison
@@ -290,19 +289,9 @@ def distilled(given: experiment.Experiment) -> None:
 def federated(together: list[Command]) -> None:
     """Run a server and its clients side by side, on a free port."""
     port = str(free_port())
-    statuses = []
-
-    def ended(words: list[str]) -> None:
-        place = ["--port", port] if words[0] == "serve" else ["--server", f"127.0.0.1:{port}"]
-        statuses.append(cli.main([*words, *place]))
-
-    commands = [[word for word in command.words[1:] if word != "&"] for command in together]
-    threads = [threading.Thread(target=ended, args=(words,)) for words in commands]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert statuses == [0] * len(together)
+    place = {"serve": ["--port", port], "join": ["--server", f"127.0.0.1:{port}"]}
+    words = [[word for word in command.words[1:] if word != "&"] for command in together]
+    side_by_side([[*each, *place[each[0]]] for each in words])
 
 
 def sides(every: list[Command]) -> Iterator[list[Command]]:

@@ -4,8 +4,11 @@ and what crashes and liars cannot do.
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import functools
+import hashlib
+import io
 import itertools
 import json
 import os
@@ -20,7 +23,8 @@ import numpy as np
 import pytest
 
 from rknn_jax import mechanisms, representations
-from rknn_jax._internal import disk
+from rknn_jax._internal import disk, onnx
+from rknn_jax.federation import agreement as agreements
 from rknn_jax.federation import collector as collectors
 from rknn_jax.federation import joining, wire
 from rknn_jax.federation import messages as client_messages
@@ -43,8 +47,8 @@ from rknn_jax.privacy.ledger import (
     LedgerMismatchError,
     fingerprint,
 )
-from rknn_jax.representations import dti, pca, pixels, scan, simclr, spectral
-from tests import recorded
+from rknn_jax.representations import dti, pca, pixels, pretrained, scan, simclr, spectral
+from tests import recorded, tiny_network
 from tests.conftest import modules
 
 DEPLOYED = (
@@ -836,6 +840,113 @@ def test_a_server_counts_by_the_tighter_bound_and_its_clients_check_it(tmp_path)
     assert doubts.ledger.spent.epsilon == 0
 
 
+# Files that a question names
+
+
+def image_round(encode, width=5):
+    queries = np.zeros((4, width), np.float32)
+    return Round(queries, CLASSES, a_round().config, encode, nonce=NONCE_OF_FILES)
+
+
+def image_client(folder, **agreed):
+    images = np.random.default_rng(2).integers(0, 256, (3, 6, 6, 3)).astype(np.uint8)
+    folder.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger.create(folder / "ledger.jsonl", fingerprint(images), 3)
+    return Client(images, np.arange(3), ledger, folder / "rounds", Agreement(**agreed))
+
+
+NONCE_OF_FILES = "01" * 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Looks:
+    """Every call by which a file could be looked for."""
+
+    paths: list = dataclasses.field(default_factory=list)
+
+    def watch(self, monkeypatch, secret):
+        for owner, name in ((os, "stat"), (os, "lstat"), (os, "open"), (io, "open")):
+            honest_call = getattr(owner, name)
+
+            def called(path, *arguments, honest_call=honest_call, **named):
+                if str(path) == str(secret):
+                    self.paths.append(path)
+                return honest_call(path, *arguments, **named)
+
+            monkeypatch.setattr(owner, name, called)
+        monkeypatch.setattr("builtins.open", io.open)
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("others", [(), ("other.onnx",)])
+def test_a_server_learns_nothing_about_files_that_the_owner_has_not_listed(
+    tmp_path, monkeypatch, there, others
+):
+    secret = tmp_path / "secret.onnx"
+    if there:
+        secret.write_bytes(b"private")
+    digest = hashlib.sha256(b"private").hexdigest()
+    card = pretrained.Card((6, 6), (0, 0, 0), (1, 1, 1), "NCHW", "features")
+    data = image_round(pretrained.Encoder(str(secret), digest, card)).data
+    listed = tuple(tmp_path / name for name in others)
+    client = image_client(tmp_path / "client", networks=listed)
+    looks = Looks()
+    looks.watch(monkeypatch, secret)
+    with pytest.raises(RefusedError, match="Expected a representation that reads no file"):
+        client.answer(data)
+    assert not looks.paths, "not even looked for"
+    assert client.ledger.spent.epsilon == 0
+
+
+def test_a_listed_network_is_run_if_it_is_the_one_and_small_enough(tmp_path, monkeypatch):
+    path = tiny_network.write(tmp_path)
+    encode = pretrained.load(path)
+    data = image_round(encode).data
+    willing = image_client(tmp_path / "willing", networks=(path,))
+    assert len(willing.answer(data)[2]) == 3 * wire.message_bytes(image_round(encode).mechanism)
+
+    size = path.stat().st_size
+    sparing = image_client(tmp_path / "sparing", networks=(path,), most_bytes=size - 1)
+    read = []
+    honest_read = onnx.read
+    monkeypatch.setattr(onnx, "read", lambda path: read.append(path) or honest_read(path))
+    agreements._digest.cache_clear()
+    with pytest.raises(RefusedError, match=f"bytes in the network .*, got {size:,}"):
+        sparing.answer(data)
+    assert not read, "sizes before bytes"
+
+    another = image_round(dataclasses.replace(encode, digest="0" * 64)).data
+    asked = image_client(tmp_path / "asked", networks=(path,))
+    for _ in range(5):
+        with pytest.raises(RefusedError, match="another one of this name"):
+            asked.answer(another)
+    assert len(read) == 1, "a server cannot make a client hash again and again"
+    path.unlink()
+    with pytest.raises(RefusedError, match="No such file"):
+        asked.answer(data)
+
+
+@pytest.mark.parametrize("path", [b"x", 3, None, ["secret.onnx"], "x" * 5000, "a\0b", "/dev/zero"])
+def test_odd_paths_in_a_question_are_refused(tmp_path, path):
+    card = pretrained.Card((6, 6), (0, 0, 0), (1, 1, 1), "NCHW", "features")
+    encode = pretrained.Encoder(path if path != b"x" else np.zeros(3, np.uint8), "0" * 64, card)
+    client = image_client(tmp_path, networks=(tmp_path / "mine.onnx",))
+    with pytest.raises(RefusedError, match="reads no file"):
+        client.answer(image_round(encode).data)
+
+
+def test_a_file_is_found_wherever_a_question_hides_it():
+    card = pretrained.Card((6, 6), (0, 0, 0), (1, 1, 1), "NCHW", "features")
+    encode = pretrained.Encoder("p", "d", card)
+    assert wire.files_of({"a": [(1, encode)], "b": encode}) == [("p", "d"), ("p", "d")]
+    assert wire.files_of(pixels.Encoder()) == []
+
+
+def test_a_card_of_a_stranger_asks_for_no_huge_image():
+    with pytest.raises(ValueError, match="pixels"):
+        pretrained.Card((10**6, 10**6), (0, 0, 0), (1, 1, 1), "NCHW", "features")
+
+
 # The server's count
 
 
@@ -873,6 +984,66 @@ def test_what_cannot_be_counted_is_rejected_by_name_and_the_rest_is_counted(tmp_
     assert Collector(tmp_path, round).rejected == dict.fromkeys([*reasons, "late"], 1) | {
         "again": 2
     }
+
+
+# A full disk
+
+
+def fill(monkeypatch, written):
+    """Let a disk take no more than so many bytes of each file from now on; 0 makes room again."""
+    honest_write = os.write
+
+    def write(descriptor, data):
+        if not written or len(data) < 16:
+            return honest_write(descriptor, data)
+        if len(data) > written[0]:
+            part = data[: written[0]]
+            written[0] = 0
+            if part:
+                return honest_write(descriptor, part)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return honest_write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write)
+
+
+def test_answers_wait_for_room_on_the_disk_and_then_count_once(tmp_path, monkeypatch):
+    round = a_round(mechanism="generalized_randomized_response")
+    replies = replies_of(round, honest(round, 4))
+    with contextlib.closing(Collector(tmp_path, round)) as collector:
+        assert collector.receive(replies[:1]) == ["counted"]
+        before = (tmp_path / collectors.ANSWERS).read_bytes()
+        written = [20]  # a part of the frame
+        fill(monkeypatch, written)
+        wrong = Reply(9, round.id, b"\xff")
+        assert collector.receive([*replies[1:], wrong]) == ["busy"] * 3 + ["outside the alphabet"]
+        assert collector.full
+        assert (tmp_path / collectors.ANSWERS).read_bytes() == before, "no part of a frame stays"
+        assert collector.clients == {0}
+        written.clear()
+        assert collector.receive(replies[1:]) == ["counted"] * 3
+        assert not collector.full
+        assert collector.rejected == {"outside the alphabet": 1}
+    with contextlib.closing(Collector(tmp_path, round)) as again:
+        assert (again.clients, again.cut) == ({0, 1, 2, 3}, 0)
+        np.testing.assert_array_equal(again.totals, collector.totals)
+
+
+def test_another_error_of_the_disk_names_the_file_and_leaves_whole_frames(tmp_path, monkeypatch):
+    round = a_round(mechanism="generalized_randomized_response")
+    replies = replies_of(round, honest(round, 2))
+
+    def fail(descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with contextlib.closing(Collector(tmp_path, round)) as collector:
+        collector.receive(replies[:1])
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", fail)
+            with pytest.raises(OSError, match=r"answers\.bin"):
+                collector.receive(replies[1:])
+        assert collector.clients == {0}
+    assert Collector(tmp_path, round).clients == {0}
 
 
 def test_a_client_level_answer_has_exactly_its_number_of_messages(tmp_path):

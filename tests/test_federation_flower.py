@@ -1,5 +1,6 @@
 """The Flower apps through a grid that loses, repeats and forges what a network can."""
 
+import errno
 import functools
 import time
 from pathlib import Path
@@ -255,6 +256,27 @@ def test_clients_that_a_cut_file_has_lost_are_asked_again(tmp_path, heard):
         np.testing.assert_array_equal(again[0], totals)
         assert again[1] == clients
     assert [party.ledger.spent.epsilon for party in parties] == [1, 1]
+
+
+def test_a_client_whose_answer_found_no_room_is_asked_again(tmp_path, heard, monkeypatch):
+    monkeypatch.setattr(flower, "AFTER_ERROR", 0.0)
+    monkeypatch.setattr(flower, "LOOK", 0.0)
+    append = Collector._append
+    tries = []
+
+    def full_at_first(self, clients, payload):
+        tries.append(clients)
+        if len(tries) < 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(self, clients, payload)
+
+    monkeypatch.setattr(Collector, "_append", full_at_first)
+    round = a_round()
+    collector = Collector(tmp_path / "server", round)
+    grid = Grid({10: by_app(a_client(tmp_path / "client"))})
+    collect(grid, collector, 1, heard)
+    assert [name for name, _ in heard.lines] == ["busy", "busy", "counted"]
+    assert (len(tries), len(collector.clients), collector.rejected) == (3, 1, {})
 
 
 def test_refusals_errors_and_garbage_stop_nobody(tmp_path, heard, monkeypatch):

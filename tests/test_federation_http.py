@@ -3,11 +3,14 @@ stranger or a hostile party does; `tests/test_federation_processes.py` kills who
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import http.client
 import json
+import os
 import queue
 import shlex
 import socket
@@ -120,6 +123,24 @@ def joined(client, port, context=None, scheme=None):
         Connection(f"{scheme}://{HERE}:{port}", context, lambda *line: told.append(line))
     ) as connection:
         return take_part(client, connection, lambda *line: told.append(line)), dict(told)
+
+
+def side_by_side(commands):
+    """Run a server's and its clients' commands, words without `rknn`; return all statements.
+
+    They are parsed one after the other, because the parser is not made for threads.
+    """
+    actions = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cli, "_run", lambda action: actions.append(action) or {})
+        for words in commands:
+            assert cli.main(words) == 0
+    run = {Serve: federation.serve, Join: federation.join}
+    with concurrent.futures.ThreadPoolExecutor(len(actions)) as pool:
+        ended = [pool.submit(run[type(action)], action) for action in actions]
+        found = [one.result(PATIENCE) for one in ended]
+    assert all(one.get("exit_status", 0) == 0 for one in found)
+    return [one["statement"] for one in found]
 
 
 @pytest.fixture
@@ -532,6 +553,53 @@ def test_all_bodies_together_are_bounded(tmp_path, monkeypatch):
         for body, expected in ((9 * one, "busy"), (8 * one, "counted"), (one, "counted")):
             assert fate(ask(running.port, "POST", path, body, ticket=len(body)))[1] == expected
     assert running.collector.num_clients == 2
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_full_disk_makes_clients_wait_and_the_round_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "RETRY_SECONDS", 0)
+    round = a_round(mechanism="generalized_randomized_response")
+    room = threading.Event()
+    append = Collector._append
+
+    def when_there_is_room(self, clients, payload):
+        if not room.is_set():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(self, clients, payload)
+
+    monkeypatch.setattr(Collector, "_append", when_there_is_room)
+    (one,) = honest(round, 1)
+    with serving(tmp_path / "server", round) as running:
+        found = ask(running.port, "POST", f"{running.path}/answers", one, ticket=1)
+        assert fate(found) == (503, "busy")
+        assert found.headers["retry-after"] == "0"
+        threading.Timer(0.5, room.set).start()
+        outcome, _ = joined(a_client(tmp_path / "client"), running.port)
+        assert outcome.took_part
+    told = [name for name, _ in running.told]
+    assert told[:1] == ["no room"]
+    assert told.count("no room") == told.count("room") == 1
+    assert str(tmp_path / "server") in running.told[0][1]
+
+
+def test_what_clients_have_paid_for_is_written_once_there_is_room(monkeypatch):
+    monkeypatch.setattr(hosting, "TICK", 0.01)
+    tries, told = [], []
+
+    def write():
+        tries.append(None)
+        if len(tries) < 4:
+            raise OSError(errno.ENOSPC, "No space left on device", "sum.npz")
+
+    hosting.when_there_is_room(write, lambda *line: told.append(line))
+    assert len(tries) == 4
+    assert told == [("no room", "for sum.npz: make some; clients have paid for it")]
+
+    def broken():
+        raise OSError(errno.EIO, "Input/output error", "sum.npz")
+
+    with pytest.raises(OSError, match=r"sum\.npz"):
+        hosting.when_there_is_room(broken, lambda *line: told.append(line))
 
 
 # Certificates

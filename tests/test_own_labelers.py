@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import sys
-import threading
 from pathlib import Path
 
 import jax
@@ -12,7 +11,6 @@ import pytest
 
 from rknn_jax import labelers
 from rknn_jax.cli import federation, label
-from rknn_jax.cli import main as cli
 from rknn_jax.federation import connection as connections
 from rknn_jax.federation import hosting, wire
 from rknn_jax.federation.agreement import Agreement, RefusedError
@@ -25,7 +23,7 @@ from rknn_jax.release import surveys
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
 from rknn_jax.types import Queries, Records
-from tests.test_federation_http import HERE, PATIENCE, free_port
+from tests.test_federation_http import HERE, free_port, side_by_side
 
 HEAD = """
 from dataclasses import dataclass, field, replace
@@ -221,6 +219,20 @@ def test_what_only_simulation_can_run_is_refused_before_anything_is_paid(
     assert {path.name for path in folder.iterdir()} == {"P.npz", "R.npz", "labelers"}
 
 
+def test_an_exact_release_of_what_only_simulation_can_run_charges_nothing(files, write):
+    kind = write(CONTRIBUTES.replace("+ 1", "+ 0") + NEAREST_MEAN, "SumsLabeler")
+    folder, group = files
+    with np.load(folder / "R.npz") as private:
+        points = private["embeddings"]
+    records = Records(points, group[30:].astype(np.int32))
+    queries = Queries.alone(points, np.arange(len(points)))
+    made = kind().contribute(jax.random.key(0), records, np.asarray, queries, 3)
+    ledger = Ledger.create(folder / "x.jsonl", "a data set", 2.0, 1e-4)
+    with pytest.raises(ValueError, match="its own contribute; nothing was charged"):
+        kind().release_exact(made, queries, ledger, "a test")
+    assert ledger.spent.epsilon == 0
+
+
 def test_simulation_runs_what_it_alone_can_run(files, write):
     np.testing.assert_array_equal(simulated(write(CONTRIBUTES), files), [1, 2, 0])
 
@@ -353,16 +365,7 @@ def test_one_file_is_served_joined_and_published(files, write, monkeypatch):
             f"join --private {folder}/R{number}.npz --server {HERE}:{port} --budget 20 "
             f"--budget-delta 1e-5 --trust central"
         )
-    statuses = []
-    threads = [
-        threading.Thread(target=lambda line=line: statuses.append(cli.main(line.split())))
-        for line in commands
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert statuses == [0] * 4
+    assert len(set(side_by_side([line.split() for line in commands]))) == 1
     card = json.loads(Path(folder / "served/privacy.json").read_text())
     assert card["labeler"] == "own"
     with np.load(folder / "served/labels.npz") as found:

@@ -1,5 +1,6 @@
 """Files that are on disk whole or not at all, and folders that one process writes to."""
 
+import errno
 import fcntl
 import io
 import itertools
@@ -42,10 +43,17 @@ def write_whole(path: Path, data: bytes, mode: int = PUBLIC) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)
         raise
     sync_folder(path.parent)
+
+
+def is_full(error: OSError) -> bool:
+    """Return True if an error says that there is no room on a disk, or none for this user."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -22,7 +22,7 @@ def read(path: Path) -> bytes:
     Raises:
       ValueError: If there is no file, or it cannot be opened.
     """
-    # In a federation the server names the path, and a device may never end.
+    # A device may never end.
     if not path.is_file():
         raise ValueError(f"There is no file {path}; name an ONNX file.")
     try:

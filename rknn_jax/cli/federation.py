@@ -233,7 +233,8 @@ def _answers(
     elif answers is None:
         begin = functools.partial(round_folder.begin_sum, settings.out)
         answers = hosting.sum_up(desk, wanted.clients, wanted.quorum, begin, _told)
-        round_folder.keep_sum(settings.out, answers)
+        keep = functools.partial(round_folder.keep_sum, settings.out, answers)
+        hosting.when_there_is_room(keep, _told)
     else:
         desk.change(stage="closed")
     return answers

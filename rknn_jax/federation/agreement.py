@@ -4,8 +4,13 @@ A question is checked against the agreement before the client's records are read
 reveals nothing about the records but their number.
 """
 
+import functools
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
+from rknn_jax._internal import onnx
+from rknn_jax.federation import wire
 from rknn_jax.federation.rounds import Round
 from rknn_jax.privacy.guarantee import LARGE_EPSILON, Guarantee, Trust
 
@@ -38,6 +43,8 @@ class Agreement:
       most_bytes: Most bytes of one question, and of one answer. Defaults to 2^28, a quarter of a
         gigabyte.
       most_work: Most cells times records of one round, as in `Round.work`. Defaults to 2^30.
+      networks: Files that a representation may read, by the paths that a question names. Defaults
+        to none: a server learns nothing about other files, not even whether they are there.
     """
 
     trust: Trust = "local"
@@ -50,6 +57,7 @@ class Agreement:
     most_cells: int = 2**20
     most_bytes: int = 2**28
     most_work: int = 2**30
+    networks: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("most_cells", "most_bytes", "most_work"):
@@ -74,6 +82,7 @@ class Agreement:
             round = Round.of(question)
         except ValueError as error:
             raise RefusedError(str(error)) from error
+        self._check_files(round)
         _at_most("cells", self.most_cells, round.num_cells, "in a round")
         _at_most("bytes", self.most_bytes, round.answer_bytes(num_records), "in an answer")
         _at_most(
@@ -113,6 +122,31 @@ class Agreement:
                 )
         return cost
 
+    def _check_files(self, round: Round) -> None:
+        """Refuse a representation that reads a file which the owner has not listed.
+
+        Other paths are compared as text, so that nothing is read or looked up for a server.
+        """
+        listed = {os.path.abspath(path) for path in self.networks}
+        for path, digest in wire.files_of(round.encode):
+            if not isinstance(path, str) or os.path.abspath(path) not in listed:
+                raise RefusedError(
+                    "Expected a representation that reads no file, or one of --networks, got one "
+                    f"that names {str(path)[:100]!r}; list it if you have this network and mean it."
+                )
+            try:
+                found = os.stat(path)
+                size = found.st_size
+                _at_most("bytes", self.most_bytes, size, f"in the network {path}")
+                same = _digest(path, size, found.st_mtime_ns) == digest
+            except (OSError, ValueError) as error:
+                raise RefusedError(str(error)) from error
+            if not same:
+                raise RefusedError(
+                    f"Expected the network {path} that you have, got a question about another one "
+                    "of this name; agree on a file with the server."
+                )
+
     def _check_trust(self, round: Round) -> None:
         """Refuse a round that trusts somebody whom the owner does not trust."""
         asked = round.config.trust
@@ -126,6 +160,13 @@ class Agreement:
             f"with --trust {asked}, and with "
             "--honest N for as many shuffled messages as you believe in."
         )
+
+
+@functools.lru_cache(maxsize=8)
+def _digest(path: str, size: int, changed: int) -> str:
+    """Return the SHA-256 of a file of this size that changed at this time, read once."""
+    del size, changed
+    return onnx.digest(Path(path))
 
 
 def _at_most(name: str, most: int, asked: int, where: str) -> None:

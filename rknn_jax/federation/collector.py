@@ -32,7 +32,7 @@ import jax
 import numpy as np
 
 from rknn_jax._internal import compilation
-from rknn_jax._internal.disk import lock, read_json, write_whole
+from rknn_jax._internal.disk import is_full, lock, read_json, write_whole
 from rknn_jax.federation import wire
 from rknn_jax.federation.rounds import MOST_RECORDS, Round
 from rknn_jax.mechanisms.local import LocalRandomizer
@@ -70,6 +70,7 @@ class Collector:
       clients: Numbers of the counted clients.
       rejected: Number of answers that were not counted, by reason.
       cut: Bytes of an unfinished batch that were cut off when the folder was opened.
+      full: File that had no room for the last batch, none of which counts; None if it had.
     """
 
     def __init__(self, folder: Path, round: Round, most_records: int = MOST_RECORDS) -> None:
@@ -93,9 +94,11 @@ class Collector:
         self.totals = np.zeros(round.mechanism.num_totals, np.int64)
         self.num_messages = 0
         self.clients = set[int]()
+        self.full: Path | None = None
         self._rejected_path = folder / REJECTED
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = open(self._path, "a+b")
+        # Without a buffer, from which bytes that found no room would be written later.
+        self._file = open(self._path, "a+b", buffering=0)
         try:
             lock(
                 self._file.fileno(),
@@ -151,7 +154,8 @@ class Collector:
           late: Flag for answers after the end of the round. Defaults to False.
 
         Returns:
-          The fate of each answer: `counted`, or the reason for a rejection. The reasons are
+          The fate of each answer: `counted`, `busy` if the disk has no room for it, so that it may
+        come again, or the reason for a rejection. The reasons are
         `late`, `another round`, `again`, `malformed`, `too many` and `outside the alphabet`. A
         second answer is `again`, whatever its content. A `malformed` answer has a length that no
         number of messages has.
@@ -194,17 +198,32 @@ class Collector:
             messages = list(_parts(self.round.mechanism, payload))
         if clients:
             numbers = np.array(clients, np.uint64)
-            self._append(numbers, payload)
-            self._count(numbers, messages)
-        if refused := Counter(fate for fate in fates if fate != "counted"):
-            self.rejected += refused
-            write_whole(self._rejected_path, json.dumps(self.rejected).encode())
+            try:
+                self._append(numbers, payload)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                self.full = self._path
+                fates = ["busy" if fate == "counted" else fate for fate in fates]
+            else:
+                self.full = None
+                self._count(numbers, messages)
+        if refused := Counter(fate for fate in fates if fate not in ("counted", "busy")):
+            self._note_rejected(refused)
         return fates
 
     def reject(self, reason: str, count: int = 1) -> None:
         """Count clients whose answers do not count, for a reason that the transport knows."""
-        self.rejected[reason] += count
-        write_whole(self._rejected_path, json.dumps(self.rejected).encode())
+        self._note_rejected(Counter({reason: count}))
+
+    def _note_rejected(self, counts: Counter[str]) -> None:
+        """Add up rejections. If the disk has no room, the numbers are written at the next one."""
+        self.rejected += counts
+        try:
+            write_whole(self._rejected_path, json.dumps(self.rejected).encode())
+        except OSError as error:
+            if not is_full(error):
+                raise
 
     def _fate(self, reply: Reply, fresh: set[int], late: bool) -> str:
         if reply.round != self.round.id:
@@ -263,11 +282,19 @@ class Collector:
         self.clients.update(clients.tolist())
 
     def _append(self, clients: np.ndarray, payload: bytes) -> None:
+        """Write a frame. The file is as before if that fails."""
         body = clients.astype("<u8").tobytes() + payload
         head = np.array([len(clients), len(payload)], "<u8").tobytes()
-        self._file.write(head + hashlib.sha256(head + body).digest() + body)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        frame = memoryview(head + hashlib.sha256(head + body).digest() + body)
+        before = os.fstat(self._file.fileno()).st_size
+        try:
+            while frame:
+                frame = frame[os.write(self._file.fileno(), frame) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            self._file.truncate(before)
+            error.filename = str(self._path)
+            raise
 
 
 @dataclass(frozen=True)

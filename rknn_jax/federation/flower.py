@@ -225,11 +225,14 @@ def collect(grid: Grid, collector: Collector, clients: int, closes: float, told:
     asking = _Asking(grid, collector.round.data, closes, told)
 
     def hear(late: bool) -> None:
-        contents, rejected = asking.answers()
+        came, rejected = asking.answers()
         for reason, count in rejected.items():
             collector.reject(reason, count)
-        replies = [_reply(_of(content, "answer")) for content in contents]
-        for reply, fate in zip(replies, collector.receive(replies, late=late), strict=True):
+        replies = [_reply(_of(content, "answer")) for _, content in came]
+        fates = collector.receive(replies, late=late)
+        for (node, _), reply, fate in zip(came, replies, fates, strict=True):
+            if fate == "busy":
+                asking.ask_later(node)
             told(
                 fate,
                 f"client {reply.client}, {len(reply.payload):,} bytes; {collector.num_clients} "
@@ -287,13 +290,18 @@ class _Asking:
             if node not in self._asked and node not in self._done:
                 self._due[node] = None
 
-    def answers(self) -> tuple[list[RecordDict], Counter[str]]:
-        """Return the contents of the answers that have come, and the numbers of others by reason.
+    def ask_later(self, node: int) -> None:
+        """Note that a node is due again, a little later."""
+        self._done.discard(node)
+        self._asked[node] = time.time() + AFTER_ERROR
+
+    def answers(self) -> tuple[list[tuple[int, RecordDict]], Counter[str]]:
+        """Return the nodes and contents of the answers, and the numbers of others by reason.
 
         A node that was asked twice may answer twice. Its second answer does not count, whatever its
         ticket says.
         """
-        contents: list[RecordDict] = []
+        contents: list[tuple[int, RecordDict]] = []
         rejected = Counter[str]()
         for message in self._grid.pull_messages(list(self._waiting)) if self._waiting else ():
             node = self._waiting.pop(message.metadata.reply_to_message_id, None)
@@ -312,7 +320,7 @@ class _Asking:
                     self._told("refused", f"by client {node}")
                     rejected["refused by the client"] += 1
                 else:
-                    contents.append(message.content)
+                    contents.append((node, message.content))
         return contents, rejected
 
 

@@ -3,7 +3,9 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from rknn_jax._internal.disk import is_full
 from rknn_jax.federation.collector import Collector, Sum
 from rknn_jax.federation.desk import Arrival, Desk
 from rknn_jax.federation.round_folder import Tell
@@ -53,7 +55,9 @@ def _count(
     """Count a batch, which is on disk before any client hears of it."""
     for late in (False, True):
         answers = [come for come in batch if come.kind == "answer" and come.late == late]
+        was_full = collector.full
         fates = collector.receive([come.reply for come in answers], late=late)
+        _tell_room(collector, was_full, tell)
         desk.judge(answers, fates)
         _tell_fates(answers, fates, f"{collector.num_clients} of {clients} clients", tell)
     if fresh := _note_refusals(desk, batch, refused, tell):
@@ -132,6 +136,36 @@ def _take_step(desk: Desk, summation: Summation, refused: set[int], tell: Tell) 
     summation.advance()
 
 
+def _tell_room(collector: Collector, was_full: Path | None, tell: Tell) -> None:
+    """Tell the owner if the disk has become full, or has room again."""
+    if collector.full and not was_full:
+        tell("no room", f"for answers in {collector.full}: clients come again until there is some")
+    elif was_full and not collector.full:
+        tell("room", f"for answers in {was_full} again")
+
+
+def when_there_is_room(write: Callable[[], None], tell: Tell) -> None:
+    """Write what clients have paid for, as soon as the disk has room for it.
+
+    Args:
+      write: Function that writes a file, whole or not at all.
+      tell: Function that is called if there is no room.
+    """
+    told = False
+    while True:
+        try:
+            write()
+        except OSError as error:
+            if not is_full(error):
+                raise
+            if not told:
+                tell("no room", f"for {error.filename}: make some; clients have paid for it")
+            told = True
+            time.sleep(TICK)
+        else:
+            return
+
+
 def _note_refusals(desk: Desk, batch: Sequence[Arrival], refused: set[int], tell: Tell) -> int:
     """Note refusals of a batch, and return the number of clients that had not refused before."""
     refusals = [come for come in batch if come.kind == "refusal"]
@@ -170,6 +204,8 @@ def _wait_until_told(desk: Desk, clients: int) -> None:
 
 
 def _tell_fates(answers: Sequence[Arrival], fates: Sequence[str], so_far: str, tell: Tell) -> None:
+    if set(fates) == {"busy"}:
+        return  # they come again and again
     if len(answers) <= MOST_LINES:
         for come, fate in zip(answers, fates, strict=True):
             size = len(come.reply.payload)

@@ -73,6 +73,7 @@ def agreed(settings: Join) -> Agreement:
         most_cells=settings.most_cells,
         most_bytes=settings.most_bytes,
         most_work=settings.most_work,
+        networks=settings.networks,
     )
 
 

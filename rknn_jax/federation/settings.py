@@ -165,6 +165,7 @@ class Join:
       most_cells: cells, queries times classes, that one round may have.
       most_bytes: bytes that one question may have, and one answer.
       most_work: cells times records that one round may have; an answer of the default's size takes some minutes.
+      networks: ONNX files that the server's representation may read, by the paths that it names; none where it is not given. Other files are not even looked for.
       trust: shuffle believes the server not to look who sent what, among --honest messages; central believes it to follow the protocol of secure aggregation.
       honest: messages that you believe to follow the protocol, your own counted, for --trust shuffle.
       dishonest: clients of a sum that you believe may not follow it, for --trust central.
@@ -191,6 +192,7 @@ class Join:
     most_cells: Size = 2**20
     most_bytes: Size = 2**28
     most_work: Size = 2**30
+    networks: tuple[Path, ...] = ()
     trust: Literal["local", "shuffle", "central"] = "local"
     honest: CountOrNone | None = None
     dishonest: CountOrNone = 0

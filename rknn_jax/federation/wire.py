@@ -13,7 +13,7 @@ import functools
 import importlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -89,6 +89,26 @@ def unpack(data: bytes) -> Any:
             f"Expected a question as rknn_jax.federation.wire packs it, got {len(data)} bytes "
             f"that are none: {error}"
         ) from error
+
+
+def files_of(value: Any) -> list[tuple[str, str]]:
+    """Return the paths of the files that an unpacked value reads, each with its SHA-256.
+
+    A field of a dataclass holds such a path if its metadata has `file`, the name of the field that
+    holds the SHA-256.
+    """
+    found: list[tuple[str, str]] = []
+    inner: Iterable[Any] = ()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inner = [getattr(value, one.name) for one in dataclasses.fields(value)]
+        for one in dataclasses.fields(value):
+            if "file" in one.metadata:
+                found.append((getattr(value, one.name), getattr(value, one.metadata["file"])))
+    elif isinstance(value, dict | list | tuple):
+        inner = value.values() if isinstance(value, dict) else value
+    for item in inner:
+        found += files_of(item)
+    return found
 
 
 def message_bytes(mechanism: LocalRandomizer) -> int:

@@ -20,7 +20,7 @@ from rknn_jax import postprocessing
 from rknn_jax._internal.keys import fresh_noise_key
 from rknn_jax.labelers import _arrays, _persons
 from rknn_jax.labels import PublicSide
-from rknn_jax.neighbors import Metric
+from rknn_jax.neighbors import Metric, in_metric
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
@@ -381,7 +381,8 @@ class Labeler(abc.ABC, Generic[Contribution]):
         query_key, sample_key, noise_key = jax.random.split(key, 3)
         if num_queries is None and not self.trains:
             num_queries = min(QUERIES_PER_CLASS * num_classes, len(public))
-        queries = _arrays.ask(query_key, public, num_queries)
+        rows = np.asarray(in_metric(public, self.metric))
+        queries = _arrays.ask(query_key, rows, num_queries)
         contribution = self.contribute(sample_key, records, np.asarray, queries, num_classes)
         answers = self.release(noise_key, contribution, queries, num_classes)
         answered = np.where(answers.answered, answers.labels, -1)

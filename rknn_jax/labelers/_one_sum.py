@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from rknn_jax import postprocessing
-from rknn_jax.labelers import Labeler, _persons
+from rknn_jax.labelers import Labeler, _persons, overridden
 from rknn_jax.labels import PublicSide
 from rknn_jax.mechanisms.base import Payer
 from rknn_jax.privacy import contributions
@@ -375,8 +375,14 @@ class OneSumLabeler(Labeler[Sums]):
 
         Raises:
           LedgerError: If the budget does not allow the charge; nothing is drawn then.
-          ValueError: If epsilon is infinite.
+          ValueError: If epsilon is infinite, or if this class has its own `contribute` or
+            `release`, which the noise is not made for.
         """
+        if own := overridden(type(self)):
+            raise ValueError(
+                f"Expected a labeler whose sum is released, got {type(self).__name__}, which has "
+                f"its own {' and '.join(own)}; nothing was charged, use `release`, which simulates."
+            )
         if self.epsilon == math.inf:
             raise ValueError(
                 "Expected a finite epsilon for a release, got epsilon=inf; use `release`, which "

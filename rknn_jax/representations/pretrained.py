@@ -10,6 +10,7 @@ which says how images go in and which output comes out:
 
 import functools
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -22,6 +23,9 @@ from PIL import Image
 from rknn_jax._internal import onnx, pytree
 from rknn_jax.representations import Representation
 from rknn_jax.types import Array
+
+MOST_PIXELS = 2**24
+"""Most pixels of an image as a network takes it: a card may come from a stranger."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Card:
     def __post_init__(self) -> None:
         if len(self.size) != 2 or min(self.size) < 1:
             raise ValueError(f"Expected size [rows, columns] of at least 1, got {self.size}.")
+        if math.prod(self.size) > MOST_PIXELS:
+            raise ValueError(f"Expected size of at most {MOST_PIXELS:,} pixels, got {self.size}.")
         if len(self.mean) != 3 or len(self.std) != 3 or not min(self.std) > 0:
             raise ValueError(
                 f"Expected three means and three positive standard deviations, got {self.mean} and "
@@ -78,7 +84,7 @@ class Encoder:
       card: Input and output of the network.
     """
 
-    path: str = field(metadata=pytree.STATIC)
+    path: str = field(metadata=pytree.STATIC | {"file": "digest"})
     digest: str = field(metadata=pytree.STATIC)
     card: Card = field(metadata=pytree.STATIC)
 

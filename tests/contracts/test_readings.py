@@ -20,7 +20,8 @@ from rknn_jax.labelers._one_sum import Noise
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import inputs, set_survey, sum_survey, vote_survey
 from rknn_jax.release.settings import Settings
-from rknn_jax.types import Card, Public, Records, Task
+from rknn_jax.types import Card, Public, Queries, Records, Task
+from tests.conftest import modules
 
 NAMES = ("a", "b", "c")
 KEYS = Keys(jax.random.key(0), jax.random.key(1))
@@ -36,6 +37,32 @@ SUMS = [
     if not _simulation_only.hindrance(labelers.named(name))
     and not issubclass(labelers.named(name), rknn.ReverseKNN)
 ]
+
+
+EXAMPLES = {
+    f"{module.__name__.split('.')[-1]} {number}": labeler
+    for module in modules(labelers)
+    for number, labeler in enumerate(module.EXAMPLES)
+    if not _simulation_only.hindrance(type(labeler))
+}
+
+
+@pytest.mark.parametrize("labeler", EXAMPLES.values(), ids=EXAMPLES)
+def test_a_sum_is_that_of_its_parts_and_of_its_records(labeler):
+    """A release adds totals of blocks, and a client messages of parts: both count the same."""
+    tally = labeler.tally(Queries.alone(PUBLIC, np.arange(4)), 3)
+    ids = np.where(np.arange(12) == 5, -1, GROUP[:12]).astype(np.int32)
+    whole = tally.total(PUBLIC[:12], ids)
+    alone = [tally.total(PUBLIC[i : i + 1], ids[i : i + 1]) for i in range(12)]
+    np.testing.assert_array_equal(whole, sum(alone))
+    assert not alone[5].any(), "no label, nothing added"
+    assert tally.fits(whole, 11)
+    if isinstance(labeler, rknn.ReverseKNN):
+        cells = tally.parts(PUBLIC[:12], ids)
+        assert cells.shape == (12, labeler.num_neighbors)
+        counts = np.bincount(cells[cells >= 0], minlength=whole.size)
+        np.testing.assert_array_equal(counts.reshape(whole.shape), whole)
+        assert max(one.max() for one in alone) == 1
 
 
 def settings_of(**given):
