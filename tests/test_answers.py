@@ -311,3 +311,11 @@ def test_more_queries_than_can_be_read_together_are_left_to_the_arg_max(monkeypa
     monkeypatch.setattr(covariance, "MOST_QUERIES", 3)
     assert answers.kernels(queries, features) is None
     assert "4 queries" in caplog.text
+
+
+def test_ratios_of_very_many_classes_are_not_fitted(monkeypatch):
+    """The fit takes the cube of their number, and there are more of them than sizes of clusters."""
+    monkeypatch.setattr(ratios, "_loss", lambda *_: pytest.fail("fitted"))
+    votes = np.random.default_rng(0).uniform(size=(3, ratios.MOST_CLASSES + 1))
+    problem = ratios.Problem(votes, 0.1 * votes, np.array([10.0, 20.0, 5.0]))
+    np.testing.assert_array_equal(ratios.fit(problem), 1)

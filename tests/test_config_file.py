@@ -52,6 +52,27 @@ def test_a_file_that_is_no_options_is_refused(tmp_path, capsys, name, text, mess
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.toml", "a" + ".a" * 30_000 + " = 1"),
+        ("a.toml", "[a" + " . a" * 30_000 + "]"),
+        ("a.toml", 'x = {"a"' + '."a"' * 30_000 + " = 1}"),
+        ("a.json", '{"a": ' * 300 + "1" + "}" * 300),
+    ],
+)
+def test_a_key_of_many_parts_is_refused_before_it_takes_memory(tmp_path, capsys, name, text):
+    path = tmp_path / name
+    path.write_text(text)
+    assert main(["label", "--config", str(path)]) == 2
+    assert "a key of more than 32 parts" in " ".join(capsys.readouterr().err.split())
+
+
+def test_endless_options_are_refused(capsys):
+    assert main(["label", "--config", "/dev/zero"]) == 2
+    assert "at most 17 MB of options in /dev/zero" in " ".join(capsys.readouterr().err.split())
+
+
 def test_config_needs_one_file(capsys):
     assert main(["label", "--config"]) == 2
     assert "Expected --config FILE" in capsys.readouterr().err

@@ -7,12 +7,14 @@ import warnings
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
 from rknn_jax.embedding import rows as embedding_rows
 from rknn_jax.formats import Columns, FormatError, _csv_records
+from rknn_jax.formats import csv as csv_format
 from rknn_jax.release.shards import FileShard
 
 NAMES = ("id", "text", "label")
@@ -248,3 +250,63 @@ def test_any_bytes_are_read_alike_in_parts_and_at_once(monkeypatch):
         monkeypatch.undo()
         assert len(short) == len(whole[0]), content
         assert all(a in (b, (b"", b"")) for a, b in zip(short, whole[0], strict=True)), content
+
+
+class Counted(io.BytesIO):
+    """File that counts the bytes which are read, and knows the longest read."""
+
+    total = 0
+    longest = 0
+
+    def _count(self, data):
+        self.total += len(data)
+        self.longest = max(self.longest, len(data))
+        return data
+
+    def read(self, size=-1):
+        return self._count(super().read(size))
+
+    def readline(self, size=-1):
+        return self._count(super().readline(size))
+
+
+def test_a_header_without_an_end_is_refused_early(monkeypatch):
+    monkeypatch.setattr(_csv_records, "LONGEST_HEADER", 1000)
+    file = Counted(b"1," * 10**6)
+    with pytest.raises(FormatError, match="a line of more than"):
+        _csv_records.header(file)
+    assert file.total == 1000
+    assert _csv_records.header(io.BytesIO(b"a" * 998 + b"\n")) == ["a" * 998]
+
+
+@pytest.mark.parametrize("line", [b"1," * 4000, b'1,"' + b"x" * 8000, b"x" * 8000 + b'","y'])
+@pytest.mark.parametrize("end", [b"", b"\n1,plain,cat\n"])
+def test_a_line_without_an_end_is_one_broken_record(monkeypatch, line, end):
+    monkeypatch.setattr(_csv_records, "READ_AT_ONCE", 64)
+    monkeypatch.setattr(_csv_records, "LONGEST", 256)
+    found, num_broken = read(b"id,text,label\n" + line + end)
+    assert found == [(b"", b"", b"")] + ([(b"1", b"plain", b"cat")] if end else [])
+    assert num_broken == 1
+    file = Counted(b"id,text,label\n" + line + end)
+    _csv_records.header(file)
+    list(_csv_records.records(file))
+    assert file.total <= 3 * (len(line) + 100), "each byte is read a few times at most"
+    file = Counted(b"id,text,label\n" + line + end)
+    _csv_records.header(file)
+    with pytest.raises(FormatError, match="records of at most"):
+        list(_csv_records.tables(file, NAMES, refuse=True))
+    assert file.total < 1000, "a public file is refused early"
+
+
+def test_all_columns_are_read_in_one_pass(monkeypatch):
+    passes = []
+    real = pa.compute.match_substring_regex
+    monkeypatch.setattr(
+        pa.compute, "match_substring_regex", lambda *a: passes.append(a) or real(*a)
+    )
+    values = np.random.default_rng(0).normal(size=(5, 700))
+    rows = "\n".join(",".join(map(repr, row.tolist())) for row in values)
+    content = ",".join(f"c{i}" for i in range(700)) + "\n" + rows + "\n"
+    (block,) = csv_format.blocks(io.BytesIO(content.encode()), Columns(reads_label=False), 100)
+    np.testing.assert_array_equal(block.embeddings, values)
+    assert len(passes) == 1

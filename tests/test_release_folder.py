@@ -358,3 +358,11 @@ def test_a_damaged_note_or_count_is_named(files, monkeypatch):
         path.write_bytes(whole)
     run()
     complete(files)
+
+
+def test_the_time_after_the_charge_is_told_before_it(files, rknn, monkeypatch):
+    assert "time " not in rknn("label", *FLAGS, "--dry-run").err
+    monkeypatch.setattr(label, "SECONDS_PER_CELL", 100.0)
+    told = " ".join(rknn("label", *FLAGS, "--dry-run").err.split())
+    assert "time about 7 min after the charge, with" in told
+    assert "GB of memory; fewer classes" in told

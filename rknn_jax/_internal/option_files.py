@@ -13,6 +13,7 @@ that the file repeats the run, in a new folder:
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,14 @@ FLAG = "--config"
 
 OPTIONS = "options"
 """Table of a run's `config.json` that holds the options of its command."""
+
+
+MOST_BYTES = 2**24
+MOST_PARTS = 32
+"""Most bytes of a file of options, and most parts of a key, such as two of `labeler.k`."""
+
+_LONG_KEY = re.compile(rf"(?:[^\s.=]{{1,100}}+[ \t]*+\.[ \t]*+){{{MOST_PARTS}}}")
+"""A key of too many parts, with which tomllib's memory grows by the square of their number."""
 
 
 def expanded(arguments: Sequence[str]) -> list[str]:
@@ -52,8 +61,17 @@ def expanded(arguments: Sequence[str]) -> list[str]:
 def _read(path: Path) -> Mapping[str, Any]:
     """Return the content of a file of options."""
     kind = "JSON" if path.suffix == ".json" else "TOML"
+    with open(path, "rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(
+            f"Expected at most {MOST_BYTES / 1e6:.0f} MB of options in {path}, got more; name "
+            "another file."
+        )
     try:
-        text = path.read_text(encoding="utf-8")
+        text = content.decode()
+        if kind == "TOML" and _LONG_KEY.search(text):
+            raise _too_many_parts()
         found = json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"Expected {kind} in {path}, got {error}; correct the file.") from None
@@ -69,8 +87,16 @@ def _read(path: Path) -> Mapping[str, Any]:
     return found
 
 
+def _too_many_parts() -> ValueError:
+    return ValueError(
+        f"a key of more than {MOST_PARTS} parts where an option of {FLAG} has two at most"
+    )
+
+
 def _options(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
     """Yield the words of the options. What is null or false is left at its default."""
+    if prefix.count(".") >= MOST_PARTS:
+        raise _too_many_parts()
     for key, value in values.items():
         name = f"{prefix}{key.replace('_', '-')}"
         if isinstance(value, Mapping):

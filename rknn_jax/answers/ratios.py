@@ -38,6 +38,11 @@ FARTHEST = 8.0
 STEP = 1e-3
 """Step of the numerical curvature."""
 
+MOST_CLASSES = 1000
+"""Most classes whose ratios are fitted. The time grows with the cube of their number, and sizes of
+clusters cannot tell so many ratios.
+"""
+
 
 Loss = Callable[[np.ndarray], tuple[float, np.ndarray]]
 """Function of the logarithms of ratios that returns a value and its gradient."""
@@ -61,6 +66,8 @@ def fit(problem: Problem) -> np.ndarray:
     """Return the ratio of each class, `[num_classes]`, 1 on average over the votes."""
     share = problem.votes.sum(axis=0) / problem.votes.sum()
     num_classes = len(share)
+    if num_classes > MOST_CLASSES:
+        return np.ones(num_classes)
 
     def loss(logs: np.ndarray) -> tuple[float, np.ndarray]:
         return _loss(logs, share, problem)

@@ -18,6 +18,9 @@ from rknn_jax.privacy.ledger import Amount
 from rknn_jax.release.release_folder import RESULTS, warned_after
 from rknn_jax.release.settings import Settings
 
+LONG = 30.0
+"""Seconds after the charge from which on an owner is told of them before it."""
+
 FOLDER_ONLY = ("out", "json")
 """Options that a later release does not repeat."""
 
@@ -128,6 +131,8 @@ def _nothing_spent() -> Iterator[None]:
 
 
 def _tell_plan(plan: "Plan") -> None:
+    from rknn_jax.release import label as job
+
     data = plan.data
     settings = plan.settings
     number = "" if plan.num_records is None else f"{plan.num_records:,} "
@@ -149,6 +154,10 @@ def _tell_plan(plan: "Plan") -> None:
         tell(err, "labeler", plan.choice)
     for word, text in plan.survey.lines:
         tell(err, word, text)
+    if (seconds := job.seconds(plan)) > LONG:
+        size = job.memory(plan) / 1e9
+        text = f"about {seconds / 60:,.0f} min after the charge, with {size:.1g} GB of memory"
+        tell(err, "time", f"{text}; fewer classes, queries or public rows take less")
     if data.skipped:
         named = ", ".join(data.skipped[:5])
         tell(err, "skipped", f"{len(data.skipped)} files in no known format, such as {named}")
