@@ -719,7 +719,7 @@ def test_bad_input_is_named_and_changes_nothing(copy, rknn, status, change, word
 
 
 def test_text_labels_and_a_number_of_classes_are_refused_before_clustering(copy, rknn, monkeypatch):
-    monkeypatch.setattr(vote_survey, "cluster", None)
+    monkeypatch.setattr(vote_survey, "select_queries", None)
     done = rknn(*arguments(**changed(labels=LABELS.astype(str))(copy)))
     assert "name the text labels" in done.err
 

@@ -68,7 +68,9 @@ def run(settings: SelectClasses) -> dict[str, Any]:
       ValueError: If the settings or the records cannot be used; nothing was spent then.
     """
     with err.status("loading"):
+        from rknn_jax.records import features
         from rknn_jax.release import adoption, class_selection
+    features.refuse_shared(settings.embedding, settings.label, settings.person)
     columns = Columns(
         settings.embedding or None,
         settings.label,

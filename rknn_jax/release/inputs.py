@@ -75,6 +75,7 @@ class Data:
 def check(settings: "Settings") -> None:
     """Raise ValueError for settings that are wrong for any data and any labeler."""
     engines.named(settings.engine)
+    features.refuse_shared(settings.embedding, settings.label, settings.person)
     if not 0 < settings.epsilon < math.inf:
         raise ValueError(
             f"Expected 0 < epsilon < infinity, got --epsilon {settings.epsilon}; choose a finite "
@@ -228,7 +229,9 @@ def _public(settings: "Settings", asked: Columns, classes: Classes | None) -> Pu
         rows, names = tables.read_named_embeddings(settings.public, "--public", asked)
         if not settings.embedding:
             where = f"--public {_words(settings.public)}"
-            features.refuse_ids(rows, names, where, "name the features with --embedding")
+            features.refuse_ids(
+                rows.T[: len(names)], names, where, "name the features with --embedding"
+            )
         return Public(rows, names)
     digest = Digest()
     encode, rows = encoding.learned(
