@@ -307,3 +307,59 @@ def test_no_sound_file_is_called_damaged(rknn, tmp_path, kind):
     pq.write_table(pa.table({"embeddings": held, "labels": odd}), tmp_path / "R.parquet")
     if kind != "text":
         refused(rknn, tmp_path, {"private": "R.parquet"}, f"got {str(values.type).split('<')[0]}")
+
+
+@pytest.mark.parametrize("source", ["table", "text"])
+def test_a_row_is_the_row_of_the_source_everywhere(rknn, tmp_path, source):
+    """Rows that cannot be used are left out of the embeddings, and the others keep their number."""
+    left_out = [0, 7, 30]
+    words = np.array(["a cold winter day", "green summer fields", "iron and stone"])[TRUTH]
+    table = frame(PUBLIC).assign(text=words, who=[f"p{i}" for i in range(60)])
+    table.loc[left_out, ["x0", "x1", "x2", "x3"]] = np.nan
+    table.loc[left_out, "text"] = None
+    table.to_csv(tmp_path / "P.csv", index=False)
+    private = frame(PRIVATE).assign(text=np.unique(words)[LABELS], labels=LABELS, who="q")
+    private.to_csv(tmp_path / "R.csv", index=False)
+    columns = ("x0", "x1", "x2", "x3") if source == "table" else ("text",)
+    for side, more in (("P", ()), ("R", ("--private", "--card", "P.card.json"))):
+        given = ("embed", f"--{source}", f"{side}.csv", "--columns", *columns, "--keep", "who")
+        model = ("--model", "wordllama") if source == "text" and side == "P" else ()
+        done = rknn(*given, *more, *model, "--out", f"{side}.parquet")
+        if "wordllama" in done.err and done.status:
+            pytest.skip("there are no vectors of words")
+        assert done.status == 0, done.err
+    changes = {"public": "P.parquet", "private": "R.parquet", "classes": "0,1,2"}
+    done = rknn(*arguments(**NO_NOISE | changes | {"queries": 3}))
+    assert done.status == 0, done.err
+    kept = np.delete(np.arange(60), left_out)
+    np.testing.assert_array_equal(arrays(tmp_path / "new" / "labels.npz")["row"], kept)
+    for form, read in (("csv", pd.read_csv), ("parquet", pd.read_parquet)):
+        assert rknn("export", "new", "--format", form).status == 0
+        found = read(tmp_path / "new" / f"labels.{form}")
+        np.testing.assert_array_equal(found["row"], kept)
+        assert found["who"].tolist() == [f"p{i}" for i in kept]
+        if source == "table":
+            np.testing.assert_array_equal(found["label"].astype(int), TRUTH[kept])
+    shown = rknn("inspect", "new", "--json").json["rows"]
+    assert {one["row"] for one in shown} <= set(kept.tolist())
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "feather"])
+def test_columns_without_a_role_are_carried_to_the_labels(rknn, tmp_path, form):
+    save(tmp_path, form, LABELS)
+    table = frame(PUBLIC).assign(site=[f"s{i}" for i in range(60)], label=1, score=0.5)
+    if form == "csv":
+        table.to_csv(tmp_path / "P.csv", index=False)
+    elif form == "parquet":
+        table.to_parquet(tmp_path / "P.parquet")
+    else:
+        feather.write_feather(table, tmp_path / "P.feather")
+    words = arguments(public=f"P.{form}", private=f"R.{form}", **NO_NOISE)
+    done = rknn(*words, "--embedding", "x0", "x1", "x2", "x3")
+    assert done.status == 0, done.err
+    assert rknn("export", "new", "--format", "csv").status == 0
+    found = pd.read_csv(tmp_path / "new" / "labels.csv")
+    np.testing.assert_array_equal(found["label"], TRUTH)
+    assert found["site"].tolist() == table["site"].tolist()
+    assert found["public_label"].tolist() == [1] * 60
+    np.testing.assert_array_equal(found["row"], np.arange(60))
