@@ -719,7 +719,7 @@ def test_bad_input_is_named_and_changes_nothing(copy, rknn, status, change, word
 
 
 def test_text_labels_and_a_number_of_classes_are_refused_before_clustering(copy, rknn, monkeypatch):
-    monkeypatch.setattr(vote_survey, "cluster", None)
+    monkeypatch.setattr(vote_survey, "select_queries", None)
     done = rknn(*arguments(**changed(labels=LABELS.astype(str))(copy)))
     assert "name the text labels" in done.err
 
@@ -741,7 +741,11 @@ def test_json_is_the_last_line_also_of_a_refusal(copy, rknn):
             2,
             "at least the epsilon=1.0",
         ),
-        (["raise", "R.npz.ledger.jsonl", "--epsilon", "nan", "--reason", "more"], 2, "--epsilon nan"),
+        (
+            ["raise", "R.npz.ledger.jsonl", "--epsilon", "nan", "--reason", "more"],
+            2,
+            "--epsilon nan",
+        ),
         (["raise", "R.npz.ledger.jsonl", "--epsilon", "20", "--reason", " "], 2, "reason"),
         (["raise", "R.npz.ledger.jsonl", "--epsilon", "20"], 2, "--reason"),
     ],

@@ -54,11 +54,13 @@ def run(settings: Check) -> dict[str, Any]:
       ValueError: If the settings or the files as a whole cannot be used.
     """
     with err.status("loading"):
+        from rknn_jax.records import features
         from rknn_jax.release import tables, usability
         from rknn_jax.release.inputs import named_classes, private_shards
         from rknn_jax.release.shards import find, with_one_order
     if not settings.private:
         raise ValueError("Expected private records, got none; name a file or a folder.")
+    features.refuse_shared(settings.embedding, settings.label, settings.person)
     columns = Columns(settings.embedding or None, settings.label, person=settings.person)
     with metered("reading the private records"), sure_interrupts():
         files = find(settings.private, "PRIVATE").files

@@ -72,7 +72,9 @@ def run(settings: SelectClasses) -> dict[str, Any]:
     """
     with err.status("loading"):
         from rknn_jax.privacy.ledger import LedgerError
+        from rknn_jax.records import features
         from rknn_jax.release import accounts, adoption, class_selection
+    features.refuse_shared(settings.embedding, settings.label, settings.person)
     columns = Columns(
         settings.embedding or None,
         settings.label,

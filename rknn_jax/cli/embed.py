@@ -162,6 +162,12 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
         # The source names a column that is absent, so it is made before its columns are read.
         rows.TableFile(path, f"--{kind}", columns, label, settings.keep)
         model = table.fit(path, f"--{kind}", columns, chosen=bool(settings.columns))
+    if label in columns:
+        card = "" if settings.card is None else f" of --card {settings.card}, which saw no label"
+        raise ValueError(
+            f"Expected features without the label, got --label {label}, which is among the columns"
+            f"{card}; embed the public {kind} with --label {label} too, or without the column."
+        )
     source = rows.TableFile(path, f"--{kind}", columns, label, settings.keep, settings.private)
     labeled = "without labels" if label is None else f"with labels {label!r}"
     tell(err, "read", f"{len(source):,} rows; columns {', '.join(columns)}; {labeled}")

@@ -16,12 +16,10 @@ import numpy as np
 from rknn_jax.embedding import Embedded, rows
 from rknn_jax.formats import _arrow
 from rknn_jax.formats.csv import NUMBER
+from rknn_jax.records import features
 
 MOST_VALUES = 32
 """Most different values of a column of text."""
-
-FEWEST_IDS = 20
-"""Fewest rows among which different whole numbers are taken for an id."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,9 @@ def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> Tab
             "--columns."
         )
     table = pa.concat_tables(parts)
-    model = TableModel(tuple(_fitted(table.column(name), name, chosen) for name in names))
+    if not chosen:
+        _refuse_ids(table, where)
+    model = TableModel(tuple(_fitted(table.column(name), name) for name in names))
     if not model.width:
         raise ValueError(f"Expected values in {where}, got none in {', '.join(names)}.")
     return model
@@ -172,14 +172,19 @@ def _column(given: dict[str, Any]) -> Number | Category:
     return Number(given["name"], given["mean"], given["std"])
 
 
-def _fitted(column: Any, name: str, chosen: bool) -> Number | Category:
+def _refuse_ids(table: Any, where: str) -> None:
+    """Raise ValueError if a column is an index or an id, by its name or its numbers."""
+    remedy = "name the columns of features with --columns"
+    features.refuse_unnamed(table.column_names, remedy)
+    found = [numbers(table.column(name), name) for name in table.column_names]
+    # Text is no id, and counts among the columns that are none.
+    columns = [values[np.isfinite(values)] if every else np.zeros(0) for values, every in found]
+    features.refuse_ids(columns, table.column_names, where, remedy)
+
+
+def _fitted(column: Any, name: str) -> Number | Category:
     values, all_numbers = numbers(column, name)
     there = values[np.isfinite(values)]
-    if all_numbers and not chosen and _is_id(there):
-        raise ValueError(
-            f"Expected features, got column {name!r} with another whole number in every row, as an "
-            "id has; name the columns of features with --columns."
-        )
     if all_numbers:
         std = float(there.std()) if len(there) else 0.0
         return Number(name, float(there.mean()) if len(there) else 0.0, std or 1.0)
@@ -191,11 +196,6 @@ def _fitted(column: Any, name: str, chosen: bool) -> Number | Category:
             "the others with --columns."
         )
     return Category(name, tuple(found))
-
-
-def _is_id(values: np.ndarray) -> bool:
-    whole = bool(np.all(values == np.round(values)))
-    return whole and len(values) >= FEWEST_IDS and len(np.unique(values)) == len(values)
 
 
 def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:

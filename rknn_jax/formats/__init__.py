@@ -1,8 +1,9 @@
 """Formats of files that hold embeddings and labels, read in blocks of rows.
 
-A file in this folder is registered by its name. It offers `SUFFIXES` and three functions of a
-binary file of any file system: `layout(file, columns)`, which reads no row, `num_rows(file,
-columns)`, and `blocks(file, columns, size)`. A reader holds no more than a block, or what the
+A file in this folder is registered by its name. It offers `SUFFIXES` and functions of a binary file
+of any file system: `layout(file, columns)`, which reads no row, `num_rows(file, columns)`,
+`blocks(file, columns, size)`, and `others(file, columns)`, the columns of a public file that have
+no role, as numbers or text `[n]` by their names. A reader holds no more than a block, or what the
 format compresses as one. The number of rows comes from the file's head if it is there.
 """
 

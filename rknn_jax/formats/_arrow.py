@@ -134,6 +134,28 @@ def block(batch: Any, features: Sequence[str], columns: Columns) -> Block:
     return Block(np.stack(values, axis=1), labels, persons)
 
 
+def others(table: Any, features: Sequence[str], columns: Columns) -> dict[str, np.ndarray]:
+    """Return the columns of a public table that have no role, if they hold numbers or text.
+
+    Args:
+      table: Arrow table.
+      features: Names of the columns of the features.
+      columns: Columns that are read.
+    """
+    skip = {*features, *columns.aside, *_pandas_index(table.schema)}
+    found = {}
+    for field in table.schema:
+        if field.name in skip or table.schema.names.count(field.name) > 1:
+            continue
+        column = plain(table.column(field.name))
+        types = pyarrow().types
+        if types.is_string(column.type) or types.is_large_string(column.type):
+            found[field.name] = np.array([text or "" for text in column.to_pylist()], str)
+        elif _kind(column.type) in rules.NUMBERS:
+            found[field.name] = _numbers(column, field.name)
+    return found
+
+
 def plain(column: Any) -> Any:
     """Return a column without extension types, dictionaries, runs and views."""
     pa = pyarrow()

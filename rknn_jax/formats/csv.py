@@ -30,6 +30,21 @@ def layout(file: IO[bytes], columns: Columns) -> Layout:
     return Layout(tuple(own), _block(empty, own, columns), typed=False)
 
 
+def others(file: IO[bytes], columns: Columns) -> dict[str, np.ndarray]:
+    """Return the columns of a public file that have no role, as text."""
+    names = _names(file)
+    own = _checked(names, columns)
+    rest = [name for name in names if name not in {*own, *columns.aside}]
+    if not rest:
+        return {}
+    parts = [table.select(rest) for table, _ in _csv_records.tables(file, names, refuse=True)]
+    return {
+        name: np.concatenate([_arrow.text_column(part.column(name)) for part in parts]).astype(str)
+        for name in rest
+        if parts
+    }
+
+
 def num_rows(file: IO[bytes], columns: Columns) -> int:
     """Count the records after the header, by reading the file once."""
     del columns

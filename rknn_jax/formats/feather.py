@@ -6,6 +6,8 @@ Record batches are read whole, so write batches of some ten thousand rows.
 from collections.abc import Iterator
 from typing import IO, Any
 
+import numpy as np
+
 from rknn_jax.formats import Block, Columns, Layout, _arrow
 
 SUFFIXES = (".feather", ".arrow")
@@ -16,6 +18,18 @@ _MAGIC = b"ARROW1"  # begins a file; a stream begins with the length of its sche
 def layout(file: IO[bytes], columns: Columns) -> Layout:
     """Return the layout of the file, from its schema."""
     return _arrow.layout(_opened(file).schema, columns)
+
+
+def others(file: IO[bytes], columns: Columns) -> dict[str, np.ndarray]:
+    """Return the columns of a public file that have no role."""
+    reader = _opened(file)
+    features = _arrow.features_of(reader.schema, columns)
+    names = [name for name in reader.schema.names if name not in features]
+    if not names:
+        return {}
+    table = reader.read_all().select(names)
+    table.validate(full=True)  # offsets beyond the data would end the process
+    return _arrow.others(table, features, columns)
 
 
 def num_rows(file: IO[bytes], columns: Columns) -> int:

@@ -25,6 +25,12 @@ def layout(file: IO[bytes], columns: Columns) -> Layout:
     return Layout((), _block(empty(file), columns))
 
 
+def others(file: IO[bytes], columns: Columns) -> dict[str, np.ndarray]:
+    """Return nothing, because an array has no columns with names."""
+    del file, columns
+    return {}
+
+
 def num_rows(file: IO[bytes], columns: Columns) -> int:
     """Return the length of the array, from its head."""
     del columns

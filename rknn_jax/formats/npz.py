@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import IO
 
+import numpy as np
+
 from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, Layout, absent, npy
 
 SUFFIXES = (".npz",)
@@ -29,6 +31,12 @@ def layout(file: IO[bytes], columns: Columns) -> Layout:
                 )
             ),
         )
+
+
+def others(file: IO[bytes], columns: Columns) -> dict[str, np.ndarray]:
+    """Return nothing, because an array has no columns with names."""
+    del file, columns
+    return {}
 
 
 def num_rows(file: IO[bytes], columns: Columns) -> int:

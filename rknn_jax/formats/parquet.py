@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import IO
 
+import numpy as np
+
 from rknn_jax.formats import Block, Columns, Layout, _arrow
 
 SUFFIXES = (".parquet", ".pq")
@@ -15,6 +17,15 @@ def layout(file: IO[bytes], columns: Columns) -> Layout:
     """Return the layout of the file, from its schema."""
     pa = _arrow.pyarrow()
     return _arrow.layout(pa.parquet.ParquetFile(file).schema_arrow, columns)
+
+
+def others(file: IO[bytes], columns: Columns) -> dict[str, np.ndarray]:
+    """Return the columns of a public file that have no role."""
+    pa = _arrow.pyarrow()
+    reader = pa.parquet.ParquetFile(file)
+    features = _arrow.features_of(reader.schema_arrow, columns)
+    names = [name for name in reader.schema_arrow.names if name not in features]
+    return _arrow.others(reader.read(columns=names), features, columns) if names else {}
 
 
 def num_rows(file: IO[bytes], columns: Columns) -> int:

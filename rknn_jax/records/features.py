@@ -1,7 +1,7 @@
 """Features: which columns they are, and their values as float32."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +17,9 @@ FEWEST_IDS = 20
 
 FEWEST_IN_INDEX = 5
 """Fewest public rows among which consecutive numbers are taken for an index."""
+
+ROWS_AT_FIRST = 1000
+"""Rows that are looked at first, so that most columns take no more time."""
 
 MOST_NAMED = 10
 """Most columns that an error names."""
@@ -64,6 +67,21 @@ def check_types(empty: np.ndarray, width: int, where: str) -> None:
     real_rows(np.zeros((1, *empty.shape[1:]), empty.dtype), where, width)
 
 
+def refuse_unnamed(names: Iterable[str], remedy: str) -> None:
+    """Raise ValueError if a column has the name of an index, or none.
+
+    Args:
+      names: Names of columns among which features are.
+      remedy: What to do if such a column is a feature, for the error.
+    """
+    unnamed = [name for name in names if _UNNAMED.fullmatch(name)]
+    if unnamed:
+        raise ValueError(
+            f"Expected features, got {unnamed[:MOST_NAMED]}, which is the name of an index; write "
+            f"the data without its index, as by to_csv(index=False), or {remedy}."
+        )
+
+
 def choose(kinds: Mapping[str, str]) -> list[str]:
     """Return the names of the columns of features, by names and types alone.
 
@@ -76,13 +94,7 @@ def choose(kinds: Mapping[str, str]) -> list[str]:
       ValueError: If a column may be no feature. An unnamed one and an integer among floats may be
         an index or an id, which would decide every distance.
     """
-    unnamed = [name for name in kinds if _UNNAMED.fullmatch(name)]
-    if unnamed:
-        raise ValueError(
-            f"Expected features, got {unnamed[:MOST_NAMED]}, which is the name of an index; write "
-            "the file without its index, as by to_csv(index=False), drop the column, or name the "
-            "features with --embedding."
-        )
+    refuse_unnamed(kinds, "name the features with --embedding")
     others = [name for name, kind in kinds.items() if kind not in NUMBERS]
     if others:
         raise ValueError(
@@ -99,7 +111,7 @@ def choose(kinds: Mapping[str, str]) -> list[str]:
     return list(kinds)
 
 
-def find_ids(values: np.ndarray, names: Sequence[str]) -> list[str]:
+def find_ids(columns: Iterable[np.ndarray], names: Sequence[str]) -> list[str]:
     """Return the names of public columns that look like an index or an id.
 
     An index is the numbers from one to another, each once, in any order. An id is another whole
@@ -107,31 +119,66 @@ def find_ids(values: np.ndarray, names: Sequence[str]) -> list[str]:
     different too.
 
     Args:
-      values: Public rows `[m, f]`.
+      columns: Finite values of each column of numbers, at most one a row.
       names: Names of the columns.
     """
-    whole = np.all(values == np.round(values), axis=0)
-    different = whole & (np.diff(np.sort(values, axis=0), axis=0) > 0).all(axis=0)
-    if len(values) < FEWEST_IN_INDEX:
-        different[:] = False
-    index = different & (np.ptp(values, axis=0) == len(values) - 1)
-    if len(values) >= FEWEST_IDS and 2 * np.count_nonzero(different) <= len(names):
-        index |= different
-    return [name for name, is_index in zip(names, index, strict=True) if is_index]
+    held = list(columns)
+    different = [_is_different(values) for values in held]
+    ids = 2 * sum(different) <= len(names)
+    return [
+        name
+        for name, values, is_different in zip(names, held, different, strict=True)
+        if is_different
+        and (np.ptp(values) == len(values) - 1 or (ids and len(values) >= FEWEST_IDS))
+    ]
 
 
-def refuse_ids(values: np.ndarray, names: Sequence[str], where: str, remedy: str) -> None:
+def _is_different(values: np.ndarray) -> bool:
+    """Return whether a column has another whole number in every row."""
+    first = values[:ROWS_AT_FIRST]
+    for some in (first, values) if len(values) > len(first) else (values,):
+        if np.any(some != np.round(some)) or len(np.unique(some)) < len(some):
+            return False
+    return len(values) >= FEWEST_IN_INDEX
+
+
+def refuse_ids(
+    columns: Iterable[np.ndarray], names: Sequence[str], where: str, remedy: str
+) -> None:
     """Raise ValueError if a public column looks like an index or an id among others.
 
     Args:
-      values: Public rows `[m, f]`.
+      columns: Finite values of each column of numbers.
       names: Names of the columns, or none if they have no names.
       where: Argument and name of the file, for the error.
-      remedy: What to do, for the error.
+      remedy: What to do if it is a feature, for the error.
     """
-    ids = find_ids(values, names) if len(names) > 1 else []
+    ids = find_ids(columns, names) if len(names) > 1 else []
     if ids:
         raise ValueError(
             f"Expected features in {where}, got {ids[:MOST_NAMED]} with another whole number in "
-            f"every row, as an index or id has, which would decide every distance; {remedy}."
+            "every row, as an id has or an index, which would decide every distance; leave it out, "
+            f"or {remedy}."
+        )
+
+
+def refuse_shared(embedding: Sequence[str], label: str, person: str | None) -> None:
+    """Raise ValueError if a column is named for two roles.
+
+    Args:
+      embedding: Names of the features that the user gives.
+      label: Name of the label.
+      person: Name of the person, or None.
+    """
+    named = {"--label": label, "--person": person}
+    for flag, name in named.items():
+        if name in embedding:
+            raise ValueError(
+                f"Expected features without the {flag.removeprefix('--')}, got {name!r} in "
+                f"--embedding and in {flag}; name it once."
+            )
+    if label == person:
+        raise ValueError(
+            f"Expected a column of labels and one of persons, got {label!r} in --label and in "
+            "--person; name two."
         )

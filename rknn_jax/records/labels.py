@@ -98,7 +98,8 @@ def check_types(
     if typed and empty.dtype.kind == "U" and classes.names is None:
         raise ValueError(
             f"Expected --classes to name the text labels in {where}, got --classes "
-            f"{classes.count}; pass names, as in --classes a,b,c."
+            f"{classes.count}; pass names, as in --classes a,b,c, or --classes 0,1,2 for numbers "
+            "in text."
         )
     encode(empty, classes, most, where)
 

@@ -64,14 +64,38 @@ def calibrated(settings: "Settings", data: Data) -> CentralMechanism:
     return mechanism
 
 
+def select_queries(settings: "Settings", data: Data) -> tuple[CentralMechanism, Queries]:
+    """Return the mechanism and the queries; by default at most as many as distinct public rows."""
+    mechanism = calibrated(settings, data)
+    by_default = settings.queries is None and not mechanism.query_for_each_class
+    while True:
+        number = mechanism.num_queries
+        queries = _select(settings, data.public, number)
+        distinct = max(len(np.unique(queries.cluster)), settings.neighbors)
+        if not by_default or distinct >= number:
+            return mechanism, _checked(settings, queries, number)
+        mechanism = replace(mechanism, num_queries=distinct)
+
+
 def cluster(settings: "Settings", public: np.ndarray, num_queries: int) -> Queries:
-    """Cluster the public rows into queries, by their directions under the cosine metric."""
+    """Cluster the public rows into queries, by their directions under the cosine metric.
+
+    Raises:
+      ValueError: If there are fewer distinct rows.
+    """
+    return _checked(settings, _select(settings, public, num_queries), num_queries)
+
+
+def _select(settings: "Settings", public: np.ndarray, num_queries: int) -> Queries:
     public = np.asarray(in_metric(public, settings.metric))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # too few distinct rows raise an error below
-        queries = kmeans.select(
+        warnings.simplefilter("ignore")  # of too few distinct rows, which `_checked` refuses
+        return kmeans.select(
             stage_key(jax.random.key(settings.seed), Stage.QUERIES), public, num_queries
         )
+
+
+def _checked(settings: "Settings", queries: Queries, num_queries: int) -> Queries:
     distinct = len(np.unique(queries.cluster))
     if distinct < num_queries:
         raise ValueError(

@@ -37,7 +37,7 @@ from rknn_jax.neighbors import Metric, nearest, usable_rows
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.privacy.ledger import fingerprint
-from rknn_jax.records import frames
+from rknn_jax.records import features, frames
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import inputs, planning, surveys
 from rknn_jax.release import label as job
@@ -254,6 +254,10 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         """
         self._validate_params()
         self.X_ = validate_data(self, X, dtype=np.float32)
+        names = getattr(self, "feature_names_in_", ())
+        remedy = "pass X.to_numpy() if it is a feature"
+        features.refuse_unnamed(names, remedy)
+        features.refuse_ids(self.X_.T[: len(names)], names, "the public rows", remedy)
         given = self.random_state
         self._seed = int(
             given if isinstance(given, Integral) else check_random_state(given).randint(2**31 - 1)

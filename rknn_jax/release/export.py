@@ -6,12 +6,16 @@ and `model/`. An export is post-processing of what was released, and costs nothi
 
 | column                | Parquet            | content for each public record                   |
 |-----------------------|--------------------|--------------------------------------------------|
-| `row`                 | int64              | position in the public data, from 0 on           |
+| `row`                 | int64              | number of the row in its source, from 0 on       |
 | `label`               | string, else int64 | class, by name if the classes have names         |
 | `query`               | int64              | query that gave the label                        |
 | `confidence`          | float              | probability that noise did not change that label |
 | `score`               | float              | probability of the label                         |
 | `probability_<class>` | float              | probability of the class, by name or number      |
+
+If `rknn embed` made the public rows, `row` is the row of the table or text that it embedded, and
+`file` the image. Other columns of the public file that have no role, such as those of `--keep`,
+come last, if they hold numbers or text.
 
 Argilla takes `label` as a suggestion, and `score` by the mapping `{"score":
 "label.suggestion.score"}`. Cleanlab takes `label` of `labels.npz` as `labels` and `probability` as
@@ -147,7 +151,7 @@ def read(folder: Path) -> Labels:
         # Missing labels are masked below.
         said = label if names is None else np.asarray(names, str)[label]
         columns = {
-            "row": np.ma.masked_array(np.arange(len(label))),
+            "row": np.ma.masked_array(arrays.get("row", np.arange(len(label)))),
             "label": np.ma.masked_array(said, ~known),
             "query": np.ma.masked_array(query, query < 0),
             "confidence": np.ma.masked_array(sure, np.isnan(sure)),
@@ -158,6 +162,14 @@ def read(folder: Path) -> Labels:
             f"probability_{name}": np.ma.masked_array(column)
             for name, column in zip(classes, probability.T, strict=True)
         }
+        carried = {
+            name: values
+            for name, values in arrays.items()
+            if name == "file" or name.startswith("public_")
+        }
+        lengths = {len(values) for values in (*carried.values(), columns["row"])}
+        if lengths != {len(label)}:
+            raise ValueError(f"label has {len(label)} rows, and other columns have {lengths}")
         sets = None
         if "present" in arrays:
             sets = _sets(arrays["present"], classes, len(label))
@@ -169,7 +181,11 @@ def read(folder: Path) -> Labels:
             f"Expected {FINISHED}, got {folder}, which is damaged or something else ({reason}); "
             "name another."
         ) from error
-    return Labels(columns | each, guarantee, sets)
+    named = columns | each
+    for name, values in carried.items():
+        plain = name.removeprefix("public_")
+        named[name if plain in named else plain] = np.ma.masked_array(values)
+    return Labels(named, guarantee, sets)
 
 
 def _sets(present: np.ndarray, classes: Sequence[Any], num_rows: int) -> list[list[Any]]:

@@ -4,8 +4,8 @@ Private rows are counted by `rknn_jax.release.counting`, once everything else is
 """
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,8 @@ class Data:
         the number is private.
       model: Model of the embeddings, as the public card tells it. Defaults to None, if there is no
         card.
+      others: Columns of the public rows that have no role, such as the source row, `[m]` by their
+        names. Defaults to none.
     """
 
     public: np.ndarray
@@ -70,12 +72,14 @@ class Data:
     digest: str = ""
     num_persons: int | None = None
     model: EmbeddingModel | None = None
+    others: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def check(settings: "Settings") -> None:
     """Raise ValueError for settings that are wrong for any data and any labeler."""
     engines.named(settings.engine)
     ranges.check(settings)
+    features.refuse_shared(settings.embedding, settings.label, settings.person)
     if settings.epsilon > LARGE_EPSILON and not settings.allow_large_epsilon:
         raise ValueError(
             f"Expected --epsilon of at most {LARGE_EPSILON:g}, got --epsilon "
@@ -142,6 +146,7 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         public.digest,
         _num_persons(private) if counts_persons else None,
         model,
+        public.others,
     )
     return standardized(data) if settings.standardize else data
 
@@ -193,22 +198,27 @@ class Public:
       names: Names of the f columns, or none if they have no names.
       encode: Encoder that made the features. Defaults to None, for embeddings.
       digest: Fingerprint of the rows as read. Defaults to "", that of `features`.
+      others: Columns that have no role, `[m]` by their names. Defaults to none.
     """
 
     features: np.ndarray
     names: tuple[str, ...]
     encode: Encoding | None = None
     digest: str = ""
+    others: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def _public(settings: "Settings", asked: Columns, classes: Classes | None) -> Public:
     """Read the public rows, and encode them if they are raw."""
+    others = tables.read_others(settings.public, "--public", asked)
     if settings.representation is None:
         rows, names = tables.read_named_embeddings(settings.public, "--public", asked)
         if not settings.embedding:
             where = f"--public {_words(settings.public)}"
-            features.refuse_ids(rows, names, where, "name the features with --embedding")
-        return Public(rows, names)
+            features.refuse_ids(
+                rows.T[: len(names)], names, where, "name the features with --embedding"
+            )
+        return Public(rows, names, others=others)
     digest = Digest()
     encode, rows = encoding.learned(
         settings.representation,
@@ -217,7 +227,7 @@ def _public(settings: "Settings", asked: Columns, classes: Classes | None) -> Pu
         num_queries=settings.queries,
         seed=settings.seed,
     )
-    return Public(rows, (), encode, digest.text())
+    return Public(rows, (), encode, digest.text(), others)
 
 
 def named_classes(

@@ -12,6 +12,7 @@ Private records are read by `rknn_jax.release.counting`, record by record, and t
 """
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,7 @@ def write(staging: Path, plan: Plan, done: Release) -> None:
     rows = files["labels.npz"]
     if names:
         rows["class_names"] = np.array(names)
+    rows |= _carried(plan.data.others)
     for name, arrays in files.items():
         write_arrays(staging / name, arrays)
     told = results.of(rows, files.get("queries.npz", {}), done.card, _summary(plan, done))
@@ -245,12 +247,25 @@ def write(staging: Path, plan: Plan, done: Release) -> None:
     write_text(staging / "privacy.json", as_json(done.card))
 
 
+def _carried(others: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays of the public columns that have no role: `row`, `file`, `public_NAME`."""
+    return {
+        name if name == "file" or _is_row(name, values) else f"public_{name}": values
+        for name, values in others.items()
+    }
+
+
+def _is_row(name: str, values: np.ndarray) -> bool:
+    return name == "row" and values.dtype.kind in "iu"
+
+
 def _room(plan: Plan) -> int:
     """Return the most bytes that the sum and the results take on disk."""
     num_classes = plan.data.classes.count
     rows = len(plan.data.public) * (16 + 4 * num_classes)
     # The last term is for the class names, which both files of the statement hold.
-    return ROOM_FOR_WORDS + plan.survey.room + rows + 300 * num_classes
+    carried = sum(values.nbytes for values in plan.data.others.values())
+    return ROOM_FOR_WORDS + plan.survey.room + rows + carried + 300 * num_classes
 
 
 def memory(plan: Plan) -> int:

@@ -237,6 +237,11 @@ class FileShard:
         block = rows.empty._replace(labels=labels.empty.labels)
         return Layout(rows.features, block, typed=labels.typed)
 
+    def others(self) -> dict[str, np.ndarray]:
+        """Return the columns of a public file that have no role, by their names."""
+        with self._opened(self.name, self.argument) as file:
+            return dict(_format(self.name, self.argument).others(file, self.columns))
+
     def features(self) -> tuple[str, ...]:
         """Return the names of the columns of the embeddings; none if the format has none."""
         columns = self.columns._replace(reads_label=False)

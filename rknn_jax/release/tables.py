@@ -20,6 +20,9 @@ from rknn_jax.release.shards import FileShard, find, with_one_order
 ROWS_AT_ONCE = 2**14
 """Rows that are read at once into a whole array."""
 
+MOST_TEXT = 2**28
+"""Most bytes of a column that is carried along to the labels."""
+
 RAW_AT_ONCE = 2**10
 """Raw records that are read at once."""
 
@@ -65,6 +68,28 @@ def read_named_embeddings(
         )
     features = shards[0].columns.embedding or ()
     return array, features if len(features) == array.shape[1] else ()
+
+
+def read_others(
+    names: str | Sequence[str] | Path, argument: str, columns: Columns
+) -> dict[str, np.ndarray]:
+    """Read the columns of public data that have no role, such as the source row, whole.
+
+    Columns that not every file has are left out, and those of text beyond `MOST_TEXT` bytes.
+
+    Args:
+      names: Files, folders, patterns or URLs, as for `shards.find`.
+      argument: Command-line argument that named them, for the errors.
+      columns: Columns that are read.
+
+    Returns:
+      Numbers or text `[m]` by the names of the columns.
+    """
+    public = columns._replace(reads_label=False, public=True)
+    parts = [shard.others() for shard in _opened(names, argument, public)]
+    shared = set.intersection(*map(set, parts))
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in sorted(shared)}
+    return {name: values for name, values in whole.items() if values.nbytes <= MOST_TEXT}
 
 
 def read_raw(

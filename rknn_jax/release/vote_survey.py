@@ -17,7 +17,7 @@ from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy import contributions
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import Contribution
-from rknn_jax.release.asking import calibrated, cluster, labeler_of
+from rknn_jax.release.asking import calibrated, labeler_of, select_queries
 from rknn_jax.release.counting import Counted
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.preview import Expected
@@ -96,13 +96,8 @@ class VoteSurvey(Survey):
     @classmethod
     def of(cls, settings: "Settings", data: Data) -> Self:
         """Return the survey of checked settings, with clustered public rows."""
-        mechanism = calibrated(settings, data)
-        _log.info(
-            "clustering %s public rows into %s queries",
-            f"{len(data.public):,}",
-            f"{mechanism.num_queries:,}",
-        )
-        queries = cluster(settings, data.public, mechanism.num_queries)
+        _log.info("clustering %s public rows into queries", f"{len(data.public):,}")
+        mechanism, queries = select_queries(settings, data)
         # The graph takes long, so make it before anything is spent. A dry run spreads nothing.
         _log.info("joining similar public rows")
         labeler = labeler_of(settings)

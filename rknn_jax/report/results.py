@@ -64,6 +64,7 @@ class Results:
       card: Content of `privacy.json`.
       summary: Content of `summary.json`; None if the folder has none.
       sets: Sets of classes. Defaults to None, if each row has one label.
+      source: int `[m]`, number of each row in its source. Defaults to None, the position.
     """
 
     label: np.ndarray
@@ -76,6 +77,11 @@ class Results:
     card: dict[str, Any]
     summary: Summary | None
     sets: SetResults | None = None
+    source: np.ndarray | None = None
+
+    def source_row(self, row: int) -> int:
+        """Return the number of a row in its source."""
+        return row if self.source is None else int(self.source[row])
 
     @property
     def labeled(self) -> np.ndarray:
@@ -134,7 +140,7 @@ class Row(NamedTuple):
     """Public row that is worth a second look.
 
     Attributes:
-      row: Position in the public data.
+      row: Number of the row in its source.
       label: Name of its label, or names of its classes.
       number: Number of its label; -1 for an empty set.
       stability: Probability that noise did not change the label, or the least stable class; None if
@@ -297,6 +303,7 @@ def of(
         card,
         summary,
         _sets(rows, asked),
+        rows.get("row"),
     )
 
 
@@ -355,7 +362,7 @@ def _row(results: Results, row: int) -> Row:
     alone = len(others) == 1
     sure = float(results.confidence[row])
     return Row(
-        row,
+        results.source_row(row),
         results.classes[label],
         label,
         None if np.isnan(sure) else sure,
@@ -374,7 +381,7 @@ def _set_row(results: Results, row: int) -> Row:
     probability = results.probability[row].astype(np.float64)
     names = [name for name, there in zip(results.classes, present, strict=True) if there]
     return Row(
-        row,
+        results.source_row(row),
         ", ".join(names) or "none",
         int(results.label[row]),
         float(results.confidence[row]),
