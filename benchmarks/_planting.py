@@ -90,18 +90,10 @@ def at_work(
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     found = list(finders)
+    memory = MEMORY if MEMORY.is_dir() else None
+    folders = [tempfile.TemporaryDirectory(prefix="mutants-", dir=memory) for _ in range(workers)]
     with contextlib.ExitStack() as stack:
-        folders = [
-            Path(
-                stack.enter_context(
-                    tempfile.TemporaryDirectory(
-                        prefix="mutants-", dir=MEMORY if MEMORY.is_dir() else None
-                    )
-                )
-            )
-            for _ in range(workers)
-        ]
-        free = [_copy(root, folder) for folder in folders]
+        free = [_copy(root, Path(stack.enter_context(folder))) for folder in folders]
         pool = ThreadPoolExecutor(workers)
         stack.callback(pool.shutdown, cancel_futures=True)
 

@@ -202,7 +202,7 @@ def _meaning(code: str) -> str | None:
 
 
 def scores(rows: list[dict[str, Any]], equivalent: dict[str, str]) -> dict[str, Any]:
-    """Return each module's share of noticed faults, among those that change a promise."""
+    """Return each module's number of faults, of noticed ones, and of those that change nothing."""
     found: dict[str, Any] = {}
     for path in dict.fromkeys(row["path"] for row in rows):
         mine = [row for row in rows if row["path"] == path]
@@ -212,7 +212,6 @@ def scores(rows: list[dict[str, Any]], equivalent: dict[str, str]) -> dict[str, 
             "mutants": len(mine),
             "noticed": noticed,
             "equivalent": excused,
-            "score": noticed / (len(mine) - excused),
         }
     return found
 
