@@ -235,37 +235,8 @@ class ReverseKNN(Labeler[jax.Array | PersonVotes]):
         return self.read(counts, stddev, guarantee(private_step, num_units, self), queries)
 
     def read(self, counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries) -> Answers:
-        """Turn noisy counts into answers, by post-processing alone.
-
-        Args:
-          counts: float32 `[s, num_classes]`, noisy counts.
-          stddev: Standard deviation of the noise, float32 `[s, num_classes]`, in votes.
-          guarantee: Guarantee of the counts.
-          queries: Public queries `[s, f]`.
-        """
-        counts = np.asarray(counts, np.float32)
-        stddev = np.asarray(stddev, np.float32)
-        # The noisy counts give the number of votes, because n itself is private under add-remove.
-        num_votes = float(max(counts.sum(), 0))
-        expected = num_votes * queries.size / np.sum(queries.size)
-        if self.decode == "assignment":
-            labels = postprocessing.assignment(counts)
-            probabilities = (np.arange(counts.shape[1]) == labels[:, None]).astype(np.float32)
-            sure = _confidence.of_assignment(counts, stddev, expected, labels)
-        else:
-            labels = postprocessing.noisy_max(counts)
-            probabilities = postprocessing.soft_labels(counts)
-            sure = _confidence.of_argmax(counts, stddev, expected, labels)
-        return Answers(
-            labels,
-            np.ones(len(counts), bool),
-            probabilities,
-            sure,
-            counts,
-            stddev,
-            guarantee,
-            counted=bool(mechanisms.named(self.noise).releases_counts),
-        )
+        """Turn noisy counts into answers, by post-processing alone; see `answer`."""
+        return answer(counts, stddev, guarantee, queries, self)
 
     def public_side(
         self,
@@ -410,6 +381,43 @@ def connect(
     rows = np.where(usable[:, None], rows, np.float32(0))
     labels = np.where(usable, np.asarray(labels).T, NO_CELL).T
     return config.tally(queries, num_classes).parts(rows, labels)
+
+
+def answer(
+    counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries, config: ReverseKNN
+) -> Answers:
+    """Turn noisy counts into answers, by post-processing alone.
+
+    Args:
+      counts: float32 `[s, num_classes]`, noisy counts.
+      stddev: Standard deviation of the noise, float32 `[s, num_classes]`, in votes.
+      guarantee: Guarantee of the counts.
+      queries: Public queries `[s, f]`.
+      config: Settings of the labeler.
+    """
+    counts = np.asarray(counts, np.float32)
+    stddev = np.asarray(stddev, np.float32)
+    # The noisy counts give the number of votes, because n itself is private under add-remove.
+    num_votes = float(max(counts.sum(), 0))
+    expected = num_votes * queries.size / np.sum(queries.size)
+    if config.decode == "assignment":
+        labels = postprocessing.assignment(counts)
+        probabilities = (np.arange(counts.shape[1]) == labels[:, None]).astype(np.float32)
+        sure = _confidence.of_assignment(counts, stddev, expected, labels)
+    else:
+        labels = postprocessing.noisy_max(counts)
+        probabilities = postprocessing.soft_labels(counts)
+        sure = _confidence.of_argmax(counts, stddev, expected, labels)
+    return Answers(
+        labels,
+        np.ones(len(counts), bool),
+        probabilities,
+        sure,
+        counts,
+        stddev,
+        guarantee,
+        counted=bool(mechanisms.named(config.noise).releases_counts),
+    )
 
 
 def __getattr__(name: str) -> type[ReverseKNN]:
