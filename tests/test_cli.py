@@ -731,7 +731,11 @@ def test_json_is_the_last_line_also_of_a_refusal(copy, rknn):
             2,
             "at least the epsilon=1.0",
         ),
-        (["raise", "R.npz.ledger.jsonl", "--epsilon", "nan", "--reason", "more"], 2, "--epsilon nan"),
+        (
+            ["raise", "R.npz.ledger.jsonl", "--epsilon", "nan", "--reason", "more"],
+            2,
+            "--epsilon nan",
+        ),
         (["raise", "R.npz.ledger.jsonl", "--epsilon", "20", "--reason", " "], 2, "reason"),
         (["raise", "R.npz.ledger.jsonl", "--epsilon", "20"], 2, "--reason"),
     ],
