@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from rknn_jax.cli import federation
 from rknn_jax.cli import main as cli
-from rknn_jax.federation import certificates, connection, hosting, joining, listener, server, tls
+from rknn_jax.federation import certificates, hosting, joining, listener, server, tls
 from rknn_jax.federation import connection as connections
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.collector import Collector
@@ -890,16 +890,16 @@ def test_too_few_clients_for_a_sum_spend_nothing(tmp_path):
 
 def test_a_client_whose_answer_counts_has_taken_part_though_its_server_is_gone(monkeypatch):
     def gone(*_):
-        raise connection.UnreachableError("no server")
+        raise connections.UnreachableError("no server")
 
-    monkeypatch.setattr(connection, "_question", lambda *_: ("ab" * 32, b""))
-    monkeypatch.setattr(connection, "_statement", gone)
+    monkeypatch.setattr(connections, "_question", lambda *_: ("ab" * 32, b""))
+    monkeypatch.setattr(connections, "_statement", gone)
     told = []
-    monkeypatch.setattr(connection, "_answer", lambda *_: True)
+    monkeypatch.setattr(connections, "_answer", lambda *_: True)
     outcome = take_part(None, None, lambda *line: told.append(line))
     assert outcome.took_part
     assert "The answer was counted" in outcome.statement
     assert ("warning", "no server") in told
-    monkeypatch.setattr(connection, "_answer", lambda *_: False)
-    with pytest.raises(connection.UnreachableError):
+    monkeypatch.setattr(connections, "_answer", lambda *_: False)
+    with pytest.raises(connections.UnreachableError):
         take_part(None, None, lambda *_: None)
