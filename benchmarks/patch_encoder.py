@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from rknn_jax.embedding.images import ImageFolder
+from rknn_jax.images import files as image_files
 from rknn_jax.representations import pretrained
 
 PATCHES_PER_IMAGE = 20
@@ -70,10 +70,22 @@ class Filters:
 
 
 def read(folder: Path, side: int) -> np.ndarray:
-    """Return the images of a folder, uint8 `[m, side, side, 3]`."""
-    found = ImageFolder.find(folder)
-    images = (Image.open(folder / name).convert("RGB") for name in found.files)
-    return np.stack([pretrained.resize(np.asarray(image), (side, side)) for image in images])
+    """Return the images of a folder, uint8 `[m, side, side, 3]`.
+
+    Raises:
+      ValueError: If one cannot be read.
+    """
+
+    def pixels(name: str) -> np.ndarray:
+        try:
+            color = image_files.read(folder / name).convert("RGB")
+            return pretrained.resize(np.asarray(color), (side, side))
+        except Exception as error:  # a damaged file can raise many kinds of errors
+            raise ValueError(
+                f"Cannot read the image {folder / name}: {error}; repair or remove it."
+            ) from error
+
+    return np.stack([pixels(name) for name in ImageFolder.find(folder).files])
 
 
 def learn_filters(images: np.ndarray, settings: Settings) -> Filters:

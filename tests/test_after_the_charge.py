@@ -179,3 +179,17 @@ def test_a_selection_that_is_lost_after_its_charge_says_so(files, rknn, monkeypa
     done = rknn(*SELECT)
     assert done.status == 2
     assert "The selection is lost, and the spend stands" in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize("platform", ["cuda", "nonsense"])
+def test_a_platform_that_is_not_there_is_named_by_its_variable(platform):
+    words = ("simulate", "--clients", "10", "--queries", "4", "--classes", "2")
+    done = subprocess.run(
+        [*RKNN, *words],
+        env=os.environ | {"JAX_PLATFORMS": platform},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert f"got JAX_PLATFORMS={platform}" in done.stderr
+    assert "Traceback" not in done.stderr

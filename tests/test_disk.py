@@ -128,5 +128,5 @@ def test_two_new_paths_of_one_second_are_two(tmp_path, monkeypatch):
     for _ in range(3):
         paths.append(disk.new_path(tmp_path, "label-eps0.5"))
         paths[-1].mkdir()
-    first = "20260101-000000-label-eps0.5"
+    first = f"20260101-000000-label-eps0.5-{os.getpid()}"
     assert [path.name for path in paths] == [first, f"{first}-2", f"{first}-3"]

@@ -351,7 +351,7 @@ def test_a_client_hears_of_all_that_is_wrong_at_once(tmp_path):
     settings = Join(tmp_path / "R.npz", server="nowhere", ca=tmp_path / "ca", wait=-1, most_cells=0)
     with pytest.raises(ValueError, match="--server") as caught:
         federation.join(settings)
-    for words in ("--wait -1", "--budget", "file as --ca", "most_cells=0", "R.npz"):
+    for words in ("--wait -1", "--budget", "file as --ca", "--most-cells 0", "R.npz"):
         assert words in str(caught.value)
     assert not list(tmp_path.iterdir())
 
@@ -1042,3 +1042,20 @@ def test_too_few_clients_for_a_sum_spend_nothing(tmp_path):
         pytest.raises(ValueError, match="nothing was spent"),
     ):
         hosting.sum_up(desk, 4, 3, lambda: pytest.fail("begun"), lambda *line: None)
+
+
+def test_a_client_whose_answer_counts_has_taken_part_though_its_server_is_gone(monkeypatch):
+    def gone(*_):
+        raise connections.UnreachableError("no server")
+
+    monkeypatch.setattr(connections, "_question", lambda *_: ("ab" * 32, b""))
+    monkeypatch.setattr(connections, "_statement", gone)
+    told = []
+    monkeypatch.setattr(connections, "_answer", lambda *_: True)
+    outcome = take_part(None, None, lambda *line: told.append(line))
+    assert outcome.took_part
+    assert "The answer was counted" in outcome.statement
+    assert ("warning", "no server") in told
+    monkeypatch.setattr(connections, "_answer", lambda *_: False)
+    with pytest.raises(connections.UnreachableError):
+        take_part(None, None, lambda *_: None)

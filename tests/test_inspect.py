@@ -306,3 +306,9 @@ def test_charts_use_colors_of_the_page():
     frame = (Path(pages.__file__).parent / "base.html.j2").read_text()
     used = set(re.findall(r"var\(--([\w-]+)\)", frame))
     assert used <= {*pages.COLOURS, "hue", "of", "of-class"}
+
+
+def test_a_folder_that_is_not_there_is_called_so(rknn):
+    done = rknn("inspect", "nowhere")
+    assert done.status == 2
+    assert "got nowhere, which is no folder; check its name" in " ".join(done.err.split())

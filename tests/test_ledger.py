@@ -539,3 +539,26 @@ def test_no_budget_is_kept_where_a_lock_stops_one_machine_alone(
     with pytest.raises(LedgerError, match="local disk"):
         Ledger.create(folder / "new.jsonl", DATA, 1.0)
     assert ledger.spent.epsilon == 0
+
+
+def test_a_link_to_nothing_is_called_so(path):
+    link = path.with_name("link")
+    link.symlink_to(path.with_name("gone.jsonl"))
+    with pytest.raises(LedgerError, match=r"is a link to .*gone\.jsonl, which is not there"):
+        Ledger.open(link)
+
+
+def test_a_draw_that_cannot_be_recorded_says_nothing_of_a_charge(ledger, path, monkeypatch):
+    """The charge was made before, so that an error must not deny it."""
+    ledger.charge(released(), "one")
+
+    def fail(_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(LedgerError, match="so the draw is not on record"):
+        ledger.mark_drawn("one", "ab" * 32)
+    with pytest.raises(LedgerError, match="so nothing was charged"):
+        ledger.charge(released(), "two")
+    with pytest.raises(LedgerError, match="so the budget is as it was"):
+        ledger.raise_budget(20, 0, "more")

@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +95,20 @@ def _features() -> str:
         )
     except (OSError, StopIteration):
         return ""
+
+
+def without_device() -> str:
+    """Return why JAX has no device, with a remedy, or "" if it has one or is not loaded."""
+    jax = sys.modules.get("jax")
+    if jax is None:
+        return ""
+    try:
+        jax.devices()
+    except Exception as error:  # also an AssertionError without words
+        found = os.environ.get("JAX_PLATFORMS", "")
+        reason = " ".join(str(error).split()) or "no such device"
+        return (
+            f"Expected JAX_PLATFORMS to name devices of this machine, got JAX_PLATFORMS={found} "
+            f"({reason}); unset it, or set it to cpu."
+        )
+    return ""

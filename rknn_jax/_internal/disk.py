@@ -154,15 +154,16 @@ def is_partial(name: str, whole: str) -> bool:
 
 
 def new_path(parent: Path, name: str) -> Path:
-    """Return a path that does not exist, named by the time, also for a second run in one second.
+    """Return a path that does not exist, named by the time and the process.
 
-    It is not reserved: callers lock the folder that they make, and refuse one that is in use.
+    Two processes of one second have two paths, though neither has made its folder yet. It is not
+    reserved: callers lock the folder that they make, and refuse one that is in use.
 
     Args:
       parent: Folder of the path.
-      name: End of its name, after date and time.
+      name: Middle of its name, after date and time.
     """
-    named = parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    named = parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{os.getpid()}"
     others = (named.with_name(f"{named.name}-{number}") for number in itertools.count(2))
     return next(path for path in itertools.chain([named], others) if not os.path.lexists(path))
 

@@ -93,13 +93,16 @@ def check(settings: Any) -> None:
       settings: Settings of the command, a dataclass whose fields are its flags.
 
     Raises:
-      ValueError: If a number is out of its range. The words name the flag, its value and a remedy.
+      ValueError: If numbers are out of range. The words name each flag, its value and a remedy.
     """
+    failures = []
     for name, hint in get_type_hints(type(settings), include_extras=True).items():
         number = getattr(settings, name)
         allowed = range_of(hint)
         if allowed is not None and number is not None and not allowed.has(number):
-            raise ValueError(
+            failures.append(
                 f"Expected {allowed.text(name)}, got --{name.replace('_', '-')} {number}; "
                 f"{allowed.remedy}."
             )
+    if failures:
+        raise ValueError(" ".join(failures))

@@ -247,8 +247,11 @@ def silence(stream: TextIO) -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """End the process. After Ctrl-C nothing is torn down, because threads of JAX may still run."""
+    """End the process. After Ctrl-C or an error nothing is torn down.
+
+    Threads of JAX and Arrow may still run, and would abort the process.
+    """
     err.file.flush()
-    if status == STOPPED:
+    if status:
         os._exit(status)
     sys.exit(status)

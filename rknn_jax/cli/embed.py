@@ -130,6 +130,9 @@ def _images(settings: Embed) -> tuple["Source", "Model"]:
             "public images."
         )
     source = ImageFolder.find(settings.images)
+    if source.skipped:
+        named = ", ".join(source.skipped[:NAMED])
+        tell(err, "skipped", f"{len(source.skipped):,} files that are no images, such as {named}")
     classes = ", ".join(source.classes) or "none, since there are no folders in it"
     tell(err, "read", f"{len(source):,} images; classes: {classes}")
     model = NetworkModel(pretrained.load(path))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from rknn_jax._internal import ranges
 from rknn_jax._internal.disk import locked
 from rknn_jax._internal.terminal import err, tell, watched
 from rknn_jax.federation.settings import Join, Serve, asked, join_command, settled
@@ -37,6 +38,7 @@ def serve(settings: Serve) -> dict[str, Any]:
         from rknn_jax.federation.round_folder import check_request
     settings = _with_test_certificates(settings)
     _check_together(
+        lambda: ranges.check(settings),
         lambda: _admitted(settings),
         lambda: read_public(settings.public, settings.test),
         lambda: asked(settings),
@@ -246,6 +248,7 @@ def join(settings: Join) -> dict[str, Any]:
         from rknn_jax.federation import joining
     *_, context, agreement, records = _check_together(
         _needs_libraries,
+        lambda: ranges.check(settings),
         lambda: _check_server(settings),
         lambda: joining.check_budget(settings),
         lambda: _secured(settings),

@@ -120,18 +120,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = _parsed(arguments)
     action = command.action if isinstance(command, Budget | Account) else command
     try:
-        ranges.check(action)
+        if not isinstance(action, Serve | Join):  # they tell all that is wrong at once
+            ranges.check(action)
         result = _run(action)
         status = audit.BROKEN if result.get("broken") else result.get("exit_status", 0)
-    except (KeyboardInterrupt, ValueError, OSError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and NO_MEMORY not in str(error):
-            raise  # a fault of this program: show the traceback
+    except (
+        KeyboardInterrupt,
+        ValueError,
+        OSError,
+        MemoryError,
+        RuntimeError,
+        AssertionError,
+    ) as error:
         words = str(error) or "stopped"
-        if isinstance(error, MemoryError | RuntimeError):
-            words = (
-                f"There is not enough memory ({words.splitlines()[0]}); use fewer queries, "
-                "classes or public rows."
-            )
+        if isinstance(error, RuntimeError | AssertionError):
+            deviceless = compilation.without_device()
+            if not deviceless and NO_MEMORY not in words:
+                raise  # a fault of this program: show the traceback
+            words = deviceless or _no_memory(words)
+        elif isinstance(error, MemoryError):
+            words = _no_memory(words)
         result = {"error": " ".join([*words.split(), *getattr(error, "__notes__", [])])}
         status = _status(error)
         err.print(f"rknn: error: {result['error']}")
@@ -139,6 +147,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         told = result | {"exit_status": status}
         stdout.write(json.dumps(told, allow_nan=False, default=float) + "\n")
     return _printed(status, paid="release" in result or "ledger" in result)
+
+
+def _no_memory(words: str) -> str:
+    return (
+        f"There is not enough memory ({words.splitlines()[0]}); use fewer queries, "
+        "classes or public rows."
+    )
 
 
 def _parsed(arguments: Sequence[str]) -> Any:
@@ -258,7 +273,7 @@ def command() -> NoReturn:
     try:
         status = main()
     except SystemExit as end:  # by tyro, with --help too
-        status = end.code if isinstance(end.code, int) else 2
+        status = int(end.code or 0)
     leave(_printed(status))
 
 

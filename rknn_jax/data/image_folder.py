@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from rknn_jax.data import _pool
+from rknn_jax.images import files as image_files
 from rknn_jax.types import Card, Task
 
 SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -106,10 +107,9 @@ def _files(folder: Path) -> list[Path]:
 
 def _read(path: Path, size: int | None) -> np.ndarray:
     try:
-        with Image.open(path) as file:
-            image: Image.Image = file if file.mode in ("L", "RGB") else file.convert("RGB")
-            image = image if size is None else image.resize((size, size), Image.Resampling.BILINEAR)
-            pixels = np.asarray(image)
+        image = image_files.read(path)
+        image = image if size is None else image.resize((size, size), Image.Resampling.BILINEAR)
+        pixels = np.asarray(image)
     except Exception as error:  # a damaged file can raise many kinds of errors
         raise ValueError(f"Cannot read the image {path}: {error}; repair or remove it.") from error
     return pixels if pixels.ndim == 3 else pixels[..., None]

@@ -10,10 +10,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
 
 from rknn_jax.embedding import Embedded, Rows
 from rknn_jax.formats import LABELS, _arrow
+from rknn_jax.images import files as image_files
 from rknn_jax.representations import pretrained
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -29,10 +29,12 @@ class ImageFolder:
     Attributes:
       folder: Folder of the images.
       files: Paths of the images within the folder, with slashes.
+      skipped: Paths of files that end otherwise, likewise.
     """
 
     folder: Path
     files: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
 
     @classmethod
     def find(cls, folder: Path) -> "ImageFolder":
@@ -41,19 +43,20 @@ class ImageFolder:
         Raises:
           ValueError: If there is no image.
         """
-        within = (path.relative_to(folder) for path in folder.rglob("*"))
-        files = sorted(
+        every = [
             path.as_posix()
-            for path in within
-            if path.suffix.lower() in SUFFIXES
-            and not any(part.startswith(".") for part in path.parts)
-        )
+            for path in (found.relative_to(folder) for found in folder.rglob("*"))
+            if not any(part.startswith(".") for part in path.parts)
+        ]
+        files = sorted(name for name in every if Path(name).suffix.lower() in SUFFIXES)
+        others = sorted({*every}.difference(files))
         if not files:
             raise ValueError(
                 f"Expected images that end in {', '.join(SUFFIXES)} in --images {folder}, got "
                 "none; name the folder that holds them, or their classes' folders."
             )
-        return cls(folder, tuple(files))
+        skipped = tuple(name for name in others if (folder / name).is_file())
+        return cls(folder, tuple(files), skipped)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -140,8 +143,7 @@ class NetworkModel:
     def _read(self, path: Path) -> np.ndarray | str:
         """Return an image in the network's size, uint8 `[h, w, 3]`, or why it cannot be read."""
         try:
-            with Image.open(path) as file:
-                upright = ImageOps.exif_transpose(file).convert("RGB")
+            upright = image_files.read(path, upright=True).convert("RGB")
             return pretrained.resize(np.asarray(upright), self.encode.card.size)
         except Exception as error:  # a damaged file can raise many kinds of errors
             return " ".join(str(error).split()) or type(error).__name__

@@ -228,7 +228,13 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
     while True:
         round_id, question = _question(client, connection, tell)
         took_part = _answer(client, connection, round_id, question, tell)
-        statement = _statement(connection, round_id)
+        try:
+            statement = _statement(connection, round_id)
+        except UnreachableError as error:
+            if not took_part:
+                raise
+            statement = "The server has gone. The answer was counted, and its end is not known."
+            tell("warning", str(error))
         if statement is not None:
             tell("over", statement)
             return Outcome(statement, took_part)

@@ -246,6 +246,11 @@ def read(folder: Path) -> Results:
     Raises:
       ValueError: If the folder is not finished, is damaged or is something else.
     """
+    if not folder.is_dir():
+        raise ValueError(
+            f"Expected a finished folder of rknn label, rknn serve or train.distill, got {folder}, "
+            "which is no folder; check its name."
+        )
     if not (folder / "privacy.json").exists():
         raise ValueError(
             f"Expected a finished folder of rknn label, rknn serve or train.distill, got {folder}, "
