@@ -21,6 +21,9 @@ SUFFIXES = (".csv",)
 NUMBER = r"^\s*[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,4})?\s*$"
 """Fields that are numbers. Those beyond float64 become infinite."""
 
+TRUTH = {r"^\s*(true|True|TRUE)\s*$": 1.0, r"^\s*(false|False|FALSE)\s*$": 0.0}
+"""Fields of bools, as numbers."""
+
 
 def layout(file: IO[bytes], columns: Columns) -> Layout:
     """Return the layout of the file, from the first line."""
@@ -144,4 +147,8 @@ def _numbers(column: Any) -> np.ndarray:
     kept = compute.if_else(is_number, column, pa.scalar(None, pa.binary()))
     text = compute.utf8_trim_whitespace(kept.cast(pa.string()))
     values: np.ndarray = text.cast(pa.float64()).to_numpy()
+    if kept.null_count:
+        values = values.copy()  # Arrow's own cannot be written to
+        for pattern, value in TRUTH.items():
+            values[compute.match_substring_regex(column, pattern).to_numpy()] = value
     return values
