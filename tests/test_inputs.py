@@ -100,6 +100,18 @@ def test_labels_of_a_wrong_type_are_refused_by_the_dry_run_too(
     refused(rknn, tmp_path, changes, words)
 
 
+@pytest.mark.parametrize("inner", ["a", 1], ids=["text", "numbers"])
+def test_lists_of_labels_need_their_most(rknn, tmp_path, inner):
+    save(tmp_path, "npz", LABELS)
+    held = pa.array(PRIVATE.tolist(), pa.list_(pa.float32()))
+    table = pa.table({"embeddings": held, "labels": [[inner]] * 90})
+    pq.write_table(table, tmp_path / "R.parquet")
+    changes = {"private": "R.parquet", "classes": "a,b,1"}
+    refused(rknn, tmp_path, changes, "--labels-per-record")
+    assert rknn("check", "R.parquet", "--classes", "a,b,1").status == 2
+    assert rknn(*arguments(**changes, labels_per_record=1), "--dry-run").status == 0
+
+
 def test_a_dry_run_needs_the_labels_of_a_csv(rknn, tmp_path):
     changes = save(tmp_path, "csv", LABELS)
     frame(PRIVATE).to_csv(tmp_path / "R.csv", index=False)
@@ -176,7 +188,6 @@ def test_columns_of_bools_are_features(rknn, tmp_path, form):
         if name == "R":
             table["labels"] = labels
         if form == "csv":
-            table = table.astype({f"is{i}": int for i in range(3)})
             table.to_csv(tmp_path / f"{name}.csv", index=False)
         elif form == "parquet":
             table.to_parquet(tmp_path / f"{name}.parquet")
@@ -263,6 +274,15 @@ def test_the_curator_counts_labels_of_several_that_do_not_count(rknn, tmp_path):
     done = rknn("check", "R.parquet", "--classes", "a,b,c", "--labels-per-record", 2, "--json")
     assert done.json["usable"] == 4
     assert done.json["reasons"] == {"label that does not count": 2}
+
+
+def test_embeddings_of_another_width_by_type_are_refused(rknn, tmp_path):
+    save(tmp_path, "npz", LABELS)
+    held = pa.array(PRIVATE[:, :3].tolist(), pa.list_(pa.float32(), 3))
+    pq.write_table(pa.table({"embeddings": held, "labels": LABELS}), tmp_path / "R.parquet")
+    refused(
+        rknn, tmp_path, {"private": "R.parquet"}, "got 3 dimensions in --private R.parquet and 4"
+    )
 
 
 def stream(path, table):

@@ -106,8 +106,9 @@ def layout(schema: Any, columns: Columns) -> Layout:
     found = block(empty, features, columns)
     if found.labels is not None and found.labels.dtype == object:
         held = plain(empty.column(columns.label)).type
-        if _is_list(held) and label_column(pyarrow().array([], held.value_type)).dtype.kind == "U":
-            found = found._replace(labels=np.zeros((0, 1), str))  # as objects, the type is hidden
+        if _is_list(held):  # as objects, lists and their type are hidden
+            kind = label_column(pyarrow().array([], held.value_type)).dtype
+            found = found._replace(labels=np.zeros((0, 1), "U1" if kind.kind == "U" else float))
     return Layout(tuple(features), found)
 
 
@@ -232,7 +233,12 @@ def raw_column(column: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _fixed_lists(column: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return lists of one length in the dtype of the schema, and which have missing values."""
+    pa = pyarrow()
     width = column.type.list_size
+    if _kind(column.type.value_type) not in rules.NUMBERS:
+        raise FormatError(f"Expected lists of numbers, got {column.type}; save them so.")
+    if pa.types.is_boolean(column.type.value_type):
+        column = column.cast(pa.list_(pa.uint8(), width))
     dtype = column.type.value_type.to_pandas_dtype()
     there = np.array(column.is_valid().to_numpy(zero_copy_only=False), bool)
     values = column.filter(column.is_valid()).flatten()
@@ -271,6 +277,8 @@ def list_column(column: Any, name: str, width: int | None) -> np.ndarray:
             f"Expected lists of numbers in column {name!r}, got {column.type}; save the embeddings "
             "as lists of float32, or name other columns with --embedding."
         )
+    if pyarrow().types.is_fixed_size_list(column.type):
+        width = column.type.list_size  # known by type, so that another one is an error
     lengths = compute.list_value_length(column)
     found = set(compute.unique(lengths).to_pylist())
     if width is None and (len(found) > 1 or None in found):

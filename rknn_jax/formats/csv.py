@@ -21,6 +21,9 @@ SUFFIXES = (".csv",)
 NUMBER = r"^\s*[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,4})?\s*$"
 """Fields that are numbers. Those beyond float64 become infinite."""
 
+TRUTH = {r"^\s*(true|True|TRUE)\s*$": 1.0, r"^\s*(false|False|FALSE)\s*$": 0.0}
+"""Fields of bools, as numbers."""
+
 
 def layout(file: IO[bytes], columns: Columns) -> Layout:
     """Return the layout of the file, from the first line."""
@@ -147,4 +150,10 @@ def _numbers(columns: Sequence[Any]) -> np.ndarray:
     kept = compute.if_else(is_number, fields, pa.scalar(None, pa.binary()))
     text = compute.utf8_trim_whitespace(kept.cast(pa.string()))
     values: np.ndarray = text.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    if kept.null_count:
+        values = values.copy()  # Arrow's own cannot be written to
+        for pattern, value in TRUTH.items():
+            values[
+                compute.match_substring_regex(fields, pattern).to_numpy(zero_copy_only=False)
+            ] = value
     return np.ascontiguousarray(values.reshape(len(columns), -1).T)

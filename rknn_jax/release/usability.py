@@ -17,7 +17,7 @@ from rknn_jax.formats import Block
 from rknn_jax.neighbors import usable_rows
 from rknn_jax.records.classes import MISSING, Classes
 from rknn_jax.records.features import real_rows
-from rknn_jax.records.labels import encode
+from rknn_jax.records.labels import check_types, encode
 from rknn_jax.records.persons import person_names
 from rknn_jax.release.shards import Shard
 from rknn_jax.release.tables import ROWS_AT_ONCE
@@ -68,6 +68,9 @@ def examine(
     foreign: Counter[str] = Counter()
     found: Counter[int] = Counter()
     for shard in shards:
+        layout = shard.layout()
+        if layout.empty.labels is not None:
+            check_types(layout.empty.labels, classes, most, shard.where, typed=layout.typed)
         for block in shard.blocks(ROWS_AT_ONCE):
             assert block.labels is not None
             ids, told = encode(block.labels, classes, most, shard.where)
