@@ -192,6 +192,18 @@ def test_a_mechanism_for_persons_is_that_for_records_on_a_finer_grid(kind):
     assert not np.allclose(noise, np.round(noise)), "the grid is finer than a vote"
 
 
+@pytest.mark.parametrize("kind", [DiscreteLaplace, Gaussian])
+@pytest.mark.parametrize("grid", [1, 2])
+def test_noisy_counts_are_votes_whatever_the_grid(kind, grid):
+    """Without fractions they are integers, which a release writes."""
+    delta = {"delta": 1e-5} if kind.needs_delta else {}
+    unit = "record" if grid == 1 else "person"
+    mechanism = kind(100.0, 3, 4, unit=unit, grid=grid, **delta)
+    released = mechanism.release(np.full((3, 4), 1000 * grid, np.int64))
+    assert released.dtype == (np.int64 if grid == 1 else np.float64)
+    assert np.abs(released - 1000).max() < 50
+
+
 def test_simulated_noise_is_on_the_grid_of_a_release():
     """Otherwise the fractions of the totals would show. 1,000 queries, 12% as above."""
     person = DiscreteLaplace(2.0, 1000, 4, unit="person", grid=6)
