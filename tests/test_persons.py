@@ -215,6 +215,15 @@ def test_simulated_noise_is_on_the_grid_of_a_release():
     assert abs(noise.mean()) < 5 * noise.std() / np.sqrt(noise.size)
 
 
+def test_simulated_gaussian_noise_is_added_to_votes():
+    """A vote is `grid` units of the totals."""
+    person = Gaussian(2.0, 1000, 4, delta=1e-5, unit="person", grid=6)
+    votes = np.tile([0, 6, 12, 60], (1000, 1))
+    noise = np.asarray(person.estimate(jax.random.key(0), votes, 10), np.float64) - votes / 6
+    assert abs(noise.std() / person.sigma - 1) < 0.06
+    assert np.abs(noise.mean(axis=0)).max() < 5 * person.sigma / np.sqrt(1000)
+
+
 def test_concentrated_noise_is_enough_for_whichever_cells_a_person_moves():
     z = accounting.zcdp_noise_multiplier(1.0, 1e-5)
     analytic = accounting.gaussian_noise_multiplier(1.0, 1e-5)
