@@ -106,6 +106,11 @@ def found_in(played, guarantee, runs=RUNS, seed=0, confidence=CONFIDENCE):
 # The statistics
 
 
+def test_deltas_of_bounds_are_probabilities():
+    assert list(bounds.DELTAS) == sorted(bounds.DELTAS)
+    assert 0 < bounds.DELTAS[0] < bounds.DELTAS[-1] < 1
+
+
 def test_intervals_are_clopper_and_pearsons():
     """Of both probabilities, each end at a quarter of the error."""
     for hits in ([0, 7], [3, 40], [50, 50], [12, 0]):

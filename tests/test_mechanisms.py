@@ -243,8 +243,9 @@ def test_continuous_laplace_cannot_be_released():
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5])
 def test_gaussian_refuses_a_delta_outside_the_open_interval(delta):
-    with pytest.raises(ValueError, match="delta"):
-        Gaussian(1.0, 4, 3, delta=delta)
+    for epsilon in (1.0, math.inf):
+        with pytest.raises(ValueError, match="Expected 0 < delta < 1"):
+            Gaussian(epsilon, 4, 3, delta=delta)
 
 
 def test_several_labels_have_no_single_winner():

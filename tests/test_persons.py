@@ -193,6 +193,18 @@ def test_a_mechanism_for_persons_is_that_for_records_on_a_finer_grid(kind):
     assert not np.allclose(noise, np.round(noise)), "the grid is finer than a vote"
 
 
+@pytest.mark.parametrize("kind", [DiscreteLaplace, Gaussian])
+@pytest.mark.parametrize("grid", [1, 2])
+def test_noisy_counts_are_votes_whatever_the_grid(kind, grid):
+    """Without fractions they are integers, which a release writes."""
+    delta = {"delta": 1e-5} if kind.needs_delta else {}
+    unit = "record" if grid == 1 else "person"
+    mechanism = kind(100.0, 3, 4, unit=unit, grid=grid, **delta)
+    released = mechanism.release(np.full((3, 4), 1000 * grid, np.int64))
+    assert released.dtype == (np.int64 if grid == 1 else np.float64)
+    assert np.abs(released - 1000).max() < 50
+
+
 def test_simulated_noise_is_on_the_grid_of_a_release():
     """Otherwise the fractions of the totals would show. 1,000 queries, 12% as above."""
     person = DiscreteLaplace(2.0, 1000, 4, unit="person", grid=6)
@@ -202,6 +214,15 @@ def test_simulated_noise_is_on_the_grid_of_a_release():
     noise = counts - votes / 6
     assert abs(noise.var() / person.stddev(votes, 1)[0, 0] ** 2 - 1) < 0.12
     assert abs(noise.mean()) < 5 * noise.std() / np.sqrt(noise.size)
+
+
+def test_simulated_gaussian_noise_is_added_to_votes():
+    """A vote is `grid` units of the totals."""
+    person = Gaussian(2.0, 1000, 4, delta=1e-5, unit="person", grid=6)
+    votes = np.tile([0, 6, 12, 60], (1000, 1))
+    noise = np.asarray(person.estimate(jax.random.key(0), votes, 10), np.float64) - votes / 6
+    assert abs(noise.std() / person.sigma - 1) < 0.06
+    assert np.abs(noise.mean(axis=0)).max() < 5 * person.sigma / np.sqrt(1000)
 
 
 def test_concentrated_noise_is_enough_for_whichever_cells_a_person_moves():

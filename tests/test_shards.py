@@ -539,6 +539,7 @@ def test_two_shards_of_equal_content_both_count_and_the_owner_is_told(public):
     np.testing.assert_array_equal(both.counts, 2 * alone.counts)
     assert both.dataset != alone.dataset
     assert both.shards == (alone.dataset,) * 2
+    assert alone.shards == ()
     with pytest.warns(UserWarning, match="hold the same records"):
         label.count(planning.prepare(settings(public, private="parts")))
     write(two, EMBEDDINGS[::-1], LABELS[::-1])
