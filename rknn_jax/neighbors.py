@@ -442,14 +442,32 @@ def _unit(vectors: Any, side: int) -> Any:
     """Scale vectors `[n, f]` to length 1 and add two columns: `[n, f + 2]`.
 
     1 - cosine is half the squared distance of the results. A zero vector becomes one at a right
-    angle to all others, including those of the other side. NumPy sums a row in one order, whatever
-    other rows there are; XLA may not.
+    angle to all others, including those of the other side. Each row depends on its own vector
+    alone, bit for bit.
     """
     xp = np if isinstance(vectors, np.ndarray) else jnp
     scale = xp.max(xp.abs(vectors), axis=1, keepdims=True)
     zero = (scale == 0).astype(xp.float32)
     with np.errstate(invalid="ignore"):  # infinities become NaN, which has no neighbors
         vectors = vectors / (scale + zero)  # keeps the squares within float32's range
-    length = xp.sqrt(xp.sum(vectors**2, axis=1, keepdims=True))
     sides = [zero, xp.zeros_like(zero)]
-    return xp.concatenate([vectors / (length + zero), sides[side], sides[1 - side]], axis=1)
+    return xp.concatenate([vectors / (_length(vectors) + zero), sides[side], sides[1 - side]], 1)
+
+
+def _length(vectors: Any) -> Any:
+    """Return the lengths `[n, 1]` of float32 vectors `[n, f]`, each by itself.
+
+    `sum` adds in an order that depends on the number of rows in XLA, and on the order of an array
+    in memory in NumPy. Here halves are added, until one column is left. The squares are exact in
+    float64, so that it does not matter where a product and a sum become one instruction.
+    """
+    if isinstance(vectors, np.ndarray):
+        square = np.ascontiguousarray(vectors, np.float64) ** 2
+        return np.sqrt(square.sum(axis=1, keepdims=True)).astype(np.float32)
+    with jax.enable_x64(True):
+        square = vectors.astype(jnp.float64) ** 2
+        while square.shape[1] > 1:
+            half = square.shape[1] // 2
+            pairs = square[:, :half] + square[:, half : 2 * half]
+            square = jnp.concatenate([pairs, square[:, 2 * half :]], axis=1)
+        return jnp.sqrt(square).astype(jnp.float32)

@@ -374,6 +374,42 @@ def test_a_broken_line_is_one_record_without_values(rknn, tmp_path, vectors):
         assert len(usable) == 5
 
 
+def not_unicode(path):
+    """Write three texts and labels; the second one is half of a pair, or one byte of two."""
+    if path.suffix == ".jsonl":
+        bad = '"cat \\ud83d"'
+        lines = [f'{{"text": {text}, "labels": {text}}}' for text in ('"cat"', bad, '"runs"')]
+        path.write_text("\n".join(lines))
+    else:
+        texts = pa.array([b"cat", b"cat \xc3", b"runs"]).cast(pa.string(), safe=False)
+        columns = {"text": texts, "labels": texts.dictionary_encode(), "who": texts}
+        pq.write_table(pa.table(columns), path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_text_that_is_no_unicode_stops_no_other_record(rknn, tmp_path, vectors, suffix):
+    path = not_unicode(tmp_path / f"t{suffix}")
+    done = rknn("embed", "--text", path, "--model", vectors, "--private", "--out", "o.parquet")
+    assert done.status == 0, done.err
+    assert np.isfinite(embeddings("o.parquet")).all()
+    labels = pq.read_table("o.parquet")["labels"].to_pylist()
+    assert (labels[0], labels[2]) == ("cat", "runs")
+
+
+def test_which_names_private_json_lines_have_decides_nothing(rknn, tmp_path, vectors):
+    """One record among the first hundred once decided whether there is a column."""
+    for name, line in (("all", '{"text": "cat", "who": 1, "labels": "a"}'), ("few", "{}")):
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"text": "cat"}}\n{line}\n')
+        done = rknn(
+            *("embed", "--text", f"{name}.jsonl", "--model", vectors, "--keep", "who"),
+            *("--private", "--out", f"{name}.parquet"),
+        )
+        assert done.status == 0, done.err
+    schemas = [pq.read_schema(f"{name}.parquet") for name in ("all", "few")]
+    assert schemas[0] == schemas[1]
+
+
 def test_several_columns_are_one_text_and_others_are_kept(rknn, tmp_path, vectors):
     rows = pa.table({"title": ["cat"], "body": ["dog runs"], "who": [7], "class": [3]})
     pq.write_table(rows, tmp_path / "t.parquet")

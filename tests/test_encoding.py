@@ -72,7 +72,21 @@ def emptied(values):
     return made
 
 
-for function in (centered, scaled, last_bit, emptied):
+def flattened(values):
+    return np.reshape(values, (len(values), -1)).astype(np.float32)
+
+
+def sections(values):
+    """Make a row for each 100 in a record's corner: none of some records, and two of others."""
+    return np.repeat(flattened(values), values[:, 0, 0, 0] // 100, axis=0)
+
+
+def dropped(values):
+    """Leave out records that are dark in a corner, without an error."""
+    return flattened(values)[values[:, 0, 0, 0] >= 100]
+
+
+for function in (centered, scaled, last_bit, emptied, dropped):
     function.batched = True
 
 
@@ -186,6 +200,21 @@ def test_an_encoder_that_does_not_say_that_it_is_batched_gets_one_record_at_a_ti
     given = {"representation": "tests.test_encoding:alone", "embedding": ("images",)}
     plan = planning.prepare(settings(images, **given))
     assert label.count(plan).voters == 600
+
+
+@pytest.mark.parametrize("name", ["sections", "dropped"])
+def test_an_encoder_that_makes_no_row_of_a_record_moves_no_other_record(name):
+    records = np.full((10, 2, 2, 1), 100, np.uint8)
+    records[:, 1, 1, 0] = np.arange(10)
+    encode = Encoding(encoding.Imported(f"tests.test_encoding:{name}"), records[:1], 4)
+    expected = encode(records)
+    np.testing.assert_array_equal(expected, flattened(records))
+    records[2, 0, 0, 0] = 0  # makes no row
+    expected[2] = np.nan
+    np.testing.assert_array_equal(encode(records), expected)
+    records[7, 0, 0, 0] = 200  # makes two rows, so that all together are as many as records
+    expected[7] = np.nan if name == "sections" else flattened(records)[7]
+    np.testing.assert_array_equal(encode(records), expected)
 
 
 def test_an_encoder_may_change_what_it_gets_and_the_fingerprint_stays(images):

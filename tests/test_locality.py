@@ -22,7 +22,9 @@ import pytest
 
 from rknn_jax import mechanisms, neighbors, representations
 from rknn_jax._internal import one_record, onnx
+from rknn_jax.labelers._cosines import PublicCosines
 from rknn_jax.labelers._votes import Bound, VoteTally
+from rknn_jax.privacy.clipping import clip_to_ball
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, label, planning
 from rknn_jax.release.counting import Question
@@ -348,13 +350,31 @@ def test_the_counts_that_were_found_to_change_too_much(found_case, case, planted
         assert change <= most
 
 
+@pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("width", [1, 3, 8, 33, 256, 769])
-def test_cosines_of_a_record_are_the_same_bits_beside_others(width):
-    """The native kernel takes unit vectors, which NumPy makes row by row."""
-    points = RANDOM.standard_normal((130, width)).astype(np.float32)
-    whole = neighbors._unit(points, 0)
-    for count in range(1, 131):
-        np.testing.assert_array_equal(neighbors._unit(points[:count], 0), whole[:count])
-        np.testing.assert_array_equal(
-            neighbors._unit(points[count - 1 :: -1], 0)[::-1], whole[:count]
-        )
+def test_a_row_of_numpy_is_the_same_bits_beside_others(width, order):
+    """In Fortran's order, as data frames have it, NumPy once summed one row unlike several."""
+    points = np.asarray(RANDOM.standard_normal((130, width)), np.float32, order=order)
+    center = RANDOM.standard_normal(width)
+    cosines = PublicCosines(center, 0.0, 1.0, np.zeros(1))
+    for by_rows in (
+        functools.partial(neighbors._unit, side=0),
+        functools.partial(clip_to_ball, center=center, radius=0.1, norm=1),
+        functools.partial(clip_to_ball, center=center, radius=0.1, norm=2),
+        cosines.directions,
+    ):
+        whole = by_rows(points)
+        for count in range(1, 131):
+            np.testing.assert_array_equal(by_rows(points[:count]), whole[:count])
+            np.testing.assert_array_equal(by_rows(points[count - 1 :: -1])[::-1], whole[:count])
+
+
+@pytest.mark.parametrize("width", [3, 17])
+def test_a_unit_vector_of_xla_is_the_same_bits_beside_others(width):
+    """XLA once summed squares in another order where there were more than 128 records."""
+    unit = jax.jit(functools.partial(neighbors._unit, side=0))
+    points = RANDOM.standard_normal((512, width)).astype(np.float32)
+    alone = np.concatenate([unit(points[i : i + 1]) for i in range(64)])
+    for count in (64, 128, 256, 512):
+        np.testing.assert_array_equal(unit(points[:count])[:64], alone)
+        np.testing.assert_array_equal(unit(points[count - 1 :: -1])[::-1][:64], alone)

@@ -435,6 +435,7 @@ def test_a_record_without_a_label_casts_no_vote(table, make, tmp_path, missing):
         "a word",
         "a fraction",
         "a list",
+        "a cell of text in a frame",
     ],
 )
 def test_a_record_that_cannot_be_used_casts_no_vote_and_changes_no_outcome(
@@ -443,10 +444,12 @@ def test_a_record_that_cannot_be_used_casts_no_vote_and_changes_no_outcome(
     """An error would tell of the record."""
     public, private, labels = table
     settings = {"epsilon": ALMOST_NO_NOISE, "smoothing": "none"}
-    rows = private.astype(object if what == "a cell of text" else np.float64)
+    rows = private.astype(object if what.startswith("a cell of text") else np.float64)
     y = labels.astype(object)
-    if what == "a cell of text":
+    if what.startswith("a cell of text"):
         rows[5, 1] = "abc"
+        if what.endswith("frame"):
+            rows = pytest.importorskip("pandas").DataFrame(rows)
     elif what in ("NaN", "infinity", "too large"):
         rows[5, 1] = {"NaN": np.nan, "infinity": -np.inf, "too large": 1e16}[what]
     else:

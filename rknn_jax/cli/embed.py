@@ -148,7 +148,9 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     path = settings.table or settings.text
     assert path is not None
     found = rows.names(path, f"--{kind}")
-    label = settings.label if settings.label in found or settings.label != LABELS else None
+    declared = rows.declares_names(path, private=settings.private)
+    unlabeled = declared and settings.label == LABELS and LABELS not in found
+    label = None if unlabeled else settings.label
     aside = {settings.label, *settings.keep}
     known = _card(settings, kind)
     model: Model

@@ -44,6 +44,8 @@ class TableFile:
 
     def __post_init__(self) -> None:
         found = names(self.path, self.argument)
+        if not declares_names(self.path, private=self.private):
+            return
         for name in self._wanted:
             if name not in found:
                 raise ValueError(f"{self.where}: {absent(name, found)}")
@@ -91,6 +93,15 @@ class TableFile:
             first = last
 
 
+def declares_names(path: Path, *, private: bool) -> bool:
+    """Return False for private JSON lines, whose names are private.
+
+    A column is missing in a record that does not name it. An error would reveal that no record
+    among the first ones names it.
+    """
+    return not (private and path.suffix == ".jsonl")
+
+
 def names(path: Path, argument: str) -> list[str]:
     """Return the names of a file's columns.
 
@@ -127,7 +138,7 @@ def tables(
     pa = _arrow.pyarrow()
     if path.suffix == ".parquet":
         for batch in _parquet(path, where).iter_batches(batch_size=size, columns=list(columns)):
-            yield pa.Table.from_batches([batch]).select(list(columns))
+            yield _as_unicode(pa.Table.from_batches([batch]).select(list(columns)))
         return
     schema = pa.schema([(name, pa.large_string()) for name in columns])
     if path.suffix == ".csv":
@@ -138,6 +149,20 @@ def tables(
     while block := list(itertools.islice(records, size)):
         values = {name: [record.get(name) for record in block] for name in columns}
         yield pa.table(values, schema=schema)
+
+
+def _as_unicode(table: Any) -> Any:
+    """Return a table whose text is Unicode, since Parquet files may hold other bytes as text."""
+    pa = _arrow.pyarrow()
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid:
+        for place, field in enumerate(table.schema):
+            column = _arrow.plain(table.column(place))
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+                text = _arrow.text_column(column.cast(pa.large_binary()))
+                table = table.set_column(place, field, pa.array(text, field.type))
+    return table
 
 
 def texts(records: Any) -> list[str]:
@@ -222,7 +247,12 @@ def _record(line: bytes) -> dict[str, str]:
     if not isinstance(found, dict):
         return {}
     return {
-        name: value if isinstance(value, str) else json.dumps(value)
+        name: _plain(value) if isinstance(value, str) else json.dumps(value)
         for name, value in found.items()
         if value is not None and value != ""
     }
+
+
+def _plain(text: str) -> str:
+    """Return text without halves of surrogate pairs, which JSON may escape and UTF-8 lacks."""
+    return text.encode(errors="replace").decode()

@@ -62,7 +62,7 @@ class PublicCosines:
         A row at the center, or whose distance to it is not finite, becomes 0. Each row depends on
         that row and the center alone.
         """
-        return _directions(np.asarray(features, np.float64), self.center)
+        return _directions(features, self.center)
 
     def clip(self, cosines: np.ndarray) -> np.ndarray:
         """Return cosines clipped to the range, from 0 at its lower end to 1 at its upper end."""
@@ -70,9 +70,10 @@ class PublicCosines:
         return clipped
 
 
-def _directions(features: np.ndarray, center: np.ndarray) -> np.ndarray:
+def _directions(features: Array, center: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore", invalid="ignore"):
-        rows = features - center
+        # In C's order, where NumPy sums a row in one order, whatever other rows there are.
+        rows = np.ascontiguousarray(features, np.float64) - center
         lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     # Check the length, as a finite row may overflow on the way here.
     usable = (lengths > 0) & np.isfinite(lengths)

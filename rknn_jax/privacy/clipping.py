@@ -19,7 +19,7 @@ def clip_to_ball(
 ) -> np.ndarray:
     """Return features relative to a center, clipped, in units of the radius.
 
-    Each row depends on that row and the ball alone.
+    Each row depends on that row and the ball alone, bit for bit.
 
     Args:
       features: `[n, f]`.
@@ -32,7 +32,9 @@ def clip_to_ball(
       finite.
     """
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        rows = (np.asarray(features, np.float64) - np.asarray(center, np.float64)) / radius
+        # In C's order, where NumPy sums a row in one order, whatever other rows there are.
+        rows = np.ascontiguousarray(features, np.float64) - np.asarray(center, np.float64)
+        rows = rows / radius
         lengths = np.linalg.norm(rows, ord=norm, axis=1, keepdims=True)
     # Check what is clipped, as a finite row may overflow on the way here.
     usable = np.isfinite(lengths)

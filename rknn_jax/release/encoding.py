@@ -58,14 +58,15 @@ class Imported:
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """Return the features."""
         function = _function(self.name)
-        if not getattr(function, "batched", False):
-            rows = [np.asarray(function(values[i : i + 1])) for i in range(len(values))]
-            return np.concatenate(rows)
+        size = BATCH if getattr(function, "batched", False) else 1
         parts = []
-        for start in range(0, len(values), BATCH):
-            block = values[start : start + BATCH]
-            filled = np.concatenate([block, np.repeat(block[:1], BATCH - len(block), axis=0)])
-            parts.append(np.asarray(function(filled))[: len(block)])
+        for start in range(0, len(values), size):
+            block = values[start : start + size]
+            filled = np.concatenate([block, np.repeat(block[:1], size - len(block), axis=0)])
+            made = np.asarray(function(filled), np.float32)
+            if made.ndim != 2 or len(made) != size:  # the rows of other records would move
+                raise ValueError(f"features of shape {made.shape} for {size} records")
+            parts.append(made[: len(block)])
         return np.concatenate(parts)
 
 

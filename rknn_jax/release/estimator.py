@@ -28,7 +28,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
-from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils import (
+    check_array,
+    check_consistent_length,
+    check_random_state,
+    column_or_1d,
+)
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -437,11 +442,21 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
     def _private(self, X: ArrayLike) -> np.ndarray:
         """Return private rows float32 `[n, f]`; a row that cannot be used is NaN."""
         check_is_fitted(self)
+        if hasattr(X, "columns"):  # one cell decides the type of a frame's column
+            validate_data(self, X, reset=False, skip_check_array=True)  # names and number
+            cells = np.asarray(X)
+            if cells.dtype.kind not in "fiub":
+                cells = self._by_rows(cells.astype(object))
+            return usable_rows(check_array(cells, dtype=np.float64, ensure_all_finite=False))
         if isinstance(X, list) or (isinstance(X, np.ndarray) and X.dtype == object):
-            X = np.array([frames.numbers_of(row, self.n_features_in_) for row in X])
+            X = self._by_rows(X)
         return usable_rows(
             validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
         )
+
+    def _by_rows(self, X: Any) -> np.ndarray:
+        """Return rows of any objects as float64 `[n, f]`; a row that holds others is NaN."""
+        return np.array([frames.numbers_of(row, self.n_features_in_) for row in X])
 
     def _plan(
         self,
