@@ -145,9 +145,13 @@ def _shape(labels: np.ndarray) -> str:
 
 def _class_numbers(values: np.ndarray, count: int) -> np.ndarray:
     """Return numbers as class numbers from 0 to `count`, int64."""
-    numbers = values.astype(np.float64)
-    foreign = (numbers >= count) | ((numbers > 0) & (numbers != np.round(numbers)))
-    return np.where(foreign, FOREIGN, np.where(numbers >= 0, numbers, MISSING)).astype(np.int64)
+    if values.dtype.kind == "f":
+        values = values.astype(np.float64)
+        foreign = (values >= count) | ((values > 0) & (values != np.round(values)))
+    else:
+        foreign = values >= count
+    known = np.where(values >= 0, values, np.int64(MISSING))
+    return np.where(foreign, np.int64(FOREIGN), known).astype(np.int64)
 
 
 class _Lookup:
