@@ -189,6 +189,14 @@ def test_an_encoder_that_breaks_down_is_an_error():
         counting.count(shard, 2, question)
 
 
+def test_an_encoder_is_tried_among_the_smallest_the_largest_and_mirrored_records():
+    values = np.arange(12, dtype=np.uint8).reshape(2, 3, 2)
+    least, most, mirrored = encoding._extreme(values)
+    assert (least == 0).all()
+    assert (most == 255).all()
+    np.testing.assert_array_equal(mirrored, values[:, [2, 1, 0]])
+
+
 @pytest.mark.parametrize("name", ["centered", "scaled", "last_bit", "remembering"])
 def test_an_encoder_that_mixes_records_is_refused(images, name):
     given = {"representation": f"tests.test_encoding:{name}", "embedding": ("images",)}
@@ -244,8 +252,11 @@ def test_an_unknown_encoder_is_refused(images, name, words):
         planning.prepare(settings(images, representation=name, embedding=("images",)))
 
 
-def test_embeddings_are_no_images(tmp_path):
-    np.savez(tmp_path / "P.npz", embeddings=np.eye(20, dtype=np.float32))
+@pytest.mark.parametrize(
+    "public", [np.eye(20, dtype=np.float32), np.eye(20, dtype=np.uint8), np.zeros((20, 8, 8, 1))]
+)
+def test_embeddings_are_no_images(public, tmp_path):
+    np.savez(tmp_path / "P.npz", embeddings=public)
     np.savez(tmp_path / "R.npz", embeddings=np.eye(20, dtype=np.float32), labels=np.arange(20) % 10)
     given = settings(tmp_path, private=str(tmp_path / "R.npz"), representation="hog")
     with pytest.raises(ValueError, match=r"images uint8 \[m, h, w, c\]"):

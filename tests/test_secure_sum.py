@@ -384,6 +384,13 @@ def test_a_client_refuses_what_would_show_more_than_the_sum(name):
     np.testing.assert_array_equal(total, total_of(parties, inside))
 
 
+def test_a_client_takes_no_step_after_the_last_one():
+    parties, server = begin()
+    play(parties, server)
+    with pytest.raises(SumRefusedError, match="got step 4"):
+        parties[7].step(secure_sum_keys.STEPS, b"")
+
+
 def test_a_sum_of_clients_that_dealt_no_shares_is_not_opened():
     parties, server = begin()
     play(parties, server, {3: 1}, until=3)
