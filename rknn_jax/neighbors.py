@@ -462,8 +462,8 @@ def _length(vectors: Any) -> Any:
     float64, so that it does not matter where a product and a sum become one instruction.
     """
     if isinstance(vectors, np.ndarray):
-        square = np.ascontiguousarray(vectors, np.float64) ** 2
-        return np.sqrt(square.sum(axis=1, keepdims=True)).astype(np.float32)
+        exact = np.ascontiguousarray(vectors, np.float64)
+        return np.sqrt((exact**2).sum(axis=1, keepdims=True)).astype(np.float32)
     with jax.enable_x64(True):
         square = vectors.astype(jnp.float64) ** 2
         while square.shape[1] > 1:
