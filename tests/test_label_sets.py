@@ -394,7 +394,7 @@ def test_noise_is_that_of_all_votes_of_a_record(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"labels_per_record": 0}, "labels_per_record >= 1"),
+        ({"labels_per_record": 0}, "--labels-per-record 0"),
         ({"labels_per_record": 5}, "labels_per_record <= 4"),
         ({"mechanism": "permute_and_flip"}, "releases counts"),
         ({"mechanism": "gaussian"}, "delta > 0"),

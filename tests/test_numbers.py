@@ -26,6 +26,7 @@ SECONDS = 60
 
 WORDS = {
     "label": FLAGS,
+    "check": ("R.npz", "--classes", 2),
     "classes": ("--private", "R.npz", "--epsilon", 20, "--delta", 1e-3),
     "budget raise": ("L", "--epsilon", 2, "--reason", "why"),
     "budget adopt": ("L", "--private", "R.npz", "--reason", "why"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional
 
+from rknn_jax._internal.ranges import Count
 from rknn_jax._internal.terminal import err, metered, out, sure_interrupts, tell
 from rknn_jax.formats import Columns
 
@@ -41,7 +42,7 @@ class Check:
     embedding: tuple[str, ...] = ()
     label: str = Columns().label
     person: str | None = None
-    labels_per_record: int | None = None
+    labels_per_record: Count | None = None
     classes: str | tuple[str, ...] | None = None
     classes_file: Path | None = None
     json: bool = False

@@ -186,7 +186,7 @@ class ReverseKNN(Labeler[jax.Array | PersonVotes]):
             drawn = _persons.one_each(key, private)
             private = Records(private.images[drawn], private.labels[drawn])
         tally = self.tally(queries, num_classes, bound)
-        cells = tally.parts(encode(private.images), np.asarray(private.labels))
+        cells = _cells(tally, encode(private.images), private.labels)
         if bound is None:
             return jnp.asarray(cells)
         person = _persons.numbered(private)
@@ -376,11 +376,15 @@ def connect(
       num_classes: Number of classes |Y|.
       config: Labeler.
     """
+    return _cells(config.tally(queries, num_classes), features, labels)
+
+
+def _cells(tally: VoteTally, features: Array, labels: Array) -> np.ndarray:
+    """Return the cells that records vote for, and `NO_CELL` for rows that cannot be used."""
     rows = usable_rows(np.asarray(features))
     usable = ~np.isnan(rows).any(axis=1)
     rows = np.where(usable[:, None], rows, np.float32(0))
-    labels = np.where(usable, np.asarray(labels).T, NO_CELL).T
-    return config.tally(queries, num_classes).parts(rows, labels)
+    return tally.parts(rows, np.where(usable, np.asarray(labels).T, NO_CELL).T)
 
 
 def answer(
