@@ -164,6 +164,8 @@ def test_names_keep_persons_apart_and_kinds_of_numbers_together():
     assert not person_names(nobody, "")[1].any()
     assert person_names(np.array([2.0**53, 5.0]), "")[1].tolist() == [False, True]
     assert person_names(np.array([2**24, 5], np.float32), "")[1].tolist() == [False, True]
+    mixed = np.array([2.0**53, 1e17, np.float32(2**24), 10**17, 5.0], object)
+    assert person_names(mixed, "")[1].tolist() == [False, False, False, True, True]
     assert person_names(np.array(["\ud800", "b"], object), "")[1].all()
     numbers = np.array([1.0, np.nan, 2.5])
     names, known = person_names(numbers, "")
