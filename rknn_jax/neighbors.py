@@ -447,10 +447,10 @@ def _length(vectors: Any) -> Any:
     float64, so that it does not matter where a product and a sum become one instruction.
     """
     if isinstance(vectors, np.ndarray):
-        square = np.ascontiguousarray(vectors, np.float64) ** 2
-        return np.sqrt(square.sum(axis=1, keepdims=True)).astype(np.float32)
+        squares = np.ascontiguousarray(vectors, np.float64) ** 2
+        return np.sqrt(squares.sum(axis=1, keepdims=True)).astype(np.float32)
     with jax.enable_x64(True):
-        square = vectors.astype(jnp.float64) ** 2
+        square: jax.Array = vectors.astype(jnp.float64) ** 2
         while square.shape[1] > 1:
             half = square.shape[1] // 2
             pairs = square[:, :half] + square[:, half : 2 * half]
