@@ -465,7 +465,7 @@ def _length(vectors: Any) -> Any:
         exact = np.ascontiguousarray(vectors, np.float64)
         return np.sqrt((exact**2).sum(axis=1, keepdims=True)).astype(np.float32)
     with jax.enable_x64(True):
-        square = vectors.astype(jnp.float64) ** 2
+        square: jax.Array = vectors.astype(jnp.float64) ** 2
         while square.shape[1] > 1:
             half = square.shape[1] // 2
             pairs = square[:, :half] + square[:, half : 2 * half]

@@ -100,6 +100,14 @@ def test_all_who_come_are_asked_and_counted(tmp_path, heard):
     assert not collector.clients & {10, 11, 12}, "tickets, not nodes"
 
 
+def test_nobody_is_asked_once_results_were_published(tmp_path, heard):
+    """A run that was started again with another node once published the difference of two."""
+    collector = Collector(tmp_path, a_round())
+    (tmp_path / "privacy.json").write_text("{}")
+    collect(Grid({1: by_app(a_client(tmp_path / "client"))}), collector, 1, heard, seconds=1)
+    assert (collector.num_messages, heard.lines) == (0, [])
+
+
 def test_a_client_that_comes_back_as_another_node_is_counted_once(tmp_path, heard, monkeypatch):
     monkeypatch.setattr(flower, "LOOK", 0.0)
     round = a_round()

@@ -179,6 +179,21 @@ def test_a_client_answers_hears_the_end_and_sends_the_same_when_it_comes_back(tm
 
 
 @pytest.mark.usefixtures("quick")
+def test_no_answer_counts_once_results_were_published(tmp_path):
+    """A server that was killed before its clients heard the end once published again, with more."""
+    round = a_round(mechanism="randomized_response")
+    answers = [a_client(tmp_path / str(i), seed=i).answer(round.data)[1:] for i in range(2)]
+    for clients, expected in ((1, (200, "counted")), (2, (410, "late"))):
+        with serving(tmp_path / "server", round, clients) as running:
+            ticket, payload = answers[clients - 1]
+            path = f"{running.path}/answers"
+            assert fate(ask(running.port, "POST", path, payload, ticket=ticket)) == expected
+            assert running.collected.wait(1)
+        assert running.collector.num_clients == 1
+        (tmp_path / "server/privacy.json").write_text("{}")
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_client_that_comes_too_late_spends_nothing_and_a_counted_one_hears_the_end(tmp_path):
     round = a_round(mechanism="randomized_response")
     counted = a_client(tmp_path / "client")

@@ -11,7 +11,7 @@ from rknn_jax._internal import disk
 from rknn_jax.cli import federation
 from rknn_jax.federation import merge as merges
 from rknn_jax.federation import round_folder
-from rknn_jax.federation.collector import Collector
+from rknn_jax.federation.collector import PUBLISHED, Collector
 from rknn_jax.federation.inputs import read_public
 from rknn_jax.federation.settings import Serve, asked
 from tests.test_federation import honest, replies_of
@@ -161,10 +161,10 @@ def test_results_of_a_part_keep_it_out_of_a_shuffle(settings):
     )
     north, _ = collect(shuffled, "north", 0, 2)
     south, _ = collect(shuffled, "south", 2, 2, question=north)
-    (south / round_folder.PUBLISHED).write_text(json.dumps({}))
+    (south / PUBLISHED).write_text(json.dumps({}))
     with pytest.raises(ValueError, match="without results to merge.*--collect-only"):
         merged(shuffled, north, south)
-    (south / round_folder.PUBLISHED).unlink()
+    (south / PUBLISHED).unlink()
     assert merged(shuffled, north, south)["clients"] == 4
 
 

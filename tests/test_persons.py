@@ -121,6 +121,27 @@ def test_a_draw_does_not_change_with_other_persons():
     np.testing.assert_array_equal(whole, alone)
 
 
+def test_a_ledger_of_patients_pays_for_no_visits(rknn, tmp_path):
+    """A patient of three visits was once charged for one of them."""
+    rows = np.random.default_rng(0).standard_normal((40, 2))
+    number = np.arange(12)
+    np.savez(tmp_path / "P.npz", embeddings=rows[12:])
+    who = {"patient": number // 3, "visit": number}
+    np.savez(tmp_path / "R.npz", embeddings=rows[:12], labels=number % 2, **who)
+    label = ("label", "--public", "P.npz", "--private", "R.npz", "--classes", "2")
+    label += ("--epsilon", "1", "--budget", "3", "--queries", "2", "--smoothing", "none")
+    assert rknn(*label, "--person", "patient").status == 0
+    ledger = tmp_path / "R.npz.ledger.jsonl"
+    before = ledger.read_bytes()
+    classes = ("classes", "--private", "R.npz", "--epsilon", "1", "--delta", "1e-6")
+    for command in (label, (*label, "--dry-run"), classes):
+        done = rknn(*command, "--person", "visit")
+        assert done.status == 2
+        assert "Expected --person patient" in done.err
+    assert ledger.read_bytes() == before
+    assert rknn(*label, "--person", "patient").status == 0
+
+
 def test_records_of_a_person_in_several_shards_are_bounded_as_one(tmp_path):
     """By every cut, format and order of the shards."""
     shards = []
@@ -164,6 +185,8 @@ def test_names_keep_persons_apart_and_kinds_of_numbers_together():
     assert not person_names(nobody, "")[1].any()
     assert person_names(np.array([2.0**53, 5.0]), "")[1].tolist() == [False, True]
     assert person_names(np.array([2**24, 5], np.float32), "")[1].tolist() == [False, True]
+    mixed = np.array([2.0**53, 1e17, np.float32(2**24), 10**17, 5.0], object)
+    assert person_names(mixed, "")[1].tolist() == [False, False, False, True, True]
     assert person_names(np.array(["\ud800", "b"], object), "")[1].all()
     numbers = np.array([1.0, np.nan, 2.5])
     names, known = person_names(numbers, "")

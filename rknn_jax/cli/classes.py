@@ -158,7 +158,9 @@ def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledge
         ledger_index.check(path, one)
     with ledger_index.held(path, data.fingerprint, data.shards, _listed(settings.private)):
         if os.path.lexists(path):
-            return Ledger.open(path, data.fingerprint, settings.patience)
+            ledger = Ledger.open(path, data.fingerprint, settings.patience)
+            ledger.check_person(settings.person)
+            return ledger
         budget = exact_amount(
             settings.epsilon if settings.budget is None else settings.budget,
             settings.delta if settings.budget_delta is None else settings.budget_delta,
@@ -178,6 +180,7 @@ def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledge
             unit=settings.unit,
             rows=data.rows,
             shards=data.shards,
+            person=settings.person or "",
         )
 
 

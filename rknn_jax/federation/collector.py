@@ -5,6 +5,9 @@ A killed server continues from its folder.
 One process holds the folder at a time: the file of the answers is locked until the collector is
 closed. Two collectors that count from one file would count a client twice.
 
+Once results were published, no further answer counts. The difference of two results would show the
+messages of the few clients between them.
+
 Answers come in batches. Of each batch, the countable answers are appended to one file in one frame,
 and are on disk before they count. So the server's totals are the content of its file, with each
 client once. A frame that a crash cut short was not acknowledged. It is cut off, and the missing
@@ -43,6 +46,7 @@ HASH_BYTES = 32
 ANSWERS = "answers.bin"
 QUESTION = "question.bin"
 REJECTED = "rejected.json"
+PUBLISHED = "privacy.json"
 
 
 class Reply(NamedTuple):
@@ -89,6 +93,7 @@ class Collector:
         """
         self.round = round
         self._path = folder / ANSWERS
+        self._published_path = folder / PUBLISHED
         self._most = most_records
         self._size = wire.message_bytes(round.mechanism)
         self.totals = np.zeros(round.mechanism.num_totals, np.int64)
@@ -151,7 +156,8 @@ class Collector:
 
         Args:
           replies: Answers in any order, from clients that may be broken or dishonest.
-          late: Flag for answers after the end of the round. Defaults to False.
+          late: Flag for answers after the end of the round. Defaults to False. All are late once
+            results were published.
 
         Returns:
           The fate of each answer: `counted`, `busy` if the disk has no room for it, so that it may
@@ -162,6 +168,7 @@ class Collector:
         """
         if not replies:
             return []
+        late = late or self.is_published
         clients: Sequence[int]
         payloads: Sequence[bytes]
         clients, rounds, payloads = zip(*replies, strict=True)
@@ -246,6 +253,11 @@ class Collector:
     def num_clients(self) -> int:
         """Number of counted clients."""
         return len(self.clients)
+
+    @property
+    def is_published(self) -> bool:
+        """True if results of these answers were published, so that all further ones are late."""
+        return self._published_path.exists()
 
     def counts(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the estimated votes and their standard deviations, float64 `[s, |Y|]`."""

@@ -14,9 +14,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from rknn_jax._internal.disk import locked, read_json, sync_folder, write_whole
-from rknn_jax.federation.collector import ANSWERS, QUESTION, REJECTED, Collector
+from rknn_jax.federation.collector import ANSWERS, PUBLISHED, QUESTION, REJECTED, Collector
 from rknn_jax.federation.request import Asked
-from rknn_jax.federation.round_folder import MERGED, PARTS, PUBLISHED, check_settings, copy_round
+from rknn_jax.federation.round_folder import MERGED, PARTS, check_settings, copy_round
 from rknn_jax.federation.rounds import Round
 
 MOST_NAMED = 5

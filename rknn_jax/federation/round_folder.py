@@ -49,7 +49,6 @@ SUM = "sum.npz"
 OVER = "over.json"
 PARTS = "parts.json"
 MERGED = "merged.json"
-PUBLISHED = "privacy.json"
 Tell = Callable[[str, str], None]
 
 LATEST = 1e11  # seconds since 1970

@@ -141,6 +141,7 @@ class Ledger:
         rows: int | None = None,
         shards: Sequence[str] = (),
         accounting: Accounting = "sum",
+        person: str = "",
     ) -> "Ledger":
         """Make a new ledger file, all or nothing.
 
@@ -161,6 +162,8 @@ class Ledger:
           accounting: `sum` adds epsilons up. `renyi` adds Rényi divergences up, so that many small
             releases cost less; the budget needs a delta, which pays for no single release. The
             choice is final. Defaults to `sum`.
+          person: Name of the column that tells whose a record is, for `check_person`. Defaults to
+            "", if none does.
 
         Raises:
           LedgerError: If the file exists already, the folder cannot be written, or an amount is out
@@ -186,6 +189,8 @@ class Ledger:
             "unit": unit,
             "salt": secrets.token_hex(16),
         }
+        if person:
+            header["person"] = person
         line = sealed(
             header | body_of("create", budget, "the first budget"),
             "",
@@ -272,6 +277,25 @@ class Ledger:
     def entries(self) -> tuple[Entry, ...]:
         """Return all lines, oldest first."""
         return self._chain().entries
+
+    def check_person(self, name: str | None) -> None:
+        """Refuse other persons than those of the ledger. Nothing is charged.
+
+        Epsilon for each visit is more for a patient with many visits, and does not add up with that
+        of patients.
+
+        Args:
+          name: Name of the column that tells whose a record is; None or "" if none does.
+
+        Raises:
+          LedgerMismatchError: If the ledger was made for another column.
+        """
+        known = self._chain().person
+        if name and known and name != known:
+            raise LedgerMismatchError(
+                f"Expected --person {known}, whose epsilon {self.path} keeps, got --person {name}; "
+                "if both columns name the same people, rename it."
+            )
 
     def affords(
         self, guarantee: Guarantee, *, within: Amount | None = None, since: int = 0

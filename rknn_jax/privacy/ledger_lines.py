@@ -118,7 +118,7 @@ class Chain:
     """Verified content of a ledger file: the first `size` bytes are sound, and `damage` follows.
 
     `name` is empty if the ledger was made before ledgers had names. `rule` decides what fits the
-    budget.
+    budget. `person` is the column that names the persons, or empty if none does.
     """
 
     name: str
@@ -128,6 +128,7 @@ class Chain:
     size: int
     damage: bytes
     rule: Rule
+    person: str
 
     @property
     def head(self) -> str:
@@ -280,6 +281,7 @@ def sound_part(data: bytes, path: Path) -> Chain:
         and header.get("unit") in UNITS
         and isinstance(header.get("dataset"), str)
         and isinstance(header.get("name", ""), str)
+        and isinstance(header.get("person", ""), str)
     )
     if not known or kinds.index("create") != 0 or kinds.count("create") != 1:
         raise LedgerCorruptError(
@@ -288,8 +290,9 @@ def sound_part(data: bytes, path: Path) -> Chain:
     rule = _rule_of(header, path)
     if isinstance(rule, Renyi) and any(e.kind == "spend" and e.divergence is None for e in entries):
         raise LedgerCorruptError(f"A spend in {path} has no divergence: {_CORRUPT}")
-    name = header.get("name", "")
-    return Chain(name, header["relation"], header["unit"], entries, size, data[size:], rule)
+    name, person = (header.get(one, "") for one in ("name", "person"))
+    damage = data[size:]
+    return Chain(name, header["relation"], header["unit"], entries, size, damage, rule, person)
 
 
 def rule_fields(rule: Rule) -> dict[str, Any]:

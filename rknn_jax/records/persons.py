@@ -35,10 +35,7 @@ def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray
             f"Expected numbers or text [n] that tell whose a record is in {where}, got "
             f"{values.dtype} {values.shape}; save one value a record."
         )
-    if values.dtype.kind == "f":
-        exact = 2.0 ** (np.finfo(values.dtype).nmant + 1)
-        values = np.where(np.abs(values.astype(np.float64)) < exact, values, np.nan)
-    texts = [_person_text(value) for value in values.tolist()]
+    texts = [_person_text(value) for value in values]
     digests = {text: blake2b(text, digest_size=16).digest() for text in set(texts)}
     joined = b"".join([digests[text] for text in texts])
     known = np.array([bool(text) for text in texts], bool)
@@ -48,6 +45,8 @@ def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray
 def _person_text(value: Any) -> bytes:
     """Return a person's number or text in one form, which is empty for nobody."""
     try:
+        if isinstance(value, float | np.floating) and not _is_exact(value):
+            return b""
         text = value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(value)
         plain = unicodedata.normalize("NFKC", text).strip()
     except Exception:  # an error would reveal the record, whatever it holds
@@ -59,3 +58,9 @@ def _person_text(value: Any) -> bytes:
         digits = number["digits"].lstrip("0") or "0"
         plain = f"-{digits}" if number["sign"] == "-" and digits != "0" else digits
     return plain.encode(errors="surrogatepass")
+
+
+def _is_exact(value: Any) -> bool:
+    """Return whether no other whole number has this float. NaN and infinity are no number."""
+    digits = 53 if isinstance(value, float) else np.finfo(type(value)).nmant + 1
+    return bool(abs(float(value)) < 2.0**digits)

@@ -54,6 +54,7 @@ def open_ledger(
         ledger = Ledger.open(path, dataset, settings.patience)
     except LedgerMismatchError as error:
         raise LedgerMismatchError(adoption.advice(settings)) from error
+    ledger.check_person(settings.person)
     raising = f"rknn budget raise {shlex.quote(str(path))} --epsilon"
     for flag, given, wanted, recorded in (
         ("--budget", settings.budget, budget.epsilon, ledger.budget.epsilon),
@@ -107,6 +108,7 @@ def open_or_make(
             unit=settings.unit,
             rows=counted.rows,
             shards=counted.shards,
+            person=settings.person or "",
         )
 
 

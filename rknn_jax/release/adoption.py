@@ -113,7 +113,7 @@ def _named(settings: "Settings") -> list[str]:
         words += ["--embedding", *settings.embedding]
     if settings.label != Columns().label:
         words += ["--label", settings.label]
-    if settings.person is not None:
+    if settings.person:
         words += ["--person", settings.person]
     if settings.representation is not None:
         words += ["--representation", settings.representation]

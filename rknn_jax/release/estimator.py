@@ -481,7 +481,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             epsilon=self.epsilon,
             queries=self.n_queries,
             neighbors=self.n_neighbors,
-            person=None if persons is None else "person",
+            person=None if persons is None else "",  # an array has no name
             records_per_person=self.records_per_person,
             labels_per_record=self.labels_per_record,
             budget=self.budget,
