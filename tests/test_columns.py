@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rknn_jax.formats import Columns
+from rknn_jax.neighbors import usable_rows
 from rknn_jax.records import frames
 from rknn_jax.records.classes import Classes, parse_classes
 from rknn_jax.records.features import check_types as check_features
-from rknn_jax.neighbors import usable_rows
 from rknn_jax.records.labels import check_types, encode
 from rknn_jax.records.persons import person_names
 from rknn_jax.release.shards import ArrowShard, FileShard
