@@ -662,9 +662,9 @@ def test_a_random_clustering_is_chosen_once(table, make, seed):
     ids=["defaults", "more"],
 )
 def test_a_preview_is_a_dry_run(table, rknn, tmp_path, changes):
-    public, private, _ = table
+    public, private, labels = table
     np.savez(tmp_path / "P.npz", embeddings=public)
-    np.savez(tmp_path / "R.npz", embeddings=private)
+    np.savez(tmp_path / "R.npz", embeddings=private, labels=labels)
     flags = [
         word for name, value in ({"epsilon": 1} | changes).items() for word in (f"--{name}", value)
     ]
