@@ -55,6 +55,16 @@ def test_a_private_file_is_for_its_owner_alone(tmp_path):
     assert np.load(tmp_path / "arrays.npz")["a"].tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("compress", [True, False])
+def test_arrays_have_any_name(tmp_path, compress):
+    """Columns of public data are written by their names."""
+    names = ("file", "args", "allow_pickle", "self", "a/b", "Gruppe ü", "x.npy")
+    given = {name: np.arange(i) for i, name in enumerate(names)}
+    disk.write_arrays(tmp_path / "arrays.npz", given, compress=compress)
+    found = disk.read_arrays(tmp_path / "arrays.npz", *names)
+    assert {name: len(found[name]) for name in names} == {n: i for i, n in enumerate(names)}
+
+
 def test_what_a_killed_write_left_is_known_by_its_name():
     partial = f".labels.npz.{os.getpid()}.new"
     assert disk.is_partial(partial, "labels.npz")

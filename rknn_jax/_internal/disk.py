@@ -8,6 +8,7 @@ import json
 import os
 import re
 import time
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,8 +67,11 @@ def write_arrays(
 ) -> None:
     """Write named arrays as .npz, as `write_whole` does."""
     buffer = io.BytesIO()
-    save = np.savez_compressed if compress else np.savez
-    save(buffer, **arrays)  # type: ignore[arg-type]
+    # `np.savez` takes names as keywords, so that no array could be called "file".
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED if compress else 0) as members:
+        for name, array in arrays.items():
+            with members.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
     write_whole(path, buffer.getvalue(), mode)
 
 
