@@ -150,6 +150,7 @@ def test_streams_that_cannot_be_written_fail_no_release(files, redirected):
     complete(files)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("redirected", [">&-", ">/dev/full", ">&- 2>&-", ">/dev/full 2>/dev/full"])
 def test_a_result_that_cannot_be_printed_is_an_error_where_it_is_all_there_is(redirected):
     done = in_shell(redirected, "account", "rounds", "--epsilon", 1, "--rounds", 2)
@@ -162,6 +163,7 @@ def test_a_result_that_cannot_be_printed_is_an_error_where_it_is_all_there_is(re
 SELECT = ("classes", "--private", "R.npz", "--epsilon", 20, "--delta", 1e-3)
 
 
+@pytest.mark.long
 def test_a_selection_that_cannot_be_printed_is_printed_on_the_other_stream(files):
     labels = np.array(["yes", "no"])[np.arange(90) % 2]
     np.savez(files / "R.npz", embeddings=np.zeros((90, 3), np.float32), labels=labels)
@@ -181,6 +183,7 @@ def test_a_selection_that_is_lost_after_its_charge_says_so(files, rknn, monkeypa
     assert "The selection is lost, and the spend stands" in " ".join(done.err.split())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("platform", ["cuda", "nonsense"])
 def test_a_platform_that_is_not_there_is_named_by_its_variable(platform):
     words = ("simulate", "--clients", "10", "--queries", "4", "--classes", "2")
