@@ -15,7 +15,7 @@ Targets = Literal["posterior", "hard", "soft"]
 
 
 class PublicSide(NamedTuple):
-    """What labels of public rows are read with, beside the answers: all of it is public.
+    """Public data from which, with the answers, the labels of public rows are read.
 
     Attributes:
       graph: Neighbor graph of the rows, along which labels spread. Defaults to None: none do.

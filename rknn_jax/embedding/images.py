@@ -29,7 +29,7 @@ class ImageFolder:
     Attributes:
       folder: Folder of the images.
       files: Paths of the images within the folder, with slashes.
-      skipped: Paths of files that end otherwise, likewise.
+      skipped: Paths, within the folder, of files with other suffixes. They are counted, not read.
     """
 
     folder: Path

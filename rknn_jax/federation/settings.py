@@ -165,7 +165,7 @@ class Join:
       most_cells: cells, queries times classes, that one round may have.
       most_bytes: bytes that one question may have, and one answer.
       most_work: cells times records that one round may have; an answer of the default's size takes some minutes.
-      networks: ONNX files that the server's representation may read, by the paths that it names; none where it is not given. Other files are not even looked for.
+      networks: ONNX files that the server's representation may read, by the paths that it names. The default is none. A file that is not listed is never opened.
       trust: shuffle believes the server not to look who sent what, among --honest messages; central believes it to follow the protocol of secure aggregation.
       honest: messages that you believe to follow the protocol, your own counted, for --trust shuffle.
       dishonest: clients of a sum that you believe may not follow it, for --trust central.

@@ -72,7 +72,7 @@ class Block(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What a file holds, by its head or schema alone.
+    """Names, shapes and types of a file's columns, from its head or schema alone.
 
     Attributes:
       features: Names of the columns of the features, or none if they have no names.

@@ -139,7 +139,7 @@ def test_sets_are_read_alike(metric):
 
 
 def noisy_sum(survey):
-    """What a labeler's noise makes of the public rows' own sum."""
+    """Return the exact sum of the public rows, and the same with a labeler's noise."""
     totals = survey.tally.total(PUBLIC, GROUP.astype(np.int32))
     return totals, survey.labeler.exact().draw(totals)
 
