@@ -84,7 +84,7 @@ def _tell(found: "Usability", told: Any) -> None:
     for name, number in list(found.classes.items())[:SHOWN]:
         tell(told, "class", f"{_shown(name)}: {number:,}")
     for reason, number in found.reasons.items():
-        tell(told, "unusable", f"{number:,} with a {reason}".replace("a embedding", "an embedding"))
+        tell(told, "unusable", f"{number:,}: {reason}")
     most = sorted(found.foreign.items(), key=lambda pair: -pair[1])
     for text, number in most[:SHOWN]:
         near = f"; did you mean {_shown(found.near[text])}?" if text in found.near else ""

@@ -144,9 +144,10 @@ def others(table: Any, features: Sequence[str], columns: Columns) -> dict[str, n
       columns: Columns that are read.
     """
     skip = {*features, *columns.aside, *_pandas_index(table.schema)}
+    times = collections.Counter(table.schema.names)
     found = {}
     for field in table.schema:
-        if field.name in skip or table.schema.names.count(field.name) > 1:
+        if field.name in skip or times[field.name] > 1:
             continue
         column = plain(table.column(field.name))
         types = pyarrow().types

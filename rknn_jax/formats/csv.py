@@ -36,8 +36,8 @@ def layout(file: IO[bytes], columns: Columns) -> Layout:
 def others(file: IO[bytes], columns: Columns) -> dict[str, np.ndarray]:
     """Return the columns of a public file that have no role, as text."""
     names = _names(file)
-    own = _checked(names, columns)
-    rest = [name for name in names if name not in {*own, *columns.aside}]
+    skip = {*_checked(names, columns), *columns.aside}
+    rest = [name for name in names if name not in skip]
     if not rest:
         return {}
     parts = [table.select(rest) for table, _ in _csv_records.tables(file, names, refuse=True)]
