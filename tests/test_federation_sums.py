@@ -495,7 +495,7 @@ def a_server(**settings):
     [
         ({"trust": "local"}, "--trust central with --labeler prototypes.*Choose --labeler rknn"),
         ({"trust": "shuffle"}, "got --trust shuffle"),
-        ({"labeler": "pate"}, "to be one of rknn, least_squares, prototypes"),
+        ({"labeler": "pate"}, "to be one of least_squares, prototypes"),
         ({"labeler": "what"}, "got --labeler what"),
         ({"neighbors": 2}, "no --neighbors"),
         ({"mechanism": "binomial"}, "no --mechanism"),

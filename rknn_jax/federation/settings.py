@@ -327,20 +327,19 @@ def _config(settings: Serve) -> "rknn.ReverseKNN | OneSumLabeler":
     from rknn_jax.labelers import _simulation_only, rknn
     from rknn_jax.labelers._one_sum import OneSumLabeler
 
-    known = labelers.names()
-    kind = labelers.named(settings.labeler) if settings.labeler in known else None
+    kinds = {name: labelers.named(name) for name in labelers.names()}
+    kind = kinds.get(settings.labeler)
     hindrance = _simulation_only.hindrance(kind) if kind else "is no file of rknn_jax/labelers"
-    if kind and not hindrance:
-        if issubclass(kind, rknn.ReverseKNN):
-            return _voting(settings, kind)
-        assert issubclass(kind, OneSumLabeler)
-        return _summing(settings, kind)
-    able = [one for one in known if not _simulation_only.hindrance(labelers.named(one))]
-    able.sort(key=VOTES.__ne__)  # stable: rknn comes first
-    raise ValueError(
-        f"Expected --labeler to be one of {', '.join(able)}, got --labeler {settings.labeler}, "
-        f"which {hindrance}."
-    )
+    if kind is None or hindrance:
+        able = [name for name, one in kinds.items() if not _simulation_only.hindrance(one)]
+        raise ValueError(
+            f"Expected --labeler to be one of {', '.join(able)}, got --labeler {settings.labeler}, "
+            f"which {hindrance}."
+        )
+    if issubclass(kind, rknn.ReverseKNN):
+        return _voting(settings, kind)
+    assert issubclass(kind, OneSumLabeler)
+    return _summing(settings, kind)
 
 
 def _voting(settings: Serve, kind: "type[rknn.ReverseKNN]") -> "rknn.ReverseKNN":
