@@ -54,12 +54,14 @@ class Gate(socket.socket):
     Args:
       listener: Listening socket, which is taken over.
       most: Most connections at once, whoever has them.
+      secured: False without TLS, where whoever connects has identified itself.
       log: Log of the connections that are turned away.
     """
 
-    def __init__(self, listener: socket.socket, most: int, log: Rarely) -> None:
+    def __init__(self, listener: socket.socket, most: int, secured: bool, log: Rarely) -> None:
         super().__init__(listener.family, listener.type, listener.proto, listener.detach())
         self._most = most
+        self._secured = secured
         self._log = log
         self._open: WeakSet[socket.socket] = WeakSet()
         self._strangers: dict[Any, socket.socket] = {}
@@ -82,9 +84,10 @@ class Gate(socket.socket):
             self._log.warn("too many connections: the last ones were closed at once")
             raise ConnectionAbortedError("too many connections")
         self._open.add(connection)
-        self._strangers[address] = connection
-        loop = asyncio.get_running_loop()
-        loop.call_later(HANDSHAKE_SECONDS, self._expire, address, connection)
+        if self._secured:
+            self._strangers[address] = connection
+            loop = asyncio.get_running_loop()
+            loop.call_later(HANDSHAKE_SECONDS, self._expire, address, connection)
         return connection, address
 
     def admit(self, address: Any) -> None:

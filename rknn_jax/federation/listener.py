@@ -138,7 +138,7 @@ def listening(
     listener = socket.create_server(address[:2], family=family, backlog=2048)
     most = _connections()
     log = Rarely()
-    gate = Gate(listener, most, log)
+    gate = Gate(listener, most, context is not None, log)
     protocol: Any = functools.partial(Protocol, gate, clients, Counter())
     config = uvicorn.Config(
         app,
