@@ -47,7 +47,7 @@ from rknn_jax.release.counting import Question
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.sum_survey import SumSurvey
-from rknn_jax.release.survey import Survey, labels_of
+from rknn_jax.release.survey import Survey
 from rknn_jax.release.vote_survey import VoteSurvey
 from train.json_files import write_json
 
@@ -173,7 +173,7 @@ def surveys(
             queries = cluster(replace(settings, seed=split.seed), split.data.public, number)
             side = PublicSide(split.graph, kernels(queries, split.data.public, split.graph))
             labeler = labeler_of(settings)
-            one = VoteSurvey(settings, split.data, labeler, mechanism, queries, side)
+            one = VoteSurvey(settings, split.data, labeler, queries, side, mechanism)
             asked[number] = one, total(one)
         survey, votes = asked[number]
         yield USUAL, epsilon, replace(survey, settings=settings, mechanism=mechanism), votes
@@ -215,7 +215,7 @@ def measured(case: str, seed: int) -> dict[str, Any]:
         draws = 1 if epsilon >= QUIET else DRAWS
         for draw in range(MORE_DRAWS if small else draws):
             key = jax.random.fold_in(jax.random.key(seed), 1000 * number + draw)
-            labels = labels_of(survey.read(drawn(survey, totals, key)).probabilities)
+            labels = survey.read(drawn(survey, totals, key)).labels
             right = float((labels == sides.truth)[known].mean())
             runs.append({"labeler": name, "epsilon": epsilon, "right": right})
     return {

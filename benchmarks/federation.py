@@ -31,7 +31,7 @@ from sklearn.datasets import load_digits
 from benchmarks._measure import RESULTS, mnist_folder, save, summary
 from rknn_jax import data
 from rknn_jax._internal.keys import Stage, stage_key
-from rknn_jax.federation import readers, wire
+from rknn_jax.federation import reading, wire
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import Collector, Reply, Sum
@@ -121,8 +121,8 @@ def measured(name: str, parties: Sequence[dict[str, Any]]) -> list[dict[str, Any
         )
         for number, party in enumerate(parties):
             asked = request(party, task.card.classes)
-            reader = readers.of(asked)
-            queries = reader.select(stage_key(key, Stage.QUERIES), public)
+            query_key = stage_key(key, Stage.QUERIES)
+            queries = asked.config.ask(query_key, public, len(asked.classes), asked.num_queries)
             round = Round(
                 np.asarray(queries.features),
                 asked.classes,
@@ -135,7 +135,7 @@ def measured(name: str, parties: Sequence[dict[str, Any]]) -> list[dict[str, Any
             with tempfile.TemporaryDirectory() as folder:
                 answers, longest = answered(Path(folder), round, party, private, task.private)
             guarantee = round.guarantee(round.honest or None)
-            labels = reader.read(answers, guarantee, queries, public).labels
+            labels = reading.read(answers, guarantee, queries, public).labels
             found[number].append(float(np.mean(labels == task.public.true_labels)))
             sizes[number] = {
                 "messages": answers.num_messages,

@@ -150,7 +150,7 @@ def messages(
 
 def _labels(counts: np.ndarray, stddev: float, queries: Queries) -> np.ndarray:
     spread = np.full(counts.shape, stddev, np.float32)
-    return rknn.answer(counts, spread, None, queries, rknn.ReverseKNN()).labels  # type: ignore[arg-type]
+    return rknn.ReverseKNN().read(counts, spread, None, queries).labels  # type: ignore[arg-type]
 
 
 def skewed(case: str, seed: int) -> list[dict[str, Any]]:

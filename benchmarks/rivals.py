@@ -49,7 +49,6 @@ from rknn_jax.mechanisms.base import Trust
 from rknn_jax.queries import kmeans
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import inputs
-from rknn_jax.release.survey import labels_of
 from rknn_jax.types import Answers, Queries, Records
 from train.json_files import write_json
 
@@ -129,7 +128,7 @@ def purity(space: str, seed: int) -> float:
 
 def by_hand(queries: Queries, truth: np.ndarray, kernels: answers.Kernels) -> np.ndarray:
     """Return the labels of all rows from the true classes of the queries."""
-    return labels_of(answers.decode_labels(truth[queries.index], NUM_CLASSES, kernels))
+    return answers.decode_labels(truth[queries.index], NUM_CLASSES, kernels).argmax(axis=1)
 
 
 def one_release(one: Split) -> Iterator[Found]:
@@ -143,7 +142,7 @@ def one_release(one: Split) -> Iterator[Found]:
         for draw in range(DRAWS):
             key = jax.random.fold_in(jax.random.key(one.seed), 1000 * number + draw)
             drawn = choosing.drawn(survey, totals, key)
-            yield Found(name, epsilon, labels_of(survey.read(drawn).probabilities))
+            yield Found(name, epsilon, survey.read(drawn).labels)
 
 
 def without_curator(trust: Trust, one: Split) -> Iterator[Found]:

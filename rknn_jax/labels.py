@@ -8,6 +8,7 @@ import scipy.sparse
 
 from rknn_jax import answers as decoder
 from rknn_jax import postprocessing
+from rknn_jax.label_sets import LabelSets
 from rknn_jax.types import Answers, Queries
 
 Targets = Literal["posterior", "hard", "soft"]
@@ -28,6 +29,59 @@ class PublicSide(NamedTuple):
     graph: scipy.sparse.csr_matrix | None = None
     kernels: decoder.Kernels | None = None
     num_answers: int | None = None
+
+
+@dataclass(frozen=True)
+class PublicLabels:
+    """Labels of the public rows after a release or a federation's round.
+
+    Attributes:
+      answers: Answers to the queries, with their guarantee.
+      probabilities: float32 `[m, num_classes]`, soft labels.
+      confidence: float32 `[m]`, probability that noise did not change the label; NaN if unknown.
+      query: int32 `[m]`, query that stands for each row; -1 for none.
+      counts: Noisy counts `[s, num_classes]`, as they were drawn. Defaults to None: none to show.
+      stddev: Standard deviations of their noise, of the same shape. Defaults to None, with counts.
+      decoded: Result of the decoder of noisy counts. Defaults to None, if it did not run.
+      sets: Sets of classes of the rows. Defaults to None, if each row has one label.
+    """
+
+    answers: Answers
+    probabilities: np.ndarray
+    confidence: np.ndarray
+    query: np.ndarray
+    counts: np.ndarray | None = None
+    stddev: np.ndarray | None = None
+    decoded: decoder.Decoded | None = None
+    sets: LabelSets | None = None
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Most probable class of each row, int32 `[m]`; -1 for a row with an empty set."""
+        if self.sets is not None:
+            return self.sets.labels
+        labels: np.ndarray = self.probabilities.argmax(axis=1).astype(np.int32)
+        return labels
+
+    @property
+    def rows_of_classes(self) -> np.ndarray:
+        """Number of rows with each class, int64 `[num_classes]`."""
+        if self.sets is not None:
+            return np.asarray(self.sets.present.sum(axis=0))
+        return np.bincount(self.labels, minlength=self.probabilities.shape[1])
+
+    @property
+    def rows(self) -> dict[str, np.ndarray]:
+        """Arrays of `labels.npz`, without the names of the classes."""
+        rows = {
+            "label": self.labels,
+            "query": self.query,
+            "confidence": self.confidence,
+            "probability": self.probabilities,
+        }
+        if self.sets is None:
+            return rows
+        return rows | {"present": self.sets.present, "stability": self.sets.stability}
 
 
 @dataclass(frozen=True)

@@ -186,7 +186,7 @@ def parity_in_the_third_decimal(monkeypatch):
         done = honest(plan, *rest)
         winner = true_counts(plan).max(axis=1).sum() % 2
         sure = np.floor(done.confidence * 100) / 100 + 0.001 * winner + 0.0004
-        return replace(done, reading=replace(done.reading, confidence=sure.astype(np.float32)))
+        return replace(done, found=replace(done.found, confidence=sure.astype(np.float32)))
 
     monkeypatch.setattr(label, "draw", draw)
 
@@ -200,7 +200,7 @@ def lowest_bit_of_a_probability(monkeypatch):
         bits = done.probabilities.astype(np.float32).view(np.int32) & ~1 | int(
             true_counts(plan)[2, 1] % 2
         )
-        return replace(done, reading=replace(done.reading, probabilities=bits.view(np.float32)))
+        return replace(done, found=replace(done.found, probabilities=bits.view(np.float32)))
 
     monkeypatch.setattr(label, "draw", draw)
 

@@ -184,6 +184,24 @@ def test_a_folder_of_one_label_goes_on_as_before(tmp_path):
         round_folder.prepare(tmp_path / "sets", public, asked, tell)
 
 
+def test_a_folder_of_an_earlier_version_goes_on(tmp_path):
+    """It has attributes of the labeler's class, and no field that came later."""
+    asked = Asked(config_of("local"), CLASSES, student="none")
+    public = Public(rows_of(9, 90)[0])
+    tell = lambda *line: None  # noqa: E731
+    round_folder.prepare(tmp_path / "out", public, asked, tell)
+    path = tmp_path / "out/settings.json"
+    begun = json.loads(path.read_text())
+    del begun["config"]["labels_per_record"]
+    begun["config"] |= {"telling": {"num_neighbors": 2}, "clusters": True}
+    path.write_text(json.dumps(begun))
+    round_folder.prepare(tmp_path / "out", public, asked, tell)
+    begun["config"]["num_neighbors"] += 1
+    path.write_text(json.dumps(begun))
+    with pytest.raises(ValueError, match="others for config"):
+        round_folder.prepare(tmp_path / "out", public, asked, tell)
+
+
 def test_clients_read_masks_and_lists(tmp_path):
     round = a_round()
     mask = np.array([[True, False, True], [False] * 3])

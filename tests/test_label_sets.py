@@ -15,7 +15,7 @@ from rknn_jax import label_sets
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.cli import label as command
 from rknn_jax.formats import Columns, _arrow
-from rknn_jax.labelers._one_sum import Persons
+from rknn_jax.labelers._tally import Persons
 from rknn_jax.labelers._votes import Bound, SetTally
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.mechanisms.gaussian import Gaussian

@@ -109,8 +109,7 @@ def test_the_answers_are_post_processing_of_the_noisy_counts_alone():
     counts = np.random.default_rng(0).normal(size=(6, 4)) * 10
     guarantee = rknn.mechanism(6, 4, 1, rknn.ReverseKNN()).guarantee(1)
     first, second = (
-        rknn.answer(counts, np.full((6, 4), 28.0), guarantee, queries, rknn.ReverseKNN())
-        for _ in range(2)
+        rknn.ReverseKNN().read(counts, np.full((6, 4), 28.0), guarantee, queries) for _ in range(2)
     )
     np.testing.assert_array_equal(first.labels, second.labels)
     np.testing.assert_allclose(first.probabilities.sum(1), 1, rtol=1e-5)
@@ -274,12 +273,8 @@ def test_the_assignment_gives_each_query_another_label():
     )  # the first class has the most votes of two queries
     guarantee = DiscreteLaplace(1.0, 3, 3).guarantee(9)
     plain, assigned = (
-        rknn.answer(
-            counts,
-            np.ones((3, 3)),
-            guarantee,
-            queries,
-            rknn.ReverseKNN(smoothing="none", decode=decode),
+        rknn.ReverseKNN(smoothing="none", decode=decode).read(
+            counts, np.ones((3, 3)), guarantee, queries
         )
         for decode in ("argmax", "assignment")
     )

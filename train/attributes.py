@@ -182,15 +182,18 @@ def by_rknn(root: jax.Array, embedded: Embedded, settings: Attributes) -> Found:
             f"Expected a whole number of attributes in --clip with --labeler rknn, got {clip}."
         )
     # Noise without delta, as the ledger of a release would have it.
-    config = rknn.ReverseKNN(epsilon=settings.epsilon, relation=settings.relation)
-    ballots = label_sets.ballots(embedded.has, width, int(clip))
+    several = int(clip)
+    config = rknn.ReverseKNN(
+        epsilon=settings.epsilon, relation=settings.relation, labels_per_record=several
+    )
+    ballots = label_sets.ballots(embedded.has, width, several)
     size = len(embedded.private)
     number = settings.queries or bsvs.suggested_num_queries(
-        size, width + 1, 2 * (int(clip) + 1) / settings.epsilon, 1, shared=True
+        size, width + 1, 2 * (several + 1) / settings.epsilon, 1, shared=True
     )
     key = stage_key(root, Stage.QUERIES)
     queries = kmeans.select(key, embedded.public, min(number, len(embedded.public)))
-    mechanism = rknn.mechanism(len(queries.index), width + 1, size, config, int(clip) + 1)
+    mechanism = rknn.mechanism(len(queries.index), width, size, config)
     cells = rknn.connect(embedded.private, ballots, queries, width + 1, config)
     counts = np.asarray(estimate_counts(mechanism, stage_key(root, Stage.NOISE), cells))
     graph = postprocessing.public_graph(embedded.public, len(queries.index))

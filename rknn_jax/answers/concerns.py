@@ -116,7 +116,8 @@ def concerns(found: Evidence) -> list[Concern]:
     num_votes = found.num_votes
     listed = []
     if found.counts is None or found.stddev is None:
-        listed += _no_row(found.labels, found.names)
+        remedy = "use more --queries, a larger --epsilon, or a mechanism that releases counts"
+        listed += no_row(found.labels, found.names, remedy)
     else:
         counts = np.asarray(found.counts, np.float64)
         variance = np.asarray(found.stddev, np.float64) ** 2
@@ -197,14 +198,19 @@ def concerns_before(
     return listed
 
 
-def _no_row(labels: np.ndarray, names: Sequence[str]) -> list[Concern]:
-    """Return a concern about classes that no row got, if labels alone were released."""
+def no_row(labels: np.ndarray, names: Sequence[str], remedy: str) -> list[Concern]:
+    """Return a concern about classes that no row got, if there are no counts that tell why.
+
+    Args:
+      labels: Label of each public row, int `[m]`.
+      names: Names of the classes.
+      remedy: Words for what to do about it.
+    """
     held = np.bincount(labels, minlength=len(names))
     missing = np.flatnonzero(held == 0)
     if not len(missing):
         return []
     sentence = f"no row got {_classes(names, missing)}"
-    remedy = "use more --queries, a larger --epsilon, or a mechanism that releases counts"
     return [Concern("missing_classes", len(missing), sentence, remedy)]
 
 

@@ -49,7 +49,7 @@ def run(settings: Settings) -> dict[str, Any]:
         told = {name: _text_keys(value) for name, value in asdict(expected).items()}
         counts = {
             "labeler": plan.survey.labeler.name,
-            **plan.survey.facts,
+            **plan.survey.words.facts,
             "num_classes": plan.data.classes.count,
             f"num_{settings.unit}s": plan.num_records,
         }
@@ -225,7 +225,7 @@ def _tell_release(plan: "Plan", done: "Release") -> None:
 
     classes = plan.data.classes
     account = done.card["ledger"]
-    per_class = done.reading.rows_of_classes
+    per_class = done.found.rows_of_classes
     most = np.sort(np.argsort(-per_class, kind="stable")[:20])
     rest = f"; {classes.count - len(most)} more classes" if len(most) < classes.count else ""
     tell(err, "labels", ", ".join(f"{classes.name(int(c))} {per_class[c]:,}" for c in most) + rest)

@@ -16,7 +16,7 @@
 | `listener`, `server` | server | bounded connections, and the HTTP resources of a round           |
 | `desk`, `hosting`    | server | what clients bring, counted in batches from beginning to end     |
 | `merge`              | server | folders of several servers of one round, counted together        |
-| `readers`            | server | labels of the public rows from what clients sent                 |
+| `reading`            | server | labels of the public rows from what clients sent                 |
 | `publish`            | server | labels, student, guarantee and report                            |
 | `flower`             | both   | the same clients in Flower's engines, for research               |
 | `simulation`         | none   | virtual clients of Flower's simulation engine                    |

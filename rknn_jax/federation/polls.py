@@ -10,13 +10,15 @@ import abc
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from rknn_jax import labelers
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.labelers import _simulation_only, rknn
-from rknn_jax.labelers._one_sum import OneSumLabeler, Reach, Tally
+from rknn_jax.labelers._one_sum import OneSumLabeler, Reach
+from rknn_jax.labelers._tally import Tally
 from rknn_jax.mechanisms.binomial import Binomial
 from rknn_jax.privacy.clipping import CLIP_SLACK
 from rknn_jax.privacy.entropy import Entropy
@@ -51,8 +53,18 @@ class Poll(abc.ABC):
 
     @property
     def draws_a_record(self) -> int:
-        """Work of a client's noise for one number, in records."""
+        """Cost of a client's noise for one number, in record-equivalents."""
         return 1
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Entries of `privacy.json` about the sum. Defaults to none."""
+        return {}
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Lines of `privacy.html` about the sum. Defaults to none."""
+        return {}
 
     @abc.abstractmethod
     def tell(self, features: Array, labels: np.ndarray) -> np.ndarray:
@@ -196,11 +208,35 @@ class SumPoll(Poll):
             raise ValueError(
                 f"Expected relation=replace-one in a round, got relation={config.relation}."
             )
-        labeler = replace(config, unit="person" if unit == "client" else "record")
+        labeler = cls.labeler_of(config, unit)
         tally = labeler.aggregate_tally(public_rows(queries), num_classes)
         reach = labeler.aggregate_reach(tally)
         shares = GaussianShares(config.epsilon, config.delta, reach.change, honest - 1)
         return cls(labeler, tally, reach, shares, unit)
+
+    @staticmethod
+    def labeler_of(config: OneSumLabeler, unit: Unit) -> OneSumLabeler:
+        """Return the labeler of a round, whose unit is a person if a client is protected."""
+        return replace(config, unit="person" if unit == "client" else "record")
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Entries of `privacy.json`: the size and the noise of the sum."""
+        return {
+            "sum_shape": list(self.shape),
+            "sensitivity": self.shares.sensitivity,
+            "stddev_of_a_client": self.shares.share_stddev,
+            "clients_whose_noise_suffices": self.shares.shares,
+        }
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Lines of `privacy.html`: the size and the noise of the sum."""
+        return {
+            "numbers in the sum": math.prod(self.shape),
+            f"most change of the sum by a {self.unit}": f"{self.shares.sensitivity:,.0f}",
+            "noise of each client": f"{self.shares.share_stddev:,.0f}",
+        }
 
     @property
     def shape(self) -> tuple[int, int]:

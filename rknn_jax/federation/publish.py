@@ -17,11 +17,12 @@ from PIL import Image
 
 from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
-from rknn_jax.federation import readers, wire
+from rknn_jax.federation import reading, wire
 from rknn_jax.federation.collector import Collector, Sum, most_shift
-from rknn_jax.federation.reader import Read, Reader
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.round_folder import Tell
+from rknn_jax.labelers._sum_labeler import Words
+from rknn_jax.labels import PublicLabels
 from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import (
@@ -68,28 +69,26 @@ def publish(
     round = collector.round
     _check_answers(folder, asked, collector)
     guarantee = round.guarantee(round.honest or None)
-    reader = readers.of(asked)
     features = public.inputs if round.encode is None else np.asarray(round.encode(public.inputs))
-    found = reader.read(collector, guarantee, queries, features)
+    found = reading.read(collector, guarantee, queries, features)
     rows = {**found.rows, "class_names": np.array(asked.classes)}
     write_arrays(folder / "labels.npz", rows)
-    answered = dict(found.answered)
+    answered = reading.arrays(found, queries)
     if answered:
         write_arrays(folder / "queries.npz", answered)
     accuracy = None
     if public.images and asked.student != "none":
         accuracy = _train(folder, public, asked, found.labels, tell)
-    told = _statement(asked, collector, guarantee, reader)
-    card = _card(told, asked, collector, accuracy, reader)
-    # The scale of columns is set before a round.
-    listed = reader.concerns(found, queries, features)
-    listed = [one for one in listed if one.kind != "unscaled_columns"]
+    words = reading.words(round, len(found.probabilities))
+    told = _statement(asked, collector, guarantee, words)
+    card = _card(told, asked, collector, accuracy, words)
+    listed = reading.concerns(round, found, queries, features)
     rows_seen = np.asarray(in_metric(features, asked.config.metric))
     summary = summarize(rows_seen, listed, found.decoded, answered.get("stddev"))
     released = results.of(rows, answered, card, summary)
     template = pages.template("report.html.j2", Path(__file__).parent)
     pictures = _pictures(public, asked, found)
-    question = reader.question(round)
+    question = reading.question(round)
     report.write(folder, released, template, pictures=pictures, question=question)
     write_whole(folder / "privacy.html", page(told).encode())
     write_whole(folder / "privacy.json", as_json(card).encode())
@@ -150,7 +149,7 @@ def _card(
     asked: Asked,
     collector: Collector | Sum,
     accuracy: float | None,
-    reader: Reader,
+    words: Words,
 ) -> dict[str, Any]:
     """Return the content of `privacy.json`."""
     round = collector.round
@@ -169,12 +168,12 @@ def _card(
         most_votes_of_a_liar=most_votes_of_a_liar,
         classes=list(asked.classes),
         student_accuracy=accuracy,
-        **reader.facts(round),
+        **words.facts,
     )
 
 
 def _statement(
-    asked: Asked, collector: Collector | Sum, guarantee: Guarantee, reader: Reader
+    asked: Asked, collector: Collector | Sum, guarantee: Guarantee, words: Words
 ) -> Statement:
     """Return the content of `privacy.html`."""
     round = collector.round
@@ -202,7 +201,7 @@ def _statement(
         guarantee,
         f"{holders} private records, each its own. The records stayed there; each client sent "
         f"{sent}.",
-        (*reader.released, *student),
+        (*words.released, *student),
         (
             hidden,
             "the set of classes, which is taken as public",
@@ -219,18 +218,18 @@ def _statement(
             "round": round.id,
             "clients": clients,
             "messages": collector.num_messages,
-            **reader.details(round),
+            **words.details,
             "classes": len(asked.classes),
         },
         release=round.id,
         controller=asked.controller,
-        contribution=reader.contribution,
+        contribution=reading.contribution(round),
         tuning=PUBLIC_TUNING,
         assumptions=tuple(assumptions),
     )
 
 
-def _pictures(public: Public, asked: Asked, found: Read) -> list[tuple[str, list[str]]]:
+def _pictures(public: Public, asked: Asked, found: PublicLabels) -> list[tuple[str, list[str]]]:
     """Return the pictures of each class with the surest labels, as PNG in base64."""
     if not public.images:
         return []

@@ -27,6 +27,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,6 @@ from numpy.typing import ArrayLike
 from rknn_jax import representations
 from rknn_jax._internal.disk import read_arrays, read_json, write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
-from rknn_jax.federation import readers
 from rknn_jax.federation.collector import QUESTION, Sum
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.rounds import Round
@@ -136,6 +136,11 @@ def check_settings(folder: Path, asked: Asked) -> None:
     """
     settings = json.loads(_plain(asked))
     begun = _settings(folder / SETTINGS)
+    # Earlier versions wrote attributes of the class too, and knew fewer fields.
+    usual = {one.name: one.default for one in fields(asked.config)}
+    former = begun.get("config")
+    former = former if isinstance(former, dict) else {}
+    begun["config"] = {name: former.get(name, default) for name, default in usual.items()}
     both = begun | settings
     changed = [name for name in both if begun.get(name) != settings.get(name)]
     if begun != settings:
@@ -174,7 +179,8 @@ def _new_round(public: Public, asked: Asked, tell: Tell) -> tuple[Round, Queries
         tell("learning", f"{asked.representation} from {len(public.inputs):,} public images")
         encode = _representation(stage_key(root, Stage.ENCODER), public.inputs, asked)
         features = np.asarray(encode(public.inputs))
-    queries = readers.of(asked).select(stage_key(root, Stage.QUERIES), features)
+    key = stage_key(root, Stage.QUERIES)
+    queries = asked.config.ask(key, features, len(asked.classes), asked.num_queries)
     return _round(asked, np.asarray(queries.features, np.float32), encode), queries
 
 
@@ -342,7 +348,7 @@ def _plain(asked: Asked) -> str:
         name: getattr(asked, name) for name in asked.__dataclass_fields__ if name not in may_change
     }
     config = asked.config
-    values["config"] = {name: getattr(config, name) for name in config.__dataclass_fields__}
+    values["config"] = {one.name: getattr(config, one.name) for one in fields(config)}
     values["labeler"] = config.name
     if not values["labels_per_record"]:  # as before there were any
         del values["labels_per_record"]

@@ -29,6 +29,7 @@ from rknn_jax.federation import polls, wire
 from rknn_jax.federation.polls import Poll, SumPoll, VotePoll
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers._one_sum import OneSumLabeler
+from rknn_jax.labelers._sum_labeler import SumLabeler
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import LARGEST, Metric
 from rknn_jax.privacy.guarantee import Event, Guarantee, Sampler, Unit
@@ -211,6 +212,13 @@ class Round:
         return isinstance(self.config, rknn.ReverseKNN)
 
     @cached_property
+    def labeler(self) -> SumLabeler[Any]:
+        """Labeler that clients answer to, and that reads what they sent."""
+        if isinstance(self.config, rknn.ReverseKNN):
+            return replace(self.config, labels_per_record=self.labels_per_record)
+        return SumPoll.labeler_of(self.config, self.unit)
+
+    @cached_property
     def data(self) -> bytes:
         """Bytes that are sent."""
         return wire.pack(self)
@@ -269,11 +277,10 @@ class Round:
             else self.config.epsilon
         )
         made = rknn.mechanism(
-            self.sizes["num_queries"],
-            self.sizes["num_classes"],
+            len(self.queries),
+            len(self.classes),
             self.honest,
-            replace(self.config, epsilon=share),
-            self.sizes["labels_per_record"],
+            replace(self.config, epsilon=share, labels_per_record=self.labels_per_record),
         )
         if not isinstance(made, LocalRandomizer):
             raise ValueError(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import bsvs
-from rknn_jax.labelers._one_sum import Persons
+from rknn_jax.labelers._tally import Persons
 from rknn_jax.neighbors import Metric, nearest, nearest_votes
 from rknn_jax.privacy import contributions
 from rknn_jax.privacy.contributions import Protected

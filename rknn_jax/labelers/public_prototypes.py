@@ -47,7 +47,8 @@ import numpy as np
 
 from rknn_jax._internal.disk import write_arrays
 from rknn_jax.labelers._cosines import PublicCosines
-from rknn_jax.labelers._one_sum import ClassTally, Noise, OneSumLabeler, Reach, Tally
+from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Reach
+from rknn_jax.labelers._tally import ClassTally, Tally
 from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.types import Answers, Array, Encoder, Queries

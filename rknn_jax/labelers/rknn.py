@@ -17,27 +17,31 @@ Reference: Li et al., "Fine-grained Private Knowledge Distillation", Algorithm 1
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rknn_jax import answers as decoder
-from rknn_jax import mechanisms, postprocessing
+from rknn_jax import label_sets, mechanisms
+from rknn_jax.answers.concerns import Concern
 from rknn_jax.bsvs import NO_CELL
-from rknn_jax.labelers import Labeler, _confidence, _persons
-from rknn_jax.labelers._one_sum import Persons
+from rknn_jax.labelers import Labeler, _persons, _vote_labels
+from rknn_jax.labelers._sum_labeler import SumLabeler, Words, check_rows
+from rknn_jax.labelers._tally import Persons
 from rknn_jax.labelers._votes import Bound, SetTally, VoteTally
-from rknn_jax.labels import PublicSide
+from rknn_jax.labels import PublicLabels, PublicSide
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer
-from rknn_jax.neighbors import Metric, usable_rows
+from rknn_jax.neighbors import Metric, in_metric, usable_rows
 from rknn_jax.privacy import amplification
 from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
+from rknn_jax.queries import kmeans
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
 Amplification = Literal["variation ratio", "general"]
@@ -56,7 +60,7 @@ class PersonVotes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ReverseKNN(Labeler[jax.Array | PersonVotes]):
+class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
     """Reverse k-NN labeling and its settings.
 
     A subclass may have another `tally`, `read` or `public_side`: simulation, a release and a
@@ -85,6 +89,9 @@ class ReverseKNN(Labeler[jax.Array | PersonVotes]):
       decode: `argmax` of each query's counts, or `assignment`. The latter gives every query a
         different class such that the sum of their counts is greatest. It fits as many queries as
         classes, if each query is a cluster of one class.
+      labels_per_record: Most labels of a record that count, r, in a release or a round; see
+        `rknn_jax.label_sets`. Each public row then gets a set of classes. Defaults to 0: each
+        record and each row has one label.
     """
 
     epsilon: float = 0.1
@@ -98,9 +105,11 @@ class ReverseKNN(Labeler[jax.Array | PersonVotes]):
     metric: Metric = "sqeuclidean"
     smoothing: Literal["auto", "none"] = "auto"
     decode: Literal["argmax", "assignment"] = "argmax"
+    labels_per_record: int = field(default=0, metadata={"travels": False})
 
     telling: ClassVar[Mapping[str, Any]] = {"num_neighbors": 2}
     clusters: ClassVar[bool] = True
+    given: ClassVar[frozenset[str]] = Labeler.given | {"labels_per_record"}
 
     def __post_init__(self) -> None:
         self.check_unit()
@@ -145,23 +154,17 @@ class ReverseKNN(Labeler[jax.Array | PersonVotes]):
         """After shuffling, and if the mechanism has no pure guarantee."""
         return self.trust == "shuffle" or bool(mechanisms.named(self.noise).needs_delta)
 
-    def tally(
-        self,
-        queries: Queries,
-        num_classes: int,
-        bound: Bound | None = None,
-        labels_per_record: int = 0,
-    ) -> VoteTally:
+    def tally(self, queries: Queries, num_classes: int, bound: Bound | None = None) -> VoteTally:
         """Return the public side of the votes: what a record adds.
 
         Args:
           queries: Public queries `[s, f]`.
           num_classes: Number of classes |Y|, and one more for sets of labels; see `label_sets`.
           bound: Bound on the votes of a person. Defaults to None, for records.
-          labels_per_record: Most labels of a record that count, r. Defaults to 0: one label.
         """
         shape = (queries.features, num_classes, self.num_neighbors, self.metric, bound)
-        return SetTally(*shape, labels_per_record) if labels_per_record else VoteTally(*shape)
+        several = self.labels_per_record
+        return SetTally(*shape, several) if several else VoteTally(*shape)
 
     @final
     def contribute(
@@ -235,8 +238,75 @@ class ReverseKNN(Labeler[jax.Array | PersonVotes]):
         return self.read(counts, stddev, guarantee(private_step, num_units, self), queries)
 
     def read(self, counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries) -> Answers:
-        """Turn noisy counts into answers, by post-processing alone; see `answer`."""
-        return answer(counts, stddev, guarantee, queries, self)
+        """Turn noisy counts into answers, by post-processing alone; see `_vote_labels.answer`."""
+        counted = self._releases_counts
+        return _vote_labels.answer(counts, stddev, guarantee, queries, self.decode, counted=counted)
+
+    def ask(
+        self, key: jax.Array, features: np.ndarray, num_classes: int, num_queries: int | None = None
+    ) -> Queries:
+        """Return clusters of the public rows, by default as many as classes."""
+        number = check_rows(num_queries or num_classes, features)
+        return kmeans.select(key, np.asarray(in_metric(features, self.metric)), number)
+
+    @property
+    def votes_per_record(self) -> int:
+        """Number of queries that a record votes for."""
+        return self.num_neighbors
+
+    def public_labels(
+        self,
+        noisy: np.ndarray,
+        stddev: ArrayLike,
+        guarantee: Guarantee,
+        queries: Queries,
+        features: np.ndarray,
+        side: PublicSide,
+    ) -> PublicLabels:
+        """Return the labels of the public rows, or their sets; see `SumLabeler.public_labels`."""
+        del features
+        if self.labels_per_record:
+            return _vote_labels.of_sets(noisy, stddev, guarantee, queries, side)
+        answers = self.read(noisy, np.broadcast_to(stddev, noisy.shape), guarantee, queries)
+        return _vote_labels.of_answers(answers, noisy, stddev, queries, side)
+
+    def concerns(
+        self,
+        found: PublicLabels,
+        queries: Queries,
+        features: np.ndarray,
+        names: Sequence[str],
+        noise: float,
+        num_votes: int | None,
+    ) -> list[Concern]:
+        """Return the reasons to doubt the labels; see `SumLabeler.concerns`."""
+        rows = np.asarray(in_metric(features, self.metric))
+        return _vote_labels.doubts(found, queries, rows, names, noise, num_votes)
+
+    def words(self, num_queries: int, num_classes: int, num_public: int) -> Words:
+        """Return what a statement says of the votes; see `SumLabeler.words`."""
+        several = self.labels_per_record
+        released = _vote_labels.released(
+            num_queries,
+            num_classes,
+            num_public,
+            sets=bool(several),
+            counted=self._releases_counts,
+        )
+        facts = {
+            "num_queries": num_queries,
+            "num_neighbors": self.num_neighbors,
+            "metric": self.metric,
+        }
+        details = {f"votes of a {self.unit}": self.num_neighbors, "queries": num_queries}
+        if several:
+            facts["labels_per_record"] = several
+            details["labels of a record, at most"] = several
+        return Words(released, facts, details)
+
+    @property
+    def _releases_counts(self) -> bool:
+        return bool(mechanisms.named(self.noise).releases_counts)
 
     def public_side(
         self,
@@ -258,7 +328,6 @@ def mechanism(
     num_classes: int,
     num_records: int,
     config: ReverseKNN,
-    labels_per_record: int = 1,
 ) -> mechanisms.base.Mechanism:
     """Return the mechanism that `config` names, calibrated.
 
@@ -267,7 +336,6 @@ def mechanism(
       num_classes: Number of classes |Y|.
       num_records: Number of records n, or of persons, on which only shuffling depends.
       config: Settings of the labeler.
-      labels_per_record: Number of labels of a record, r. Defaults to 1.
     """
     named = mechanisms.named(config.noise)
     takes = {field.name for field in fields(named)}
@@ -278,12 +346,9 @@ def mechanism(
         "unit": config.unit,
         "grid": 1 if config.unit == "record" else SIMULATED_GRID,
     }
-    sizes = {
-        "num_queries": num_queries,
-        "num_classes": num_classes,
-        "num_neighbors": config.num_neighbors,
-        "labels_per_record": labels_per_record,
-    }
+    sizes = label_sets.sizes(
+        num_queries, num_classes, config.labels_per_record, config.num_neighbors
+    )
     fields_of: dict[str, Any] = sizes | {
         name: value for name, value in optional.items() if name in takes
     }
@@ -385,43 +450,6 @@ def _cells(tally: VoteTally, features: Array, labels: Array) -> np.ndarray:
     usable = ~np.isnan(rows).any(axis=1)
     rows = np.where(usable[:, None], rows, np.float32(0))
     return tally.parts(rows, np.where(usable, np.asarray(labels).T, NO_CELL).T)
-
-
-def answer(
-    counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries, config: ReverseKNN
-) -> Answers:
-    """Turn noisy counts into answers, by post-processing alone.
-
-    Args:
-      counts: float32 `[s, num_classes]`, noisy counts.
-      stddev: Standard deviation of the noise, float32 `[s, num_classes]`, in votes.
-      guarantee: Guarantee of the counts.
-      queries: Public queries `[s, f]`.
-      config: Settings of the labeler.
-    """
-    counts = np.asarray(counts, np.float32)
-    stddev = np.asarray(stddev, np.float32)
-    # The noisy counts give the number of votes, because n itself is private under add-remove.
-    num_votes = float(max(counts.sum(), 0))
-    expected = num_votes * queries.size / np.sum(queries.size)
-    if config.decode == "assignment":
-        labels = postprocessing.assignment(counts)
-        probabilities = (np.arange(counts.shape[1]) == labels[:, None]).astype(np.float32)
-        sure = _confidence.of_assignment(counts, stddev, expected, labels)
-    else:
-        labels = postprocessing.noisy_max(counts)
-        probabilities = postprocessing.soft_labels(counts)
-        sure = _confidence.of_argmax(counts, stddev, expected, labels)
-    return Answers(
-        labels,
-        np.ones(len(counts), bool),
-        probabilities,
-        sure,
-        counts,
-        stddev,
-        guarantee,
-        counted=bool(mechanisms.named(config.noise).releases_counts),
-    )
 
 
 def __getattr__(name: str) -> type[ReverseKNN]:

@@ -123,7 +123,11 @@ def labeler_of(settings: "Settings") -> ReverseKNN:
     assert issubclass(kind, ReverseKNN)
     names = ("epsilon", "delta", "mechanism", "relation", "unit", "metric", "smoothing")
     given = {name: getattr(settings, name) for name in names}
-    return kind(num_neighbors=settings.neighbors, **given)
+    return kind(
+        num_neighbors=settings.neighbors,
+        labels_per_record=settings.labels_per_record or 0,
+        **given,
+    )
 
 
 def _grid(settings: "Settings") -> int:

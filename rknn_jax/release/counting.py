@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from rknn_jax._internal.cores import num_cores
-from rknn_jax.labelers._one_sum import Persons, Tally
+from rknn_jax.labelers._tally import Persons, Tally
 from rknn_jax.neighbors import usable_rows
 from rknn_jax.privacy.ledger import Digest, combined
 from rknn_jax.records.classes import MISSING, Classes

@@ -364,7 +364,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         with spend_stands(plan.settings.ledger_path, "The labels did not reach the caller"):
             done = job.draw(plan, counted)
             self.classes_ = values
-            sets = done.reading.sets
+            sets = done.found.sets
             released: np.ndarray = (
                 values[done.labels] if sets is None else sets.present.astype(np.int64)
             )

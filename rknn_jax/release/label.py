@@ -23,6 +23,7 @@ from rknn_jax import postprocessing
 from rknn_jax._internal.disk import write_arrays, write_text
 from rknn_jax.answers import Decoded
 from rknn_jax.answers.concerns import Concern
+from rknn_jax.labels import PublicLabels
 from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.ledger import Ledger, fingerprint
@@ -34,7 +35,6 @@ from rknn_jax.release.counting import Counted, Progress
 from rknn_jax.release.planning import Plan, request
 from rknn_jax.release.release_folder import ReleaseFolder
 from rknn_jax.release.statements import card, statement
-from rknn_jax.release.survey import Reading
 from rknn_jax.report import release as report
 from rknn_jax.report import results
 from rknn_jax.report.summary import Summary, summarize
@@ -62,13 +62,13 @@ class Release:
     """Result of a release.
 
     Attributes:
-      reading: Labels of the public rows, and what they were read off.
+      found: Labels of the public rows, and what they were read off.
       card: Content of `privacy.json`.
       statement: Content of `privacy.html`.
       concerns: Reasons to doubt the labels, each with a remedy.
     """
 
-    reading: Reading
+    found: PublicLabels
     card: dict[str, Any]
     statement: Statement
     concerns: tuple[Concern, ...]
@@ -76,32 +76,32 @@ class Release:
     @property
     def answers(self) -> Answers:
         """Answers of the labeler, with their guarantee."""
-        return self.reading.answers
+        return self.found.answers
 
     @property
     def probabilities(self) -> np.ndarray:
         """Soft labels of the public rows, float32 `[m, num_classes]`."""
-        return self.reading.probabilities
+        return self.found.probabilities
 
     @property
     def confidence(self) -> np.ndarray:
         """Probability that noise did not change each row's label, float32 `[m]`; NaN if unknown."""
-        return self.reading.confidence
+        return self.found.confidence
 
     @property
     def counts(self) -> np.ndarray | None:
         """Noisy counts, int64 `[num_queries, num_classes]`; None if none are shown."""
-        return self.reading.counts
+        return self.found.counts
 
     @property
     def decoded(self) -> Decoded | None:
         """Result of the decoder of noisy counts; None if it did not run."""
-        return self.reading.decoded
+        return self.found.decoded
 
     @property
     def labels(self) -> np.ndarray:
         """Most probable class of each public row, int32 `[m]`; -1 for an empty set of classes."""
-        return self.reading.labels
+        return self.found.labels
 
 
 def count(plan: Plan, on_rows: Progress | None = None) -> Counted:
@@ -211,9 +211,9 @@ def _released(plan: Plan, drawn: np.ndarray, ledger: Ledger, number: str) -> Rel
       ledger: Ledger that was charged.
       number: Id of the release.
     """
-    reading = plan.survey.read(drawn)
+    found = plan.survey.read(drawn)
     told = statement(plan, ledger, number)
-    return Release(reading, card(plan, told), told, plan.survey.concerns(reading))
+    return Release(found, card(plan, told), told, plan.survey.concerns(found))
 
 
 def unsure_share(done: Release) -> float:
@@ -234,7 +234,7 @@ def _summary(plan: Plan, done: Release) -> Summary:
 def write(staging: Path, plan: Plan, done: Release) -> None:
     """Write the results, each file whole or not at all."""
     names = plan.data.classes.names
-    files = {name: dict(arrays) for name, arrays in plan.survey.arrays(done.reading).items()}
+    files = {name: dict(arrays) for name, arrays in plan.survey.arrays(done.found).items()}
     rows = files["labels.npz"]
     if names:
         rows["class_names"] = np.array(names)

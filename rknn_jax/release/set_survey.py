@@ -3,26 +3,21 @@
 `rknn_jax.label_sets` has the votes, their sensitivity and the way in which counts are read.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax import label_sets, labelers, mechanisms
-from rknn_jax.answers.concerns import Concern, set_concerns
-from rknn_jax.label_sets import HALF, LabelSets
+from rknn_jax import labelers, mechanisms
+from rknn_jax.label_sets import HALF
 from rknn_jax.labelers.rknn import ReverseKNN
-from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.records.labels import SEPARATOR
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.preview import AGREEMENTS, LOSS, QUICK, USUAL, Expected
-from rknn_jax.release.survey import Reading
 from rknn_jax.release.vote_survey import VoteSurvey
-from rknn_jax.types import Answers, Queries
 
 if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
@@ -97,41 +92,6 @@ class SetSurvey(VoteSurvey):
         """A few words for the ledger."""
         return f"{super().purpose}, up to {_most(self.settings)} labels a record"
 
-    def read(self, drawn: np.ndarray) -> Reading:
-        """Return the sets of the public rows, from noisy counts alone."""
-        stddev = self.mechanism.noise_stddev
-        found = label_sets.read(drawn, stddev, self.queries, self.side.kernels)
-        each = Queries.alone(self.queries.features, np.arange(len(drawn)))
-        asked = label_sets.read(drawn, stddev, each)
-        counts = drawn[:, :-1]
-        answers = Answers(
-            counts.argmax(axis=1).astype(np.int32),
-            np.ones(len(counts), bool),
-            asked.probabilities,
-            asked.stability.min(axis=1),
-            counts.astype(np.float32),
-            np.full(counts.shape, stddev, np.float32),
-            self.cost,
-        )
-        confidence = found.stability.min(axis=1)
-        return Reading(answers, found.probabilities, confidence, counts, None, found)
-
-    def concerns(self, reading: Reading) -> tuple[Concern, ...]:
-        """Return the reasons to doubt the sets, from noisy counts and public data alone."""
-        assert reading.counts is not None
-        classes = self.data.classes
-        return tuple(
-            set_concerns(
-                np.asarray(in_metric(self.data.public, self.labeler.metric)),
-                _sets(reading).present,
-                [classes.name(i) for i in range(classes.count)],
-                self.queries.size,
-                reading.counts,
-                self.mechanism.noise_stddev,
-                self.num_votes,
-            )
-        )
-
     def expect(self) -> Expected:
         """Return the share of whole sets to expect, if records near a query agree on r classes."""
         noise = self.mechanism.noise_scale
@@ -171,28 +131,6 @@ class SetSurvey(VoteSurvey):
         return least
 
     @property
-    def released(self) -> tuple[str, ...]:
-        """Released items, in words for the statement."""
-        return (
-            f"the noisy number of records with each of {self.data.classes.count} classes, and of "
-            f"all records, near each of {self.mechanism.num_queries} queries, which stand for "
-            "groups of public records",
-            f"whether each of {len(self.data.public):,} public records has each class, and how "
-            "probably, made from that",
-            "for each of them the query that stands for it, and how sure that is",
-        )
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Entries of `privacy.json` of this labeler."""
-        return super().facts | {"labels_per_record": _most(self.settings)}
-
-    @property
-    def details(self) -> dict[str, Any]:
-        """Lines of `privacy.html` of this labeler."""
-        return super().details | {"labels of a record, at most": _most(self.settings)}
-
-    @property
     def lines(self) -> tuple[tuple[str, str], ...]:
         """Lines for the terminal: the queries, the labels of a record, and the noise."""
         most = _most(self.settings)
@@ -212,23 +150,7 @@ class SetSurvey(VoteSurvey):
         """Most bytes that the noisy counts, the queries and the sets take on disk."""
         return super().room + 5 * len(self.data.public) * self.data.classes.count
 
-    def arrays(self, reading: Reading) -> Mapping[str, Mapping[str, np.ndarray]]:
-        """Return the arrays of `labels.npz`, and of `queries.npz`."""
-        found = _sets(reading)
-        files = dict(super().arrays(reading))
-        sets = {"present": found.present, "stability": found.stability}
-        voters = {"noisy_voters": found.voters}
-        return files | {
-            "labels.npz": {**files["labels.npz"], **sets},
-            "queries.npz": {**files["queries.npz"], **voters},
-        }
-
 
 def _most(settings: "Settings") -> int:
     assert settings.labels_per_record is not None
     return settings.labels_per_record
-
-
-def _sets(reading: Reading) -> LabelSets:
-    assert reading.sets is not None
-    return reading.sets

@@ -45,7 +45,7 @@ def card(plan: Plan, told: Statement) -> dict[str, Any]:
         num_classes=plan.data.classes.count,
         labeler=plan.survey.labeler.name,
         **{name: getattr(settings, name) for name in choices},
-        **plan.survey.facts,
+        **plan.survey.words.facts,
         **({"model": asdict(plan.data.model)} if plan.data.model else {}),
         **({"choice": plan.choice} if plan.choice else {}),
     )
@@ -116,7 +116,7 @@ def statement(plan: Plan, ledger: Ledger, release: str) -> Statement:
     return Statement(
         plan.cost,
         f"Whoever ran this release holds {records}, as they are, in one place.",
-        plan.survey.released,
+        plan.survey.words.released,
         tuple(not_covered(plan)),
         str(settings.mechanism),
         # The ledger's name is that of a private file, and its fingerprint of the data is private.
@@ -135,7 +135,7 @@ def statement(plan: Plan, ledger: Ledger, release: str) -> Statement:
             **({"embedding model": plan.data.model} if plan.data.model else {}),
             **_scaled(settings),
             "labeler": plan.survey.labeler.name,
-            **plan.survey.details,
+            **plan.survey.words.details,
             **{name.replace("_", " "): value for name, value in _bound(plan).items()},
             "classes": plan.data.classes.count,
             **({"choice of the labeler": plan.choice} if plan.choice else {}),

@@ -6,18 +6,18 @@ did not change a label is not known, so none is stated.
 """
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import jax
 import numpy as np
 from sklearn.cluster import KMeans
 
 from rknn_jax import labelers
-from rknn_jax.answers.concerns import MOST_NAMES, Concern, concerns_before
-from rknn_jax.labelers._one_sum import OneSumLabeler, Tally
-from rknn_jax.labels import Labels, PublicSide
+from rknn_jax.answers.concerns import Concern, concerns_before
+from rknn_jax.labelers._one_sum import OneSumLabeler
+from rknn_jax.labelers._tally import Tally
+from rknn_jax.labels import Labels, PublicLabels
 from rknn_jax.mechanisms.base import Payer
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import Contribution
@@ -25,7 +25,7 @@ from rknn_jax.release.counting import Counted
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.preview import AGREEMENTS, LOSS, QUICK, Expected
 from rknn_jax.release.rehearsal import MOST_REHEARSED
-from rknn_jax.release.survey import Reading, Survey, labels_of, refuse_given
+from rknn_jax.release.survey import Survey, refuse_given
 from rknn_jax.types import Queries
 
 if TYPE_CHECKING:
@@ -50,14 +50,10 @@ class SumSurvey(Survey):
     """Public side of a release by a labeler of one noisy sum.
 
     Attributes:
-      labeler: Labeler.
-      queries: Public rows, each of which stands for itself.
-      side: Public side of the reading; empty in a dry run, which spreads nothing.
+      labeler: Labeler. Each of its queries is a public row.
     """
 
     labeler: OneSumLabeler
-    queries: Queries
-    side: PublicSide
 
     @staticmethod
     def usual_mechanism(settings: "Settings") -> str:
@@ -132,26 +128,18 @@ class SumSurvey(Survey):
         payer.charge(noise.guarantee, purpose)
         return np.asarray(noise.draw(np.asarray(counted.counts)), np.int64)
 
-    def read(self, drawn: np.ndarray) -> Reading:
-        """Return the labels of the public rows, from the noisy sum alone."""
-        noise = self.labeler.exact()
-        answers = self.labeler.read(drawn, noise.stddev, np.asarray, self.queries, noise.guarantee)
-        before = Labels.none(len(self.data.public), self.data.classes.count)
-        labels = before.after(self.queries, answers, 0, self.side)
-        unknown = np.full(len(labels.query), np.nan, np.float32)
-        return Reading(answers, labels.probabilities, unknown)
+    @property
+    def stddev(self) -> float:
+        """Standard deviation of the noise, in units."""
+        return self.labeler.exact().stddev
 
-    def concerns(self, reading: Reading) -> tuple[Concern, ...]:
+    def concerns(self, found: PublicLabels) -> tuple[Concern, ...]:
         """Return the reasons to doubt the labels, from them and public data alone."""
-        classes = self.data.classes
-        names = [classes.name(label) for label in range(classes.count)]
-        missing = missing_classes(labels_of(reading.probabilities), names)
-        return (*missing, *self._concerns_before())
+        return (*super().concerns(found), *self._noise_decides())
 
-    def _concerns_before(self) -> tuple[Concern, ...]:
+    def _concerns_before(self) -> list[Concern]:
         classes = self.data.classes.count
-        found = concerns_before(self.data.public, self.queries.size, classes, None, 0.0)
-        return (*self._noise_decides(), *found)
+        return concerns_before(self.data.public, self.queries.size, classes, None, 0.0)
 
     @functools.cached_property
     def _expected(self) -> dict[float, float] | None:
@@ -182,7 +170,7 @@ class SumSurvey(Survey):
             stddev=noise.stddev,
             expected=self._expected,
             advice="no other labeler is expected to be much better",
-            concerns=self._concerns_before(),
+            concerns=(*self._noise_decides(), *self._concerns_before()),
         )
 
     def _rehearsed(self, num_records: int) -> dict[float, float]:
@@ -218,27 +206,9 @@ class SumSurvey(Survey):
         return found
 
     @property
-    def released(self) -> tuple[str, ...]:
-        """Released items, in words for the statement."""
-        return (
-            f"a label, and the probability of each class, for each of {len(self.data.public):,} "
-            f"public records, made by {self.labeler.name} from one noisy sum that is not shown",
-        )
-
-    @property
     def contribution(self) -> Contribution:
         """Largest part that a record or a person has in the release."""
         return Contribution(1 if self.settings.person is None else "shared")
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Entries of `privacy.json` of this labeler: none."""
-        return {}
-
-    @property
-    def details(self) -> dict[str, Any]:
-        """Lines of `privacy.html` of this labeler: none."""
-        return {}
 
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
@@ -254,23 +224,6 @@ class SumSurvey(Survey):
                 f"moves the sum by {self.labeler.sensitivity / self.tally.grid:,.0f} at most",
             ),
         )
-
-
-def missing_classes(labels: np.ndarray, names: Sequence[str]) -> tuple[Concern, ...]:
-    """Return a concern if a class has no label.
-
-    Args:
-      labels: Label of each public row, int `[m]`.
-      names: Names of the classes.
-    """
-    missing = np.flatnonzero(np.bincount(labels, minlength=len(names)) == 0)
-    if not len(missing):
-        return ()
-    named = ", ".join(names[label] for label in missing[:MOST_NAMES])
-    rest = f" and {len(missing) - MOST_NAMES} more" if len(missing) > MOST_NAMES else ""
-    sentence = f"no row got class {named}{rest}"
-    remedy = "use a larger --epsilon or more private records, or --labeler rknn"
-    return (Concern("missing_classes", len(missing), sentence, remedy),)
 
 
 def _class(settings: "Settings") -> type[OneSumLabeler]:

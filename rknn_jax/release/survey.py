@@ -8,58 +8,24 @@ depends on private records, but for their number, if that is public.
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 
-from rknn_jax.answers import Decoded
 from rknn_jax.answers.concerns import Concern
-from rknn_jax.label_sets import LabelSets
-from rknn_jax.labelers import Labeler
-from rknn_jax.labelers._one_sum import Tally
+from rknn_jax.labelers._sum_labeler import SumLabeler, Words
+from rknn_jax.labelers._tally import Tally
+from rknn_jax.labels import PublicLabels, PublicSide
 from rknn_jax.mechanisms.base import Payer
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import Contribution
 from rknn_jax.release.counting import Counted
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.preview import Expected
-from rknn_jax.types import Answers
+from rknn_jax.types import Queries
 
 if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Labels of the public rows, read off what was drawn: post-processing.
-
-    Attributes:
-      answers: Answers of the labeler.
-      probabilities: float32 `[m, num_classes]`, soft labels.
-      confidence: float32 `[m]`, probability that noise did not change the label; NaN if unknown.
-      counts: int64 `[s, num_classes]`, noisy counts to show. Defaults to none.
-      decoded: Result of the decoder of noisy counts. Defaults to None, if it did not run.
-      sets: Sets of classes of the rows. Defaults to None, if each row has one label.
-    """
-
-    answers: Answers
-    probabilities: np.ndarray
-    confidence: np.ndarray
-    counts: np.ndarray | None = None
-    decoded: Decoded | None = None
-    sets: LabelSets | None = None
-
-    @property
-    def labels(self) -> np.ndarray:
-        """Most probable class of each row, int32 `[m]`; -1 for a row with an empty set."""
-        return labels_of(self.probabilities) if self.sets is None else self.sets.labels
-
-    @property
-    def rows_of_classes(self) -> np.ndarray:
-        """Number of rows with each class, int64 `[num_classes]`."""
-        if self.sets is not None:
-            return np.asarray(self.sets.present.sum(axis=0))
-        return np.bincount(self.labels, minlength=self.probabilities.shape[1])
 
 
 @dataclass(frozen=True)
@@ -70,11 +36,15 @@ class Survey(abc.ABC):
       settings: Settings of the release, with a labeler and a mechanism.
       data: Public and private input.
       labeler: Labeler that is planned, that runs, and that the statement names.
+      queries: Public queries.
+      side: Public side of the reading; without a graph in a dry run, which spreads nothing.
     """
 
     settings: "Settings"
     data: Data
-    labeler: Labeler[Any]
+    labeler: SumLabeler[Any]
+    queries: Queries
+    side: PublicSide
 
     @staticmethod
     @abc.abstractmethod
@@ -137,13 +107,37 @@ class Survey(abc.ABC):
           LedgerError: If the budget does not allow it; nothing is drawn then.
         """
 
+    @property
     @abc.abstractmethod
-    def read(self, drawn: np.ndarray) -> Reading:
-        """Return the labels of the public rows: post-processing of what was drawn."""
+    def stddev(self) -> float:
+        """Standard deviation of the noise of one number of the sum, in the units of `draw`."""
 
-    @abc.abstractmethod
-    def concerns(self, reading: Reading) -> tuple[Concern, ...]:
-        """Return the reasons to doubt the labels, from the reading and public data alone."""
+    @property
+    def num_votes(self) -> int | None:
+        """Number of votes of all records, or None if it is private or there are none."""
+        return None
+
+    @final
+    def read(self, drawn: np.ndarray) -> PublicLabels:
+        """Return the labels of the public rows: post-processing of what was drawn."""
+        return self.labeler.public_labels(
+            drawn, self.stddev, self.cost, self.queries, self.data.public, self.side
+        )
+
+    def concerns(self, found: PublicLabels) -> tuple[Concern, ...]:
+        """Return the reasons to doubt the labels, from them and public data alone."""
+        classes = self.data.classes
+        names = [classes.name(number) for number in range(classes.count)]
+        public = self.data.public
+        return tuple(
+            self.labeler.concerns(found, self.queries, public, names, self.stddev, self.num_votes)
+        )
+
+    @property
+    def words(self) -> Words:
+        """What the statement says of the labeler."""
+        sizes = (len(self.queries.index), self.data.classes.count, len(self.data.public))
+        return self.labeler.words(*sizes)
 
     @abc.abstractmethod
     def expect(self) -> Expected:
@@ -151,23 +145,8 @@ class Survey(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def released(self) -> tuple[str, ...]:
-        """Released items, in words for the statement."""
-
-    @property
-    @abc.abstractmethod
     def contribution(self) -> Contribution:
         """Largest part that a record or a person has in the release."""
-
-    @property
-    @abc.abstractmethod
-    def facts(self) -> dict[str, Any]:
-        """Entries of `privacy.json` of this labeler."""
-
-    @property
-    @abc.abstractmethod
-    def details(self) -> dict[str, Any]:
-        """Lines of `privacy.html` of this labeler."""
 
     @property
     @abc.abstractmethod
@@ -189,21 +168,9 @@ class Survey(abc.ABC):
         """Most bytes that the results take on disk, beside labels and statement."""
         return 20 * int(np.prod(self.drawn))
 
-    def arrays(self, reading: Reading) -> Mapping[str, Mapping[str, np.ndarray]]:
+    def arrays(self, found: PublicLabels) -> dict[str, Mapping[str, np.ndarray]]:
         """Return the arrays of each file of results: `labels.npz`, and others if there are any."""
-        rows = {
-            "label": reading.labels,
-            "query": np.full(len(reading.probabilities), -1, np.int32),
-            "confidence": reading.confidence,
-            "probability": reading.probabilities,
-        }
-        return {"labels.npz": rows}
-
-
-def labels_of(probabilities: np.ndarray) -> np.ndarray:
-    """Return the most probable class of each row, int32 `[m]`."""
-    labels: np.ndarray = probabilities.argmax(axis=1).astype(np.int32)
-    return labels
+        return {"labels.npz": found.rows}
 
 
 def public_size(settings: "Settings", data: Data) -> int | None:

@@ -3,17 +3,16 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
 from rknn_jax import labelers, mechanisms
-from rknn_jax.answers.concerns import Concern, Evidence, concerns
+from rknn_jax.labelers._sum_labeler import Words
 from rknn_jax.labelers._votes import Bound, VoteTally
 from rknn_jax.labelers.rknn import ReverseKNN
-from rknn_jax.labels import Labels, PublicSide
+from rknn_jax.labels import PublicLabels
 from rknn_jax.mechanisms.base import CentralMechanism, Payer, release_counts
-from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy import contributions
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import Contribution
@@ -22,8 +21,7 @@ from rknn_jax.release.counting import Counted
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.preview import Expected
 from rknn_jax.release.rehearsal import expect
-from rknn_jax.release.survey import Reading, Survey
-from rknn_jax.types import Queries
+from rknn_jax.release.survey import Survey
 
 if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
@@ -38,14 +36,10 @@ class VoteSurvey(Survey):
     Attributes:
       labeler: Labeler.
       mechanism: Calibrated mechanism.
-      queries: Public queries.
-      side: Public side of the reading; without a graph in a dry run.
     """
 
     labeler: ReverseKNN
     mechanism: CentralMechanism
-    queries: Queries
-    side: PublicSide
 
     @staticmethod
     def usual_mechanism(settings: "Settings") -> str:
@@ -103,7 +97,7 @@ class VoteSurvey(Survey):
         labeler = labeler_of(settings)
         smoothing = "none" if settings.dry_run else settings.smoothing
         side = labeler.public_side(queries, data.public, data.classes.count, smoothing)
-        return cls(settings, data, labeler, mechanism, queries, side)
+        return cls(settings, data, labeler, queries, side, mechanism)
 
     @property
     def tally(self) -> VoteTally:
@@ -112,9 +106,7 @@ class VoteSurvey(Survey):
         bound = None
         if settings.person is not None:
             bound = Bound(settings.records_per_person, settings.seed, self.mechanism.norm)
-        return self.labeler.tally(
-            self.queries, self.mechanism.num_classes, bound, settings.labels_per_record or 0
-        )
+        return self.labeler.tally(self.queries, self.mechanism.num_classes, bound)
 
     @property
     def cost(self) -> Guarantee:
@@ -146,35 +138,10 @@ class VoteSurvey(Survey):
         """
         return release_counts(self.mechanism, counted.counts, counted.units, payer, purpose)[0]
 
-    def read(self, drawn: np.ndarray) -> Reading:
-        """Return the labels of the public rows, from noisy counts alone."""
-        stddev = self.mechanism.stddev(drawn, 1)
-        answers = self.labeler.read(drawn, stddev, self.cost, self.queries)
-        before = Labels.none(len(self.queries.cluster), self.data.classes.count)
-        labels = before.after(self.queries, answers, 0, self.side)
-        # Permute-and-flip releases labels, and has no counts to show.
-        if self.mechanism.releases_counts:
-            shown, confidence = drawn, labels.confidence
-        else:
-            shown, confidence = None, np.full(len(labels.query), np.nan, np.float32)
-        return Reading(answers, labels.probabilities, confidence, shown, labels.decoded)
-
-    def concerns(self, reading: Reading) -> tuple[Concern, ...]:
-        """Return the reasons to doubt the labels, from noisy counts and public data alone."""
-        counted = self.mechanism.releases_counts
-        classes = self.data.classes
-        evidence = Evidence(
-            np.asarray(in_metric(self.data.public, self.labeler.metric)),
-            reading.probabilities.argmax(axis=1),
-            [classes.name(i) for i in range(classes.count)],
-            self.queries.size,
-            self.mechanism.noise_stddev,
-            self.num_votes,
-            reading.answers.counts if counted else None,
-            reading.answers.stddev if counted else None,
-            reading.decoded,
-        )
-        return tuple(concerns(evidence))
+    @property
+    def stddev(self) -> float:
+        """Standard deviation of the noise, in votes."""
+        return self.mechanism.noise_stddev
 
     def expect(self) -> Expected:
         """Return the error to expect, by simulation on public quantities."""
@@ -190,21 +157,6 @@ class VoteSurvey(Survey):
         )
 
     @property
-    def released(self) -> tuple[str, ...]:
-        """Released items, in words for the statement."""
-        said = "the label of"
-        if self.mechanism.releases_counts:
-            classes = self.data.classes.count
-            said = f"the noisy number of votes for each of {classes} classes, and the label, of"
-        return (
-            f"{said} each of {self.mechanism.num_queries} queries, which stand for groups of "
-            "public records",
-            f"a label, and the probability of each class, for each of {len(self.data.public):,} "
-            "public records, made from that",
-            "for each of them the query that spoke for it, and how sure that is",
-        )
-
-    @property
     def contribution(self) -> Contribution:
         """Largest part that a record or a person has in the release."""
         settings = self.settings
@@ -214,22 +166,11 @@ class VoteSurvey(Survey):
         return Contribution(settings.records_per_person or whole, self.labeler.num_neighbors)
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """Entries of `privacy.json` of this labeler."""
-        return {
-            "num_queries": self.mechanism.num_queries,
-            "num_neighbors": self.labeler.num_neighbors,
-            "metric": self.labeler.metric,
-            "clustering_seed": self.settings.seed,  # public; no seed fixes the noise
-        }
-
-    @property
-    def details(self) -> dict[str, Any]:
-        """Lines of `privacy.html` of this labeler."""
-        return {
-            f"votes of a {self.settings.unit}": self.labeler.num_neighbors,
-            "queries": self.mechanism.num_queries,
-        }
+    def words(self) -> Words:
+        """What the statement says of the votes."""
+        found = super().words
+        # The seed of the clustering is public. No seed fixes the noise.
+        return found._replace(facts=found.facts | {"clustering_seed": self.settings.seed})
 
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
@@ -257,13 +198,14 @@ class VoteSurvey(Survey):
         """Most bytes that the noisy counts, kept and shown, and the queries take on disk."""
         return 20 * self.mechanism.num_cells + 16 * self.mechanism.num_queries
 
-    def arrays(self, reading: Reading) -> Mapping[str, Mapping[str, np.ndarray]]:
+    def arrays(self, found: PublicLabels) -> dict[str, Mapping[str, np.ndarray]]:
         """Return the arrays of `labels.npz`, and of `queries.npz`."""
-        rows = dict(super().arrays(reading)["labels.npz"]) | {"query": self.queries.cluster}
-        asked = {"index": self.queries.index, "label": reading.answers.labels}
-        if reading.counts is not None:
-            asked["noisy_counts"] = reading.counts
-        return {"labels.npz": rows, "queries.npz": asked}
+        asked = {"index": self.queries.index, "label": found.answers.labels}
+        if found.counts is not None:
+            asked["noisy_counts"] = found.counts
+        if found.sets is not None:
+            asked["noisy_voters"] = found.sets.voters
+        return super().arrays(found) | {"queries.npz": asked}
 
 
 def _check_persons(settings: "Settings") -> None:

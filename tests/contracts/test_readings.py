@@ -12,8 +12,7 @@ import pytest
 
 from rknn_jax import labelers
 from rknn_jax.algorithm import Keys, distill
-from rknn_jax.federation import readers
-from rknn_jax.federation.request import Asked
+from rknn_jax.federation import reading
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import _simulation_only, rknn
 from rknn_jax.labelers._one_sum import Noise
@@ -83,11 +82,13 @@ def simulated(labeler, queries, smoothing):
     return next(rounds).labels.probabilities
 
 
-def asked_of(config, **given):
-    return Asked(config, NAMES, student="none", **given)
+def round_of(labeler, **given):
+    """A round that asks what a release asks, of clients who randomize their own votes."""
+    config = dataclasses.replace(labeler, mechanism="collision", trust="local")
+    return Round(PUBLIC[:6], NAMES, config, **given)
 
 
-def collected(noisy, stddev, round=None):
+def collected(noisy, stddev, round):
     spread = np.full(noisy.shape, stddev)
     return SimpleNamespace(round=round, counts=lambda: (noisy.astype(np.float64), spread))
 
@@ -103,9 +104,9 @@ def test_votes_are_read_alike(metric, smoothing, monkeypatch):
     labeler = survey.labeler
 
     stddev = survey.mechanism.noise_stddev
-    found = collected(noisy, stddev)
-    reader = readers.of(asked_of(labeler))
-    federated = reader.read(found, survey.cost, survey.queries, PUBLIC)
+    federated = reading.read(
+        collected(noisy, stddev, round_of(labeler)), survey.cost, survey.queries, PUBLIC
+    )
     np.testing.assert_array_equal(federated.probabilities, released.probabilities)
     np.testing.assert_array_equal(federated.confidence, released.confidence)
     np.testing.assert_array_equal(federated.labels, released.labels)
@@ -131,9 +132,10 @@ def test_sets_are_read_alike(metric):
     survey = planned(set_survey.SetSurvey, settings_of(queries=6, **given))
     noisy = np.random.default_rng(3).integers(-4, 20, (6, 4))
     released = survey.read(noisy)
-    reader = readers.of(asked_of(survey.labeler, labels_per_record=2))
-    found = collected(noisy, survey.mechanism.noise_stddev)
-    federated = reader.read(found, survey.cost, survey.queries, PUBLIC)
+    config = dataclasses.replace(survey.labeler, labels_per_record=0)
+    round = round_of(config, labels_per_record=2)
+    found = collected(noisy, survey.mechanism.noise_stddev, round)
+    federated = reading.read(found, survey.cost, survey.queries, PUBLIC)
     np.testing.assert_array_equal(federated.probabilities, released.probabilities)
     np.testing.assert_array_equal(federated.sets.present, released.sets.present)
 
@@ -164,9 +166,8 @@ def test_sums_are_read_alike(name, monkeypatch):
     whole = drawn if drawn.shape == totals.shape else np.eye(totals.shape[1])[drawn]
     config = dataclasses.replace(survey.labeler, unit="record")
     round = Round(PUBLIC, NAMES, config, honest=3)
-    reader = readers.of(asked_of(config))
     found = collected(whole, exact.stddev, round)
-    federated = reader.read(found, exact.guarantee, survey.queries, PUBLIC)
+    federated = reading.read(found, exact.guarantee, survey.queries, PUBLIC)
     np.testing.assert_array_equal(federated.probabilities, released.probabilities)
     np.testing.assert_array_equal(federated.labels, released.labels)
     assert np.ptp(released.probabilities, axis=0).max() > 0.1, "the rows have labels of their own"

@@ -1,0 +1,108 @@
+"""Labels of the public rows from what clients sent: post-processing, and what is said of it.
+
+All of it is the labeler's own, as in simulation and in a release. A round adds which public rows it
+asks about, and what the noise of its clients is.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rknn_jax.answers.concerns import Concern
+from rknn_jax.federation.collector import Collector, Sum
+from rknn_jax.federation.rounds import Round
+from rknn_jax.labelers._sum_labeler import Words
+from rknn_jax.labels import PublicLabels
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.statement import Contribution
+from rknn_jax.types import Queries
+
+
+def read(
+    collector: Collector | Sum, guarantee: Guarantee, queries: Queries, features: np.ndarray
+) -> PublicLabels:
+    """Return the labels of the public rows.
+
+    Args:
+      collector: What the clients sent, together.
+      guarantee: Guarantee of it.
+      queries: Public rows that were asked about.
+      features: Features of the public rows, float32 `[m, f]`.
+    """
+    noisy, stddev = collector.counts()
+    round = collector.round
+    labeler = round.labeler
+    if not round.votes:
+        # Clients see the rows of a question, and not how many others each of them stands for.
+        queries = replace(queries, size=np.ones_like(queries.size))
+    side = labeler.public_side(
+        labeler.predicted(queries, features),
+        features,
+        len(round.classes),
+        labeler.smoothing,
+    )
+    return labeler.public_labels(
+        labeler.of_aggregate(noisy), stddev, guarantee, queries, features, side
+    )
+
+
+def concerns(
+    round: Round, found: PublicLabels, queries: Queries, features: np.ndarray
+) -> list[Concern]:
+    """Return the reasons to doubt the labels, but for the scale of columns, which is set before.
+
+    Args:
+      round: Round of the labels.
+      found: Result of `read`.
+      queries: Public rows that were asked about.
+      features: Features of the public rows, float32 `[m, f]`.
+    """
+    noise = 0.0 if found.stddev is None else float(found.stddev.mean())
+    labeler = round.labeler
+    listed = labeler.concerns(found, queries, features, round.classes, noise, None)
+    return [one for one in listed if one.kind != "unscaled_columns"]
+
+
+def arrays(found: PublicLabels, queries: Queries) -> dict[str, np.ndarray]:
+    """Return the arrays of `queries.npz`; none if no noisy votes can be shown."""
+    if found.counts is None or found.stddev is None:
+        return {}
+    shown = {
+        "index": queries.index,
+        "label": found.answers.labels,
+        "votes": found.counts,
+        "stddev": found.stddev,
+    }
+    return shown if found.sets is None else shown | {"noisy_voters": found.sets.voters}
+
+
+def words(round: Round, num_public: int) -> Words:
+    """Return what a statement says of the labeler, and of the clients' noise.
+
+    Args:
+      round: Round of the labels.
+      num_public: Number of public rows m.
+    """
+    found = round.labeler.words(len(round.queries), len(round.classes), num_public)
+    facts: dict[str, Any] = {"labeler": round.labeler.name, **found.facts}
+    details: dict[str, Any] = {"labeler": round.labeler.name, **found.details}
+    if not round.summed:
+        return Words(found.released, facts, details)
+    seen = (*found.released, "the noisy sum itself, which the server sees")
+    return Words(seen, facts | round.poll.facts, details | round.poll.details)
+
+
+def contribution(round: Round) -> Contribution:
+    """Return the largest part that a record or a client has in the release."""
+    if round.unit == "record" or round.votes:
+        return Contribution(max(1, round.records_per_client), round.labeler.votes_per_record)
+    return Contribution("clipped")
+
+
+def question(round: Round) -> str:
+    """Return the question in words, for the report."""
+    votes = round.labeler.votes_per_record
+    if votes is None:
+        return f"one sum of {round.num_cells:,} numbers, for {round.labeler.name}"
+    return f"{len(round.queries)} queries, {votes} {'vote' if votes == 1 else 'votes'} a record"

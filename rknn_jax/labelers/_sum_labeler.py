@@ -1,0 +1,160 @@
+"""Labelers whose private step is one sum of integers, which every door can run.
+
+Such a labeler says once what a record adds (`tally`), how the labels of the public rows are read
+(`public_labels`), which of them to doubt (`concerns`), and what a statement says of it (`words`).
+Simulation, a release and a federation call these, so that what is planned is what runs.
+"""
+
+import abc
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rknn_jax.answers.concerns import Concern
+from rknn_jax.labelers import Labeler
+from rknn_jax.labelers._tally import Tally
+from rknn_jax.labels import PublicLabels, PublicSide
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.types import Queries
+
+Contribution = TypeVar("Contribution")
+
+
+class Words(NamedTuple):
+    """Part of a statement that is about the labeler.
+
+    Attributes:
+      released: Released items.
+      facts: Entries of `privacy.json`.
+      details: Lines of `privacy.html`.
+    """
+
+    released: tuple[str, ...]
+    facts: dict[str, Any]
+    details: dict[str, Any]
+
+
+class SumLabeler(Labeler[Contribution]):
+    """Labeler of one integer sum over the private records.
+
+    Attributes:
+      smoothing: Use of similar rows in the reading. Defaults to `auto`, for labelers without this
+        setting.
+    """
+
+    smoothing: Literal["auto", "none"] = "auto"
+
+    @property
+    def votes_per_record(self) -> int | None:
+        """Number of queries that a record votes for. Defaults to None: records do not vote."""
+        return None
+
+    @abc.abstractmethod
+    def ask(
+        self, key: jax.Array, features: np.ndarray, num_classes: int, num_queries: int | None = None
+    ) -> Queries:
+        """Return the public rows that clients are asked about.
+
+        Args:
+          key: Random key, consumed.
+          features: Features of the public rows, float32 `[m, f]`.
+          num_classes: Number of classes |Y|.
+          num_queries: Number of queries s. Defaults to None, the labeler's usual number.
+
+        Raises:
+          ValueError: If there are fewer public rows.
+        """
+
+    @abc.abstractmethod
+    def tally(self, queries: Queries, num_classes: int) -> Tally:
+        """Return the public side of the sum: what a record adds.
+
+        Args:
+          queries: Public queries `[s, f]`.
+          num_classes: Number of classes |Y|.
+        """
+
+    def of_aggregate(self, noisy: np.ndarray) -> np.ndarray:
+        """Return what is read, from a noisy sum that is seen whole. Defaults to the sum.
+
+        Args:
+          noisy: Noisy sum over the clients.
+        """
+        return noisy
+
+    def predicted(self, queries: Queries, features: np.ndarray) -> Queries:
+        """Return the queries whose answers label the public rows. Defaults to those asked.
+
+        A classifier of the private records predicts every row, whether it was asked about or not.
+
+        Args:
+          queries: Public queries.
+          features: Features of the public rows, float32 `[m, f]`.
+        """
+        del features
+        return queries
+
+    @abc.abstractmethod
+    def public_labels(
+        self,
+        noisy: np.ndarray,
+        stddev: ArrayLike,
+        guarantee: Guarantee,
+        queries: Queries,
+        features: np.ndarray,
+        side: PublicSide,
+    ) -> PublicLabels:
+        """Return the labels of the public rows: post-processing of the noisy sum.
+
+        Args:
+          noisy: Noisy sum, or what was drawn from the sum.
+          stddev: Standard deviation of its noise, a number or of the shape of `noisy`.
+          guarantee: Guarantee of what was drawn.
+          queries: Public queries.
+          features: Features of the public rows, float32 `[m, f]`.
+          side: Public side of the reading; see `Labeler.public_side`.
+        """
+
+    @abc.abstractmethod
+    def concerns(
+        self,
+        found: PublicLabels,
+        queries: Queries,
+        features: np.ndarray,
+        names: Sequence[str],
+        noise: float,
+        num_votes: int | None,
+    ) -> list[Concern]:
+        """Return the reasons to doubt the labels, from them and public data alone.
+
+        Args:
+          found: Result of `public_labels`.
+          queries: Public queries.
+          features: Features of the public rows, float32 `[m, f]`.
+          names: Names of the classes.
+          noise: Standard deviation of the noise of one number, in votes if there are votes.
+          num_votes: Number of votes of all records, or None if it is private or there are none.
+        """
+
+    @abc.abstractmethod
+    def words(self, num_queries: int, num_classes: int, num_public: int) -> Words:
+        """Return what a statement says of the labeler.
+
+        Args:
+          num_queries: Number of queries s.
+          num_classes: Number of classes |Y|.
+          num_public: Number of public rows m.
+        """
+
+
+def check_rows(num_queries: int, features: np.ndarray) -> int:
+    """Return a number of queries for which there are enough public rows, or raise ValueError."""
+    if num_queries > len(features):
+        raise ValueError(
+            f"Expected at most {len(features)} queries, one a public record, got {num_queries}; "
+            "pass --queries."
+        )
+    return num_queries

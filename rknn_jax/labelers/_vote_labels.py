@@ -1,0 +1,166 @@
+"""Labels of the public rows from noisy votes: post-processing, and what is said of it."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from rknn_jax import label_sets, postprocessing
+from rknn_jax.answers.concerns import Concern, Evidence, concerns, set_concerns
+from rknn_jax.labelers import _confidence
+from rknn_jax.labels import Labels, PublicLabels, PublicSide
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.types import Answers, Array, Queries
+
+
+def answer(
+    counts: Array,
+    stddev: Array,
+    guarantee: Guarantee,
+    queries: Queries,
+    decode: Literal["argmax", "assignment"],
+    *,
+    counted: bool,
+) -> Answers:
+    """Turn noisy counts into answers to the queries.
+
+    Args:
+      counts: float32 `[s, num_classes]`, noisy counts.
+      stddev: Standard deviation of the noise, float32 `[s, num_classes]`, in votes.
+      guarantee: Guarantee of the counts.
+      queries: Public queries `[s, f]`.
+      decode: Decoder of the counts; see `ReverseKNN`.
+      counted: False if labels alone were released, as one-hot rows.
+    """
+    counts = np.asarray(counts, np.float32)
+    stddev = np.asarray(stddev, np.float32)
+    # The noisy counts give the number of votes, because n itself is private under add-remove.
+    num_votes = float(max(counts.sum(), 0))
+    expected = num_votes * queries.size / np.sum(queries.size)
+    if decode == "assignment":
+        labels = postprocessing.assignment(counts)
+        probabilities = (np.arange(counts.shape[1]) == labels[:, None]).astype(np.float32)
+        sure = _confidence.of_assignment(counts, stddev, expected, labels)
+    else:
+        labels = postprocessing.noisy_max(counts)
+        probabilities = postprocessing.soft_labels(counts)
+        sure = _confidence.of_argmax(counts, stddev, expected, labels)
+    everyone = np.ones(len(counts), bool)
+    return Answers(
+        labels, everyone, probabilities, sure, counts, stddev, guarantee, counted=counted
+    )
+
+
+def of_answers(
+    answers: Answers, noisy: np.ndarray, stddev: ArrayLike, queries: Queries, side: PublicSide
+) -> PublicLabels:
+    """Return the label of each public row, by what all noisy counts tell.
+
+    Args:
+      answers: Result of `answer`.
+      noisy: Noisy counts `[s, num_classes]`, as they were drawn.
+      stddev: Standard deviation of the noise, in votes, of all counts or of each of them.
+      queries: Public queries, clusters of all public rows.
+      side: Public side of the reading.
+    """
+    found = Labels.none(len(queries.cluster), noisy.shape[1]).after(queries, answers, 0, side)
+    if answers.counted:
+        spread = np.broadcast_to(stddev, noisy.shape)
+        shown = (noisy, spread, found.decoded)
+        return PublicLabels(answers, found.probabilities, found.confidence, queries.cluster, *shown)
+    # Labels alone have no counts to show.
+    unknown = np.full(len(found.query), np.nan, np.float32)
+    return PublicLabels(
+        answers, found.probabilities, unknown, queries.cluster, decoded=found.decoded
+    )
+
+
+def of_sets(
+    noisy: np.ndarray, stddev: ArrayLike, guarantee: Guarantee, queries: Queries, side: PublicSide
+) -> PublicLabels:
+    """Return the set of classes of each public row; see `rknn_jax.label_sets`.
+
+    Args:
+      noisy: Noisy counts `[s, num_classes + 1]`, the last one of the records that voted.
+      stddev: Standard deviation of the noise, in votes, of all counts or of each of them.
+      guarantee: Guarantee of the counts.
+      queries: Public queries, clusters of all public rows.
+      side: Public side of the reading.
+    """
+    found = label_sets.read(noisy, stddev, queries, side.kernels)
+    alone = Queries.alone(queries.features, np.arange(len(noisy)))
+    of_queries = label_sets.read(noisy, stddev, alone)
+    counts = noisy[:, :-1]
+    spread = np.broadcast_to(stddev, noisy.shape)[:, :-1]
+    answers = Answers(
+        counts.argmax(axis=1).astype(np.int32),
+        np.ones(len(counts), bool),
+        of_queries.probabilities,
+        of_queries.stability.min(axis=1),
+        counts.astype(np.float32),
+        spread.astype(np.float32),
+        guarantee,
+    )
+    sure = found.stability.min(axis=1)
+    shown = (counts, spread, None, found)
+    return PublicLabels(answers, found.probabilities, sure, queries.cluster, *shown)
+
+
+def doubts(
+    found: PublicLabels,
+    queries: Queries,
+    features: np.ndarray,
+    names: Sequence[str],
+    noise: float,
+    num_votes: int | None,
+) -> list[Concern]:
+    """Return the reasons to doubt labels or sets; see `SumLabeler.concerns`."""
+    if found.sets is not None:
+        assert found.counts is not None
+        present = found.sets.present
+        return set_concerns(features, present, names, queries.size, found.counts, noise, num_votes)
+    answers = found.answers
+    evidence = Evidence(
+        features,
+        found.labels,
+        names,
+        queries.size,
+        noise,
+        num_votes,
+        answers.counts if answers.counted else None,
+        answers.stddev if answers.counted else None,
+        found.decoded,
+    )
+    return concerns(evidence)
+
+
+def released(
+    num_queries: int, num_classes: int, num_public: int, *, sets: bool, counted: bool
+) -> tuple[str, ...]:
+    """Return the released items, in words for a statement.
+
+    Args:
+      num_queries: Number of queries s.
+      num_classes: Number of classes |Y|.
+      num_public: Number of public rows m.
+      sets: True if each row gets a set of classes.
+      counted: False if labels alone are released, without counts.
+    """
+    near = f"each of {num_queries} queries, which stand for groups of public records"
+    query = "for each of them the query that stands for it, and how sure that is"
+    if sets:
+        return (
+            f"the noisy number of records with each of {num_classes} classes, and of all records, "
+            f"near {near}",
+            f"whether each of {num_public:,} public records has each class, and how probably, "
+            "made from that",
+            query,
+        )
+    votes = f"the noisy number of votes for each of {num_classes} classes, and " if counted else ""
+    return (
+        f"{votes}the label of {near}",
+        f"a label, and the probability of each class, for each of {num_public:,} public records, "
+        "made from that",
+        query,
+    )
