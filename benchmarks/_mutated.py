@@ -88,6 +88,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "rknn_jax/algorithm.py": ("tests/test_algorithm.py",),
     "rknn_jax/labelers/_one_sum.py": SUMS,
+    "rknn_jax/labelers/_tally.py": SUMS,
     "rknn_jax/labelers/_class_sums.py": (*SUMS, "tests/test_federation_sums.py"),
     "rknn_jax/labelers/_public_ball.py": SUMS,
     "rknn_jax/labelers/_cosines.py": SUMS,

@@ -94,7 +94,7 @@ FAULTS = (
     Known(
         "clipping",
         "a sum takes any term",
-        "rknn_jax/labelers/_one_sum.py",
+        "rknn_jax/labelers/_tally.py",
         "if terms.dtype != np.int64 or not self.bounds(terms).all():",
         "if terms.dtype != np.int64:",
         SUMS,
