@@ -171,7 +171,7 @@ def adopt(settings: Adopt) -> dict[str, Any]:
       LedgerError: If the ledger cannot be used, or the data share nothing with its own.
       ValueError: If the records cannot be read.
     """
-    Ledger.open(settings.ledger)  # refuse before long work
+    Ledger.open(settings.ledger).check_person(settings.person)  # refuse before long work
     data = _data_set(settings)
     ledger = Ledger(settings.ledger, None, settings.patience)
     told = err if settings.json else out

@@ -158,7 +158,7 @@ def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledge
         ledger_index.check(path, one)
     with ledger_index.held(path, data.fingerprint, data.shards, _listed(settings.private)):
         if os.path.lexists(path):
-            ledger = Ledger.open(path, data.fingerprint, settings.patience)
+            ledger = Ledger.open(path, data.fingerprint, settings.patience, settings.person or "")
             ledger.check_person(settings.person)
             return ledger
         budget = exact_amount(

@@ -129,7 +129,7 @@ def _images(settings: Embed) -> tuple["Source", "Model"]:
             "Expected --model with --images, got none; name an ONNX file, or the --card of the "
             "public images."
         )
-    source = ImageFolder.find(settings.images)
+    source = ImageFolder.find(settings.images, private=settings.private)
     if source.skipped:
         named = ", ".join(source.skipped[:NAMED])
         tell(err, "skipped", f"{len(source.skipped):,} files that are no images, such as {named}")
