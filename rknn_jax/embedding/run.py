@@ -70,8 +70,8 @@ def embed(
       advance: Function that is told the number of rows after each part. Defaults to none.
 
     Raises:
-      ValueError: If the records are public and none can be used, `out` holds something else, or what is embedded has
-        changed since the run was stopped.
+      ValueError: If the records are public and none can be used, `out` holds something else, or
+        what is embedded has changed since the run was stopped.
     """
     known = {name: value for name, value in model.card.items() if name != "path"}
     plan = {"model": known, "private": private, "source": source.state}
