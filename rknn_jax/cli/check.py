@@ -59,6 +59,7 @@ def run(settings: Check) -> dict[str, Any]:
         from rknn_jax.release import tables, usability
         from rknn_jax.release.inputs import named_classes, private_shards
         from rknn_jax.release.shards import find, with_one_order
+        from rknn_jax.release.widths import with_one_width
     if not settings.private:
         raise ValueError("Expected private records, got none; name a file or a folder.")
     features.refuse_shared(settings.embedding, settings.label, settings.person)
@@ -74,6 +75,7 @@ def run(settings: Check) -> dict[str, Any]:
             rows, order = tables.read_named_embeddings(settings.public, "--public", asked)
             columns = columns._replace(width=rows.shape[1])
         shards = with_one_order(private_shards(files, columns, settings.private_labels), order)
+        shards = with_one_width(shards)
         found = usability.examine(shards, classes, settings.labels_per_record, columns.width)
     _tell(found, err if settings.json else out)
     return found._asdict()

@@ -85,7 +85,7 @@ def run(settings: SelectClasses) -> dict[str, Any]:
     private = _listed(settings.private)
     public = None if settings.public is None else _listed(settings.public)
     with metered("reading the private records"), sure_interrupts():
-        data = adoption.data_set(private, columns, public)
+        data = adoption.data_set(private, columns, public, settings.relation)
         records = adoption.private_records(private, columns, public)
         found = class_selection.occurrences(records.shards, settings.unit)
     with warnings.catch_warnings(record=True) as caught:

@@ -250,6 +250,12 @@ class Ledger:
         return self._chain().budget
 
     @property
+    def relation(self) -> Relation:
+        """Relation of every guarantee that may be charged."""
+        found: Relation = self._chain().relation
+        return found
+
+    @property
     def accounting(self) -> Accounting:
         """Rule of the ledger: `sum` or `renyi`."""
         return "renyi" if isinstance(self._chain().rule, Renyi) else "sum"

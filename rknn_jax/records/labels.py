@@ -122,8 +122,16 @@ def plain(labels: np.ndarray, where: str) -> np.ndarray:
     if labels.dtype.kind == "U":
         return np.char.strip(labels)
     if labels.dtype.kind == "O":
-        labels = np.array([np.nan if value is None else value for value in labels], np.float64)
+        labels = np.array([_float_of(value) for value in labels], np.float64)
     return _class_numbers(labels, FOREIGN)
+
+
+def _float_of(value: Any) -> float:
+    """Return a number as a float. What is missing or no number is NaN, which is missing."""
+    try:
+        return float(value)
+    except Exception:  # an error would reveal the record, whatever it holds
+        return float("nan")
 
 
 def _check_single(labels: np.ndarray, where: str) -> None:
