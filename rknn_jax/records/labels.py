@@ -121,9 +121,20 @@ def plain(labels: np.ndarray, where: str) -> np.ndarray:
     _check_single(labels, where)
     if labels.dtype.kind == "U":
         return np.char.strip(labels)
+    if labels.dtype.kind == "O" and any(isinstance(value, str) for value in labels):
+        return np.array([_text_of(value) for value in labels], str)
     if labels.dtype.kind == "O":
         labels = np.array([_float_of(value) for value in labels], np.float64)
     return _class_numbers(labels, FOREIGN)
+
+
+def _text_of(value: Any) -> str:
+    """Return a label as text, which is empty if it is missing."""
+    try:
+        text = "" if value is None else str(value).strip()
+    except Exception:  # an error would reveal the record, whatever it holds
+        return ""
+    return "" if text.lower() in MISSING_WORDS and not isinstance(value, str) else text
 
 
 def _float_of(value: Any) -> float:

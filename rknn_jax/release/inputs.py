@@ -24,6 +24,7 @@ from rknn_jax.release.embedding_models import EmbeddingModel
 from rknn_jax.release.encoding import Chain, Encoding, Scaling
 from rknn_jax.release.shards import (
     ArrayShard,
+    ArrowShard,
     FileShard,
     Found,
     Records,
@@ -122,6 +123,8 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         private = with_one_order(
             private_shards(found.files, columns, settings.private_labels), public.names
         )
+    elif not asked.raw:  # else lists of another length would be an error
+        private = [_with_width(shard, public.features.shape[1]) for shard in private]
     records = Records.of(private)
     if not len(records) and settings.relation == "replace-one":
         raise ValueError(
@@ -309,6 +312,13 @@ def private_shards(
         )
     pairs = zip(files, labels, strict=True)
     return [FileShard(name, "--private", columns, of_labels) for name, of_labels in pairs]
+
+
+def _with_width(shard: Shard, width: int) -> Shard:
+    """Return a shard whose columns of lists have the width of the public rows."""
+    if not isinstance(shard, ArrowShard) or shard.columns.width is not None:
+        return shard
+    return replace(shard, columns=shard.columns._replace(width=width))
 
 
 def _check_layout(

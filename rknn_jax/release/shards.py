@@ -18,7 +18,7 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 
 from rknn_jax import formats
-from rknn_jax.formats import Block, Columns, Layout
+from rknn_jax.formats import Block, Columns, Layout, _objects
 
 
 class Shard(Protocol):
@@ -129,7 +129,7 @@ class ArrowShard:
       name: Name of the shard.
       table: `pyarrow.Table`, `pyarrow.dataset.Dataset`, a data frame of pandas or Polars, or a
         relation of DuckDB.
-      columns: Columns to read.
+      columns: Columns to read. A release sets a width that is None to that of the public rows.
     """
 
     name: str
@@ -143,18 +143,25 @@ class ArrowShard:
 
     def num_rows(self) -> int:
         """Return the number of rows."""
+        if _objects.has_objects(self.table):
+            return len(self.table)
         return sum(batch.num_rows for batch in self._batches([]))
 
     def layout(self) -> Layout:
         """Return the layout of the table, from its schema."""
         from rknn_jax.formats import _arrow
 
+        if _objects.has_objects(self.table):
+            return _objects.layout(self.table, self.columns)
         return _arrow.layout(_schema(self.table), self.columns)
 
     def blocks(self, size: int) -> Iterator[Block]:
         """Yield blocks of `size` rows."""
         from rknn_jax.formats import _arrow
 
+        if _objects.has_objects(self.table):
+            yield from _objects.blocks(self.table, self.columns, size)
+            return
         schema = _schema(self.table)
         features = _arrow.features_of(schema, self.columns)
         names = _arrow.names_of(schema, self.columns)

@@ -1,0 +1,168 @@
+"""One cell of a data frame of pandas decides about its own record alone."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rknn_jax import ReverseKNNLabeler
+from rknn_jax.formats import Columns
+from rknn_jax.privacy import contributions
+from rknn_jax.release import label, planning
+from rknn_jax.release.settings import Settings
+from rknn_jax.release.shards import ArrowShard
+
+NUM_RECORDS = 60
+NAMES = ["x", "y", "z"]
+WIDTH = len(NAMES)
+ODD = [
+    "?",
+    3,
+    2.5,
+    None,
+    float("nan"),
+    pd.NA,
+    pd.Timestamp("2020"),
+    [1, 2],
+    [1.0] * WIDTH,
+    np.zeros((2, 2)),
+    {"a": 1},
+    b"\xff",
+    "\udcff",
+    10**400,
+    object(),
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    np.save("pub.npy", rng.normal(size=(40, WIDTH)).astype(np.float32))
+
+
+def frame(kind):
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(NUM_RECORDS, WIDTH))
+    made = pd.DataFrame(rows, columns=NAMES).astype({"x": object})
+    made["vector"] = pd.Series(list(rows), dtype=object)
+    made["diagnosis"] = pd.Series([kind(number) for number in rows[:, 0] > 0], dtype=object)
+    made["person"] = pd.Series([f"p{i // 3}" for i in range(NUM_RECORDS)], dtype=object)
+    return made
+
+
+def released(given, columns, **settings):
+    asked = {"classes": "a,b", "queries": 4, "out": Path("out")} | settings
+    counted = planning.prepare(
+        Settings("pub.npy", "patients", 1.0, ledger=Path("ledger"), **asked),
+        [ArrowShard("patients", given, columns)],
+    )
+    return label.count(counted)
+
+
+def name_of(number):
+    return "ab"[int(number)]
+
+
+def names_of(number):
+    return [name_of(number)]
+
+
+WAYS = {
+    "lists": (("vector",), {}, 2),
+    "columns": (tuple(NAMES), {}, 2),
+    "persons": (("vector",), {"person": "person"}, 2 * contributions.GRID),
+    "sets": (("vector",), {"labels_per_record": 1}, 4),
+}
+"""Features, settings, and the most that one record or person changes of the counts."""
+
+
+@pytest.mark.parametrize(
+    ("way", "column"),
+    [
+        ("columns", "x"),
+        ("lists", "vector"),
+        ("lists", "diagnosis"),
+        ("persons", "person"),
+        ("sets", "diagnosis"),
+    ],
+)
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
+def test_an_odd_cell_casts_no_vote_and_stops_nothing(way, odd, column):
+    embedding, settings, most = WAYS[way]
+    made = frame(names_of if "labels_per_record" in settings else name_of)
+    columns = Columns(embedding, "diagnosis", person=settings.get("person"))
+    cells = made[column].to_list()
+    cells[3] = odd
+    other = made.assign(**{column: pd.Series(cells, dtype=object)})
+    counts = [released(one, columns, **settings).counts for one in (made, other)]
+    assert np.abs(counts[0] - counts[1]).sum() <= most
+
+
+@pytest.mark.parametrize("kind", ["object", "category", "string"])
+def test_labels_are_the_same_in_every_type(kind):
+    made = frame(name_of)
+    columns = Columns(("vector",), "diagnosis")
+    expected = released(made.astype({"diagnosis": "string"}), columns)
+    found = released(made.astype({"diagnosis": kind}), columns)
+    np.testing.assert_array_equal(found.counts, expected.counts)
+    assert found.dataset == expected.dataset
+
+
+def test_a_category_of_another_type_stops_nothing():
+    made = frame(name_of)
+    cells = made["diagnosis"].to_list()
+    cells[3] = 3
+    made["diagnosis"] = pd.Categorical(pd.Series(cells, dtype=object))
+    assert released(made, Columns(("vector",), "diagnosis")).voters == NUM_RECORDS - 1
+
+
+def test_persons_and_labels_may_be_levels_of_the_index():
+    made = frame(name_of)
+    columns = Columns(("vector",), "diagnosis", person="person")
+    expected = released(made, columns, person="person")
+    found = released(made.set_index(["person", "diagnosis"]), columns, person="person")
+    np.testing.assert_array_equal(found.counts, expected.counts)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (Columns(("absent",), "diagnosis"), "absent"),
+        (Columns(None, "diagnosis"), "name the features"),
+        (Columns(("vector",), "x2"), "x2"),
+    ],
+)
+def test_columns_that_are_absent_or_unclear_are_refused(columns, said):
+    with pytest.raises(ValueError, match=said):
+        released(frame(name_of), columns)
+
+
+def test_lists_of_another_length_need_no_width():
+    pa = pytest.importorskip("pyarrow")
+    rows = [[0.0] * WIDTH] * 4 + [[1.0]]
+    table = pa.table({"vector": rows, "diagnosis": ["a"] * 5})
+    assert released(table, Columns(("vector",), "diagnosis")).voters == 4
+
+
+LARGE = [2**60 + i // 2 * 1000 for i in range(NUM_RECORDS)]
+
+
+@pytest.mark.parametrize(
+    ("persons", "number"),
+    [
+        (pd.Series(LARGE), 30),
+        (pd.Series([None, *LARGE[1:]]), 1),  # floats, of which none is exact
+        (pd.Series([None, *LARGE[1:]], dtype="Int64"), 30),
+        (pd.Series([None, *LARGE[1:]], dtype=object), 30),
+        (pd.Series([None, *(i // 2 for i in range(1, NUM_RECORDS))]), 30),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*private records")
+def test_a_missing_person_stops_no_release(persons, number):
+    made = frame(name_of)
+    labeler = ReverseKNNLabeler(classes=["a", "b"], n_queries=4, ledger="ledger")
+    labeler.fit(np.load("pub.npy"))
+    labeler.label(np.stack(made["vector"].to_list()), made["diagnosis"], persons)
+    assert labeler.card_["num_persons"] == number
