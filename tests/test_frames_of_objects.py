@@ -7,8 +7,10 @@ import pandas as pd
 import pytest
 
 from rknn_jax import ReverseKNNLabeler
-from rknn_jax.formats import Columns
+from rknn_jax.formats import Columns, _arrow
 from rknn_jax.privacy import contributions
+from rknn_jax.records.classes import parse_classes
+from rknn_jax.records.labels import encode
 from rknn_jax.release import label, planning
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrowShard
@@ -98,6 +100,35 @@ def test_an_odd_cell_casts_no_vote_and_stops_nothing(way, odd, column):
     other = made.assign(**{column: pd.Series(cells, dtype=object)})
     counts = [released(one, columns, **settings).counts for one in (made, other)]
     assert np.abs(counts[0] - counts[1]).sum() <= most
+
+
+@pytest.mark.parametrize("kind", [object, "string"])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        pd.Series(["a", "b", "a"], dtype="string"),
+        pd.Series(["a", "b", "a"], dtype=object),
+        pd.Series([0, 1, 0]),
+        pd.Series([0.0, 1.0, 0.0]),
+        pd.Series([False, True, False]),
+    ],
+)
+def test_raw_records_are_read_cell_by_cell(kind, labels):
+    notes = ["one", None, "three"] if kind == "string" else ["one", {"a": 1}, "three"]
+    made = pd.DataFrame({"note": pd.Series(notes, dtype=kind), "diagnosis": labels.astype(object)})
+    for one in (made, made.assign(diagnosis=labels)):
+        shard = ArrowShard("patients", one, Columns(("note",), "diagnosis", raw=True))
+        [block] = shard.blocks(10)
+        assert block.embeddings.tolist() == ["one", None, "three"]
+        ids = encode(block.labels, parse_classes("a,b")).ids
+        assert ids.tolist() == [0, -1, 0]
+
+
+def test_a_missing_record_has_an_empty_mask():
+    mask = np.array([[True, False], [False, True]])
+    found = _arrow.unlabeled(mask, np.array([False, True]))
+    assert found.dtype == bool
+    assert found.tolist() == [[True, False], [False, False]]
 
 
 @pytest.mark.parametrize("kind", ["object", "category", "string"])

@@ -199,10 +199,24 @@ def _raw_block(
 ) -> Block:
     """Return raw records as a block. A record that is missing in part has no label."""
     values, missing = raw_column(column, name)
-    if labels is not None and missing.any():
-        nothing = "" if labels.dtype.kind == "U" else np.nan
-        labels = np.where(missing, nothing, labels)
-    return Block(values, labels, persons)
+    return Block(values, None if labels is None else unlabeled(labels, missing), persons)
+
+
+def unlabeled(labels: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    """Return labels without those of records that are missing, and the others as they are.
+
+    Args:
+      labels: Labels `[b]`, or a mask `[b, l]`.
+      missing: Which records are missing, bool `[b]`.
+    """
+    if not missing.any():
+        return labels
+    of_kind = {"U": "", "f": np.nan, "b": False}
+    masked = labels.dtype.kind == "b" and labels.ndim == 1  # a mask has no class then
+    numbers = masked or labels.dtype.kind not in of_kind
+    found = labels.astype(object) if numbers else labels.copy()
+    found[missing] = None if numbers else of_kind[labels.dtype.kind]
+    return found
 
 
 def raw_column(column: Any, name: str) -> tuple[np.ndarray, np.ndarray]:

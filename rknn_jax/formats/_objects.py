@@ -87,7 +87,7 @@ def _block(part: Any, features: list[str], columns: Columns) -> Block:
 def _raw_block(
     series: Any, name: str, labels: np.ndarray | None, persons: np.ndarray | None
 ) -> Block:
-    """Return raw records as a block. A record that is missing, or no text or bytes, has no label."""
+    """Return raw records as a block; one that is missing, or no text or bytes, has no label."""
     if _is_object(series.dtype):
         values = np.empty(len(series), object)
         values[:] = [cell if isinstance(cell, str | bytes) else None for cell in series]
@@ -95,9 +95,7 @@ def _raw_block(
     else:
         column = _arrow.pyarrow().Array.from_pandas(series)
         values, missing = _arrow.raw_column(column, name)
-    if labels is not None:
-        labels = np.where(missing, None, labels.astype(object))
-    return Block(values, labels, persons)
+    return Block(values, None if labels is None else _arrow.unlabeled(labels, missing), persons)
 
 
 def _column(series: Any, read: Any) -> np.ndarray:
