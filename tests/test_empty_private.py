@@ -98,6 +98,19 @@ def test_a_file_without_a_record_may_lie_beside_others():
     released(("p.npz", "q.npz"), 0, queries=4)
 
 
+def test_no_record_is_nobodys_so_that_other_ledgers_may_have_it_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("RKNN_STATE_DIR", str(tmp_path / "state"))
+    for number, rows in enumerate([1, 2]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        npz(0)
+        np.savez(folder / "q.npz", embeddings=np.full((rows, WIDTH), rows), labels=["b"] * rows)
+        Path("p.npz").rename(folder / "p.npz")
+        both = tuple(str(folder / name) for name in ("p.npz", "q.npz"))
+        released(both, 2 * number, queries=4)
+        released(both[0], 2 * number + 1, queries=4)
+
+
 @pytest.mark.parametrize("write", [npz, csv, parquet, feather])
 def test_replace_one_takes_the_number_of_records_as_public(write):
     columns = {"person": "person"} if write is csv else {}

@@ -172,14 +172,16 @@ def adopt(settings: Adopt) -> dict[str, Any]:
       LedgerError: If the ledger cannot be used, or the data share nothing with its own.
       ValueError: If the records cannot be read.
     """
-    known = Ledger.open(settings.ledger)
-    known.check_person(settings.person)  # refuse before long work
-    data = _data_set(settings, known.relation)
+    before = Ledger.open(settings.ledger)
+    before.check_person(settings.person)  # refuse before long work
+    data = _data_set(settings, before.relation)
     ledger = Ledger(settings.ledger, None, settings.patience)
     told = err if settings.json else out
     with warnings.catch_warnings(record=True) as caught:
-        ledger_index.check(settings.ledger, data.fingerprint)
-        with ledger_index.held(settings.ledger, data.fingerprint):
+        known = data.fingerprint if data.prints else ""
+        if known:
+            ledger_index.check(settings.ledger, known)
+        with ledger_index.held(settings.ledger, known):
             ledger.adopt(data, settings.reason, unrelated=settings.unrelated)
     for one in caught:
         tell(err, "warning", str(one.message))

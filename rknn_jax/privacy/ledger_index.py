@@ -120,7 +120,7 @@ def held(
 
     Args:
       path: Path of the ledger, which exists at the end.
-      dataset: `fingerprint` of the private records.
+      dataset: `fingerprint` of the private records; "" without a record, which is nobody's.
       shards: Fingerprints of their shards, of which the first `MOST_SHARDS` are noted too. Defaults
         to none.
       files: Names of the private files, folders or URLs. Those that are no file are left out.
@@ -130,7 +130,7 @@ def held(
       LedgerMismatchError: As in `check`, whose warnings are left out. Also if the ledger is new and
         another one has been charged for one of the files.
     """
-    parts = [dataset, *sorted(shards)[:MOST_SHARDS]]
+    parts = [one for one in (dataset, *sorted(shards)[:MOST_SHARDS]) if one]
     sources = [_source(name) for name in files if "://" in name or os.path.exists(name)]
     try:
         place = folder()

@@ -73,6 +73,11 @@ class DataSet(NamedTuple):
     rows: int | None = None
     shards: tuple[str, ...] = ()
 
+    @property
+    def prints(self) -> tuple[str, ...]:
+        """Fingerprints of somebody's records: of all, and of each shard; none without a record."""
+        return () if self.rows == 0 else (self.fingerprint, *self.shards)
+
     def resembles(self, others: "Sequence[DataSet]") -> bool:
         """Return True if another data set has as many rows, or a shard in common."""
         mine = {self.fingerprint, *self.shards}

@@ -98,7 +98,8 @@ def open_or_make(
     """
     path = settings.ledger_path
     files = [settings.private] if isinstance(settings.private, str) else settings.private
-    noted = ledger_index.held(path, counted.dataset, counted.shards, files)
+    known, *shards = counted.prints or ("",)
+    noted = ledger_index.held(path, known, shards, files)
     with nullcontext() if paid else noted:
         return open_ledger(settings, cost, counted.dataset, paid=paid) or Ledger.create(
             path,

@@ -50,7 +50,9 @@ def data_set(
         )
     pairs = zip(records.shards, records.rows, strict=True)
     digests = [_digest(shard, rows, raw=columns.raw) for shard, rows in pairs]
-    return DataSet(combined(digests), len(records), tuple(digests) if len(digests) > 1 else ())
+    several = zip(digests, records.rows, strict=True) if len(digests) > 1 else ()
+    shards = tuple(digest for digest, rows in several if rows)
+    return DataSet(combined(digests), len(records), shards)
 
 
 def private_records(

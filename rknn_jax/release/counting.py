@@ -107,7 +107,7 @@ class Counted:
         beyond the most that count.
       dataset: Fingerprint of the embeddings alone, so that a corrected label does not make a new
         budget.
-      shards: Fingerprints of the shards, if there are several. Defaults to none.
+      shards: Fingerprints of the shards that have rows, if there are several. Defaults to none.
       persons: Number of persons who are counted. Defaults to None, if records are protected.
       grid: Units of a record. Defaults to 1.
     """
@@ -120,6 +120,11 @@ class Counted:
     shards: tuple[str, ...] = ()
     persons: int | None = None
     grid: int = 1
+
+    @property
+    def prints(self) -> tuple[str, ...]:
+        """Fingerprints of somebody's records: of all, and of each shard; none without a record."""
+        return (self.dataset, *self.shards) if self.rows else ()
 
     @property
     def units(self) -> int:
@@ -307,7 +312,7 @@ def total(counts: Iterable[Count], names: Sequence[str], question: Question) -> 
         voters,
         sum(one.given for one in found) - voters,
         combined([one.digest for one in found]),
-        tuple(one.digest for one in found) if len(found) > 1 else (),
+        tuple(one.digest for one in found if one.rows) if len(found) > 1 else (),
     )
     if not question.bounds_persons:
         return counted

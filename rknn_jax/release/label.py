@@ -123,7 +123,7 @@ def count(plan: Plan, on_rows: Progress | None = None) -> Counted:
         plan.data.private, plan.question, on_rows, address=settings.address
     )
     if not plan.paid:
-        for one in (counted.dataset, *counted.shards[:MOST_SHARDS]):
+        for one in counted.prints[: MOST_SHARDS + 1]:
             ledger_index.check(settings.ledger_path, one)
     open_ledger(settings, plan.cost, counted.dataset, paid=plan.paid)
     # Warnings, not errors: the existence of a release must not depend on one private record.
