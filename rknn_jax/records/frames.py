@@ -3,6 +3,7 @@
 No content of a single record raises an error, because the error would reveal that record.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -125,8 +126,8 @@ def _indicated(cell: Any, name: str) -> str | None:
 def column(values: Any) -> np.ndarray:
     """Return one value a record as objects `[n]`, each as it is given.
 
-    The shape of an array or frame can be wrong. In a list, a value stands for itself, whatever the
-    others are: a list of one value counts as that value.
+    The shape of a frame or of an array of a type can be wrong. In a list and among objects, a value
+    stands for itself, whatever the others are: a list of one value counts as that value.
 
     Args:
       values: Array, series, frame of one column, or a list of any objects.
@@ -137,7 +138,8 @@ def column(values: Any) -> np.ndarray:
     for listed in ("to_list", "to_pylist"):  # series, whose missing values make no floats
         if hasattr(values, listed):
             values = getattr(values, listed)()
-    if hasattr(values, "__array__"):
+    cells = isinstance(values, np.ndarray) and values.dtype == object and values.ndim > 0
+    if hasattr(values, "__array__") and not cells:
         objects: np.ndarray = column_or_1d(np.asarray(values, dtype=object))
         return objects
     return _lists([_only(value) for value in values])
@@ -145,7 +147,7 @@ def column(values: Any) -> np.ndarray:
 
 def _only(value: Any) -> Any:
     """Return the value of a list of one, or the value itself."""
-    listed = isinstance(value, list | tuple) or np.shape(value) == (1,)
+    listed = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
     return value[0] if listed and len(value) == 1 else value
 
 
@@ -164,6 +166,8 @@ def rows_of(values: Any, width: int) -> np.ndarray:
     """
     held = hasattr(values, "__array__") or np.isscalar(values)
     cells = np.asarray(values) if held else _lists(list(values))
+    if cells.dtype.kind == "c" and hasattr(values, "columns"):  # one cell makes a column complex
+        cells = np.where(cells.imag == 0, cells.real, np.nan)
     kind = cells.dtype.kind
     if kind not in "biufOUST" or cells.ndim not in (1, 2) or (cells.ndim == 1 and kind != "O"):
         raise ValueError(
@@ -172,7 +176,10 @@ def rows_of(values: Any, width: int) -> np.ndarray:
         )
     if kind in "biuf":
         return cells
-    return np.array([numbers_of(row, width) for row in cells]).reshape(len(cells), width)
+    with warnings.catch_warnings():  # a warning would reveal a row too
+        warnings.simplefilter("ignore")
+        rows = [numbers_of(row, width) for row in cells]
+    return np.array(rows).reshape(len(cells), width)
 
 
 def numbers_of(row: Any, width: int) -> np.ndarray:

@@ -1,0 +1,107 @@
+"""A cell of a list, tuple, text or object array decides about its own record alone."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rknn_jax import ReverseKNNLabeler
+
+NUM_RECORDS = 40
+WIDTH = 3
+RNG = np.random.default_rng(0)
+PUBLIC = RNG.normal(size=(30, WIDTH))
+ROWS = RNG.normal(size=(NUM_RECORDS, WIDTH))
+LABELS = (ROWS[:, 0] > 0).astype(int).tolist()
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def cast(rows, labels, person=None, **settings):
+    """Release, and return how many records the owner is warned of, 0 or 1 a record."""
+    given = {"classes": [0, 1], "n_queries": 4, "ledger": "ledger"} | settings
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ReverseKNNLabeler(**given).fit(PUBLIC).label(rows, labels, person)
+    words = [str(one.message) for one in caught if "private records" in str(one.message)]
+    assert len(caught) == len(words)
+    return sum(int(one.split()[0]) for one in words)
+
+
+def changed(values, value):
+    return [value if row == 3 else one for row, one in enumerate(values)]
+
+
+def objects(values):
+    made = np.empty(len(values), object)
+    made[:] = values
+    return made
+
+
+FORMS = {
+    "list": list,
+    "tuple": lambda rows: tuple(map(tuple, rows)),
+    "objects": lambda rows: np.array(rows, object),
+    "rows of objects": objects,
+    "frame": pd.DataFrame,
+}
+CELLS = ["secret", None, {}, object(), [1, 2], 1j, 10**400, b"\xff"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: type(cell).__name__)
+def test_a_cell_that_is_no_number_casts_no_vote(form, cell):
+    rows = changed([list(row) for row in ROWS], [cell, 1.0, 2.0])
+    assert cast(FORMS[form](rows), LABELS) == 1
+
+
+@pytest.mark.parametrize("row", [[1.0], [], [1.0] * 9, None, "secret", np.zeros((2, 2)), 3j])
+def test_a_row_of_another_length_casts_no_vote(row):
+    rows = changed([list(row) for row in ROWS], row)
+    assert cast(rows, LABELS) == cast(tuple(rows), LABELS, ledger="other") == 1
+
+
+@pytest.mark.parametrize("kind", ["U", "S", "T"])
+def test_an_array_of_text_may_hold_other_text(kind):
+    cells = ROWS.round(3).astype(str)
+    cells[3, 1] = "secret"
+    made = np.array(cells.tolist(), np.dtypes.StringDType() if kind == "T" else kind)
+    assert cast(made, LABELS) == 1
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [np.array(["secret"] * WIDTH), np.zeros(WIDTH) + 7.25, np.full((2, WIDTH), 7.25j), "secret"],
+)
+def test_an_error_of_type_or_shape_quotes_no_cell(rows):
+    with pytest.raises(ValueError, match="Expected a 2D array") as error:
+        cast(rows, [0] * WIDTH)
+    assert not {"secret", "7.25"} & set(str(error.value).replace("'", " ").split())
+
+
+@pytest.mark.parametrize("form", [list, tuple, objects, pd.Series])
+@pytest.mark.parametrize("label", [[0, 1], [], (), {}, "x", np.zeros((2, 2)), object()])
+def test_a_label_of_several_values_is_no_class(form, label):
+    """The others count, whether they stand by themselves or in lists of one."""
+    assert cast(ROWS, form(changed([[one] for one in LABELS], label))) == 1
+    assert cast(ROWS, objects(changed(LABELS, label)), ledger="other") == 1
+
+
+@pytest.mark.parametrize("person", [[["p"]], ["p"], ("p", "q"), 7, object(), {}])
+def test_a_person_may_be_any_object(person):
+    persons = [("p", row // 2) for row in range(NUM_RECORDS)]
+    assert cast(ROWS, LABELS, persons) == 0
+    assert cast(ROWS, LABELS, changed(persons, person), ledger="other") == 0
+
+
+@pytest.mark.parametrize("last", [[0, 1], [0]])
+def test_an_array_of_objects_is_no_indicator_whatever_its_shape(last):
+    sets = [[0, 1]] * (NUM_RECORDS - 1) + [last]
+    with pytest.raises(ValueError, match="may be either"):
+        cast(ROWS, np.array(sets, object), labels_per_record=2)
+    assert cast(ROWS, sets, labels_per_record=2) == 0
+    assert cast(ROWS, pd.Series(sets), labels_per_record=2, ledger="other") == 0
