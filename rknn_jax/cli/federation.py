@@ -154,7 +154,7 @@ def _merge(settings: Serve, mine: "Public", wanted: "Asked") -> dict[str, Any]:
     with contextlib.closing(Collector(settings.out, round)) as collector:
         _told("merged", f"{collector.num_clients:,} clients of {len(settings.merge)} folders")
         card = publish.publish(settings.out, mine, wanted, queries, collector, _told)
-    round_folder.end(settings.out)
+    round_folder.end(settings.out, round)
     return card
 
 
@@ -193,7 +193,7 @@ def _serve_held(
         else:
             card = publish.publish(settings.out, mine, wanted, queries, answers, _told)
         hosting.announce(desk, card["statement"], answers.num_clients)
-    round_folder.end(settings.out)
+    round_folder.end(settings.out, round)
     return card
 
 

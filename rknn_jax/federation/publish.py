@@ -68,6 +68,7 @@ def publish(
     """
     round = collector.round
     _check_answers(folder, asked, collector)
+    collector.seal()
     guarantee = round.guarantee(round.honest or None)
     features = public.inputs if round.encode is None else np.asarray(round.encode(public.inputs))
     found = reading.read(collector, guarantee, queries, features)
