@@ -55,11 +55,12 @@ class Serve:
     Killed at any time, the same command goes on where it was. Outside this host it needs certificates and the clients' keys.
 
     Attributes:
-      public: .npz with `images` uint8 [m, h, w, c] or `embeddings` [m, f].
+      public: .npz with `images` uint8 [m, h, w, c] or `embeddings` [m, f], or a table of features.
       epsilon: of one record, or with --unit client of one client; above 50 only with --allow-large-epsilon.
       classes: their number, or their names, with commas between them or as words.
       clients: that are waited for.
       out: folder of the round.
+      drop: names of columns of a table in --public that are no features; they come along to the labels.
       quorum: clients of whom something is published after the deadline, and with --trust central that must stay until the end; all of --clients where it is not given.
       deadline: seconds that the round is open.
       labeler: rknn, whose records vote for queries; or prototypes, least_squares or public_prototypes, whose clients add up one sum, with --trust central.
@@ -100,6 +101,7 @@ class Serve:
     classes: str | tuple[str, ...]
     clients: Count
     out: Path
+    drop: tuple[str, ...] = ()
     quorum: Count | None = None
     deadline: Deadline = 3600.0
     labeler: str = "rknn"
@@ -153,6 +155,7 @@ class Join:
 
     Attributes:
       private: .npz with `images` uint8 [n, h, w, c] or `embeddings` [n, f], and `labels` [n], negative where there is none; several of a record as a mask of bool [n, classes], or as a column of lists of class numbers.
+      drop: names of columns of a table in --private that are no features, as the server dropped them.
       server: host:port, or https://host:port.
       dimensions: of the embeddings, for a file of lists; a record with another number casts no vote. Without it, one such record keeps the client out of the round.
       budget: epsilon that may be spent on these records in all, for a ledger that does not exist yet.
@@ -180,6 +183,7 @@ class Join:
     """  # noqa: E501
 
     private: Path
+    drop: tuple[str, ...] = ()
     server: str = f"127.0.0.1:{PORT}"
     dimensions: Count | None = None
     budget: Epsilon | None = None

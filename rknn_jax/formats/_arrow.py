@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, Layout, absent
+from rknn_jax._internal.checks import check_together
+from rknn_jax.formats import (
+    EMBEDDINGS,
+    Block,
+    Columns,
+    FormatError,
+    Layout,
+    absent,
+    refuse_absent,
+)
 from rknn_jax.records import features as rules
 from rknn_jax.records.classes import MOST_LABELS
 
@@ -44,14 +53,12 @@ def names_of(schema: Any, columns: Columns) -> list[str]:
         wanted.append(columns.label)
     if columns.person is not None:
         wanted.append(columns.person)
-    found = collections.Counter(schema.names)
-    for name in wanted:
-        if name not in found:
-            raise absent(name, schema.names)
-        if found[name] > 1:
-            raise FormatError(
-                f"Expected one column {name!r}, got {found[name]}; rename the others."
-            )
+    refuse_absent(wanted, schema.names)
+    counts = collections.Counter(schema.names)
+    if twice := [name for name in wanted if counts[name] > 1]:
+        raise FormatError(
+            f"Expected every column once, got several {twice[: rules.MOST_NAMED]}; rename them."
+        )
     return wanted
 
 
@@ -69,7 +76,7 @@ def features_of(schema: Any, columns: Columns) -> list[str]:
         )
     if columns.embedding is not None:
         return list(columns.embedding)
-    if EMBEDDINGS in schema.names:
+    if EMBEDDINGS in schema.names and EMBEDDINGS not in columns.drop:
         return [EMBEDDINGS]
     if columns.raw:
         return [raw_name(schema.names, columns)]
@@ -94,22 +101,41 @@ def choose(kinds: dict[str, str], names: Sequence[str]) -> list[str]:
     except ValueError as error:
         raise FormatError(str(error)) from error
     if not found:
-        raise absent(EMBEDDINGS, list(names))
+        raise absent([EMBEDDINGS], names)
     return found
 
 
 def layout(schema: Any, columns: Columns) -> Layout:
     """Return the layout of a file of this schema."""
-    features = features_of(schema, columns)
-    names = names_of(schema, columns)
-    empty = schema.empty_table().select(names)
-    found = block(empty, features, columns)
+    without = columns._replace(reads_label=False, person=None)
+    features: list[str] = []
+    empty = schema.empty_table()
+
+    def features_alone() -> Block:
+        features.extend(features_of(schema, columns))
+        names_of(schema, without._replace(embedding=tuple(features)))
+        if len(features) > 1:
+            rules.refuse_others({name: _kind(schema.field(name).type) for name in features})
+        return block(empty, features, without)
+
+    def aside(**without: Any) -> Block:
+        asked = columns._replace(embedding=(), **without)
+        names_of(schema, asked)
+        return block(empty, [], asked)
+
+    of_features, of_labels, of_persons = check_together(
+        features_alone,
+        lambda: aside(person=None),
+        lambda: aside(reads_label=False),
+        error=FormatError,
+    )
+    found = Block(of_features.embeddings, of_labels.labels, of_persons.persons)
     if found.labels is not None and found.labels.dtype == object:
         held = plain(empty.column(columns.label)).type
         if _is_list(held):  # as objects, lists and their type are hidden
             kind = label_column(pyarrow().array([], held.value_type)).dtype
             found = found._replace(labels=np.zeros((0, 1), "U1" if kind.kind == "U" else float))
-    return Layout(tuple(features), found)
+    return Layout(tuple(features), found, names=tuple(schema.names))
 
 
 def block(batch: Any, features: Sequence[str], columns: Columns) -> Block:
@@ -143,7 +169,7 @@ def others(table: Any, features: Sequence[str], columns: Columns) -> dict[str, n
       features: Names of the columns of the features.
       columns: Columns that are read.
     """
-    skip = {*features, *columns.aside, *_pandas_index(table.schema)}
+    skip = {*features, *columns.roles, *_pandas_index(table.schema)}
     times = collections.Counter(table.schema.names)
     found = {}
     for field in table.schema:

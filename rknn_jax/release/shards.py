@@ -243,8 +243,14 @@ class FileShard:
             return dict(_format(self.name, self.argument).others(file, self.columns))
 
     def features(self) -> tuple[str, ...]:
-        """Return the names of the columns of the embeddings; none if the format has none."""
-        columns = self.columns._replace(reads_label=False)
+        """Return the names of the columns of the embeddings; none if the format has none.
+
+        Raises:
+          ValueError: If columns of this file cannot be used, whatever their role.
+        """
+        columns = self.columns
+        if self.labels_name is not None:
+            columns = columns._replace(reads_label=False)
         return self._layout(self.name, self.argument, columns).features
 
     def num_rows(self) -> int:
