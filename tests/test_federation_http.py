@@ -362,7 +362,7 @@ def test_a_record_of_another_length_casts_no_vote(tmp_path):
 
 
 def test_a_server_hears_of_all_that_is_wrong_at_once(tmp_path):
-    settings = Serve(tmp_path / "P.npz", 1.0, "2", 3, tmp_path / "out", quorum=4, port=0)
+    settings = Serve(tmp_path / "P.npz", 1.0, 3, tmp_path / "out", "2", quorum=4, port=0)
     with pytest.raises(ValueError, match="--public") as caught:
         federation.serve(dataclasses.replace(settings, host="0.0.0.0"))
     for words in ("--certificates and --keys", "got --port 0", "P.npz", "got --quorum 4"):
@@ -393,7 +393,7 @@ def test_test_certificates_are_made_once_and_let_each_client_in(tmp_path):
     np.savez(tmp_path / "P.npz", embeddings=np.zeros((9, 2), np.float32))
     folder = tmp_path / "tls"
     settings = Serve(
-        tmp_path / "P.npz", 1.0, "2", 2, tmp_path / "out", make_test_certificates=folder
+        tmp_path / "P.npz", 1.0, 2, tmp_path / "out", "2", make_test_certificates=folder
     )
     told = federation.serve(dataclasses.replace(settings, dry_run=True))
     assert {str(folder / name) for name in ("ca.pem", "party0.pem", "party0.key")} < set(
@@ -417,7 +417,7 @@ def test_test_certificates_are_made_once_and_let_each_client_in(tmp_path):
 
 
 def test_what_follows_from_the_data_need_not_be_given(tmp_path, capsys):
-    given = Serve(tmp_path / "P.npz", 1.0, "2", 3, tmp_path / "out", quorum=2)
+    given = Serve(tmp_path / "P.npz", 1.0, 3, tmp_path / "out", "2", quorum=2)
     assert settled(given, images=True).student == "cnn"
     assert settled(given, images=False).student == "none"
     assert settled(given, images=False).honest == 0
@@ -460,7 +460,7 @@ def test_a_dry_run_tells_a_command_that_agrees_to_the_round(tmp_path, monkeypatc
 
 
 def test_a_server_that_others_reach_wants_certificates(tmp_path):
-    settings = Serve(tmp_path / "P.npz", 1.0, "2", 3, tmp_path / "out")
+    settings = Serve(tmp_path / "P.npz", 1.0, 3, tmp_path / "out", "2")
     for words in ({"host": "0.0.0.0"}, {"keys": tmp_path}, {"certificates": tmp_path}):
         with pytest.raises(ValueError, match="--certificates and --keys"):
             federation.serve(dataclasses.replace(settings, **words))

@@ -138,7 +138,7 @@ def test_text_labels_get_the_number_of_their_sorted_name():
 
 def test_given_classes_keep_their_order_and_may_have_no_record():
     labels = np.array(["pear", "apple"])
-    np.testing.assert_array_equal(encode(labels, parse_classes("quince, pear,apple")).ids, [1, 2])
+    np.testing.assert_array_equal(encode(labels, parse_classes("quince,pear,apple")).ids, [1, 2])
     assert parse_classes("12") == Classes(12)
 
 

@@ -57,9 +57,10 @@ class Serve:
     Attributes:
       public: .npz with `images` uint8 [m, h, w, c] or `embeddings` [m, f], or a table of features.
       epsilon: of one record, or with --unit client of one client; above 50 only with --allow-large-epsilon.
-      classes: their number, or their names, with commas between them or as words.
       clients: that are waited for.
       out: folder of the round.
+      classes: their number, or their names, with commas between them or as words.
+      classes_file: file with a name of a class a line, or a .json file with a list of them.
       drop: names of columns of a table in --public that are no features; they come along to the labels.
       quorum: clients of whom something is published after the deadline, and with --trust central that must stay until the end; all of --clients where it is not given.
       deadline: seconds that the round is open.
@@ -98,9 +99,10 @@ class Serve:
 
     public: Path
     epsilon: ReleaseEpsilon
-    classes: str | tuple[str, ...]
     clients: Count
     out: Path
+    classes: str | tuple[str, ...] | None = None
+    classes_file: Path | None = None
     drop: tuple[str, ...] = ()
     quorum: Count | None = None
     deadline: Deadline = 3600.0
@@ -155,7 +157,6 @@ class Join:
 
     Attributes:
       private: .npz with `images` uint8 [n, h, w, c] or `embeddings` [n, f], and `labels` [n], negative where there is none; several of a record as a mask of bool [n, classes], or as a column of lists of class numbers.
-      drop: names of columns of a table in --private that are no features, as the server dropped them.
       server: host:port, or https://host:port.
       dimensions: of the embeddings, for a file of lists; a record with another number casts no vote. Without it, one such record keeps the client out of the round.
       budget: epsilon that may be spent on these records in all, for a ledger that does not exist yet.
@@ -178,12 +179,12 @@ class Join:
       ca: the server's root certificate.
       certificate: certificate by which the server knows this client.
       key: its private key.
+      drop: names of columns of a table in --private that are no features, as the server dropped them.
       wait: seconds to try to reach a server that does not answer; inf never gives up.
       json: end with one line of JSON on stdout.
     """  # noqa: E501
 
     private: Path
-    drop: tuple[str, ...] = ()
     server: str = f"127.0.0.1:{PORT}"
     dimensions: Count | None = None
     budget: Epsilon | None = None
@@ -207,6 +208,7 @@ class Join:
     certificate: Path | None = None
     key: Path | None = None
     wait: Seconds = 600.0
+    drop: tuple[str, ...] = ()
     json: bool = False
 
     def beside(self, suffix: str) -> Path:
@@ -273,8 +275,9 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
     from rknn_jax.records.classes import given_classes
     from rknn_jax.students import fit as students
 
-    classes = given_classes(settings.classes)
-    assert classes is not None
+    classes = given_classes(settings.classes, settings.classes_file)
+    if classes is None:
+        raise ValueError("Expected --classes or --classes-file, got none; name all classes.")
     names = classes.names or tuple(map(str, range(classes.count)))
     if (
         settings.clients < 1

@@ -177,7 +177,8 @@ def refuse_values(
 
 def _refuse_texts(finite: np.ndarray, names: Sequence[str], where: str) -> None:
     """Raise ValueError for columns without any number, which hold text."""
-    texts = [name for name, some in zip(names, finite.any(axis=0), strict=False) if not some]
+    holds: np.ndarray = finite.any(axis=0)
+    texts = [name for name, some in zip(names, holds, strict=False) if not some]
     if texts:
         raise ValueError(
             f"Expected numbers in {where}, got {texts[:MOST_NAMED]} without a number in any row; "
@@ -188,10 +189,11 @@ def _refuse_texts(finite: np.ndarray, names: Sequence[str], where: str) -> None:
 
 def _refuse_holes(finite: np.ndarray, names: Sequence[str], where: str) -> None:
     """Raise ValueError for rows with a value that is no finite number."""
-    some = finite.any(axis=0) if names else np.ones(finite.shape[1], bool)
+    some: np.ndarray = finite.any(axis=0) if names else np.ones(finite.shape[1], bool)
     holes = ~finite & some
     if holes.any():
-        named = [name for name, hole in zip(names, holes.any(axis=0), strict=False) if hole]
+        columns: np.ndarray = holes.any(axis=0)
+        named = [name for name, hole in zip(names, columns, strict=False) if hole]
         what = f" in {named[:MOST_NAMED]}" if named else ""
         raise ValueError(
             f"Expected finite embeddings in {where}, got NaN, infinity or text{what}, first in row "
