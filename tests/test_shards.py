@@ -515,6 +515,7 @@ def test_every_format_says_which_suffixes_it_reads():
         ".arrow": "feather",
         ".csv": "csv",
         ".feather": "feather",
+        ".jsonl": "jsonl",
         ".npy": "npy",
         ".npz": "npz",
         ".parquet": "parquet",

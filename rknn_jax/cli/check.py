@@ -73,7 +73,9 @@ def run(settings: Check) -> dict[str, Any]:
         if classes is None:
             raise ValueError("Expected --classes or --classes-file, got none; name all classes.")
         own = private_shards(files, columns, settings.private_labels)
-        others = tables.file_shards(settings.public or (), "--public", columns)
+        others = tables.file_shards(
+            settings.public or (), "--public", columns._replace(public=True)
+        )
         tables.refuse_unknown(settings.drop, [*own, *others])
         order: tuple[str, ...] = ()
         if settings.public is not None:

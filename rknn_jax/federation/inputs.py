@@ -60,7 +60,8 @@ def read_inputs(
       ValueError: If the file cannot be used.
     """
     features.refuse_shared((), columns.label, columns.person, columns.drop)
-    tables.refuse_unknown(columns.drop, tables.file_shards(str(path), argument, columns))
+    asked = columns._replace(public=not private)
+    tables.refuse_unknown(columns.drop, tables.file_shards(str(path), argument, asked))
     images = tables.read_optional(path, argument, "images") if path.suffix == ".npz" else None
     if images is None:
         read = tables.read_records if private else tables.read_embeddings

@@ -87,12 +87,14 @@ class Layout(NamedTuple):
         names, and not their types.
       typed: Whether columns have types. Without, all fields are text. Defaults to True.
       names: Names of all columns, or none if the format has arrays. Defaults to none.
+      declares: Whether the file tells which columns it has. Defaults to True.
     """
 
     features: tuple[str, ...]
     empty: Block
     typed: bool = True
     names: tuple[str, ...] = ()
+    declares: bool = True
 
 
 class FormatError(ValueError):

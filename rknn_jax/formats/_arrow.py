@@ -251,7 +251,7 @@ def raw_column(column: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     if types.is_string(column.type) or types.is_large_string(column.type):
         return text_column(column.cast(pa.large_binary())), missing
     if types.is_binary(column.type) or types.is_large_binary(column.type):
-        return _objects(column.to_pylist()), missing
+        return objects(column.to_pylist()), missing
     raise FormatError(
         f"Expected text, bytes, tensors or lists of one fixed length in column {name!r}, got "
         f"{column.type}; save it so."
@@ -280,13 +280,12 @@ def _fixed_lists(column: Any) -> tuple[np.ndarray, np.ndarray]:
 def text_column(column: Any) -> np.ndarray:
     """Return a column of bytes as text, object `[b]`; what is no Unicode is replaced."""
     texts: Sequence[bytes | None] = column.to_pylist()
-    return _objects([None if text is None else text.decode(errors="replace") for text in texts])
+    return objects([None if text is None else text.decode(errors="replace") for text in texts])
 
 
-def _objects(values: Sequence[Any]) -> np.ndarray:
-    made = np.empty(len(values), object)
-    made[:] = values
-    return made
+def objects(values: Sequence[Any]) -> np.ndarray:
+    """Return values as an object array `[b]`, whatever they are."""
+    return np.fromiter(values, object, len(values))
 
 
 def list_column(column: Any, name: str, width: int | None) -> np.ndarray:
@@ -336,7 +335,7 @@ def label_column(column: Any) -> np.ndarray:
         column = column.cast(pa.large_binary())
     if types.is_binary(column.type) or types.is_large_binary(column.type):
         texts: Sequence[bytes | None] = column.to_pylist()
-        return np.array([_label_text(text or b"") for text in texts], dtype=str)
+        return np.array([label_text(text or b"") for text in texts], dtype=str)
     if _kind(column.type) not in rules.NUMBERS:
         raise FormatError(f"Expected labels as numbers, text or lists, got {column.type}; save so.")
     if types.is_null(column.type):
@@ -344,11 +343,11 @@ def label_column(column: Any) -> np.ndarray:
     if types.is_floating(column.type):
         return _numbers(column, "")
     if column.null_count or types.is_decimal(column.type):
-        return _objects(column.to_pylist())  # whole numbers of any size stay what they are
+        return objects(column.to_pylist())  # whole numbers of any size stay what they are
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
-def _label_text(text: bytes) -> str:
+def label_text(text: bytes) -> str:
     """Return a text label. A long one is cut, and then ends like no other label."""
     told = text[:LONGEST_LABEL].decode(errors="replace")
     return told if len(text) <= LONGEST_LABEL else told + CUT
@@ -411,7 +410,7 @@ def person_column(column: Any, name: str) -> np.ndarray:
         or types.is_large_binary(column.type)
         or types.is_fixed_size_binary(column.type)
     ):
-        return _objects(column.to_pylist())
+        return objects(column.to_pylist())
     raise FormatError(
         f"Expected numbers or text in column {name!r} of persons, got {column.type}; save it so."
     )

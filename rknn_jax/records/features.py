@@ -177,7 +177,7 @@ def refuse_values(
 
 def _refuse_texts(finite: np.ndarray, names: Sequence[str], where: str) -> None:
     """Raise ValueError for columns without any number, which hold text."""
-    holds: np.ndarray = finite.any(axis=0)
+    holds = np.asarray(finite.any(axis=0))
     texts = [name for name, some in zip(names, holds, strict=False) if not some]
     if texts:
         raise ValueError(
@@ -189,7 +189,7 @@ def _refuse_texts(finite: np.ndarray, names: Sequence[str], where: str) -> None:
 
 def _refuse_holes(finite: np.ndarray, names: Sequence[str], where: str) -> None:
     """Raise ValueError for rows with a value that is no finite number."""
-    some: np.ndarray = finite.any(axis=0) if names else np.ones(finite.shape[1], bool)
+    some = np.asarray(finite.any(axis=0)) if names else np.ones(finite.shape[1], bool)
     holes = ~finite & some
     if holes.any():
         columns: np.ndarray = holes.any(axis=0)

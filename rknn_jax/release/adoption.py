@@ -61,7 +61,7 @@ def private_records(
     """
     order: tuple[str, ...] = ()
     shards = tables.file_shards(private, "--private", columns)
-    others = [] if public is None else tables.file_shards(public, "--public", columns)
+    others = tables.file_shards(public or (), "--public", columns._replace(public=True))
     tables.refuse_unknown(columns.drop, [*shards, *others])
     if public is not None and not columns.raw:
         asked = columns._replace(person=None)

@@ -112,9 +112,10 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
     found = Found([], []) if private is not None else find(_listed(settings.private), "--private")
     public_files = find(_listed(settings.public), "--public").files
     _refuse_private_as_public(public_files, found.files)
-    sides = (("--public", public_files), ("--private", found.files))
-    files = [FileShard(name, argument, asked) for argument, side in sides for name in side]
-    tables.refuse_unknown(settings.drop, [*files, *(private or ())])
+    _refuse_ledger(settings, found.files)
+    of_public = [FileShard(one, "--public", asked._replace(public=True)) for one in public_files]
+    of_private = [FileShard(one, "--private", asked) for one in found.files]
+    tables.refuse_unknown(settings.drop, [*of_public, *of_private, *(private or ())])
     classes = named_classes(settings.classes, settings.classes_file, found.files)
     public = _public(settings, asked, classes)
     columns = asked._replace(
@@ -370,6 +371,16 @@ def _refuse_private_as_public(public: list[str], private: list[str]) -> None:
         raise ValueError(
             f"Expected --public to hold public data, got the private file {both[0]}; bring data "
             "that is public."
+        )
+
+
+def _refuse_ledger(settings: "Settings", private: Sequence[str]) -> None:
+    """Raise ValueError if the ledger is among the private files, as its lines would be records."""
+    named = set() if settings.ledger is None else identities(str(settings.ledger))
+    if any(identities(name) & named for name in private):
+        raise ValueError(
+            f"Expected --ledger outside of --private, got --ledger {settings.ledger} among the "
+            "private files; name the files of records alone, or move the ledger."
         )
 
 

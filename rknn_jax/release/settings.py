@@ -18,7 +18,7 @@ AUTO = "auto"
 class Settings:
     """Label public embeddings with private records: a real release at epsilon, charged to the private data set's ledger.
 
-    Both sides are embeddings by one model, in files, folders, patterns or URLs such as s3://bucket/folder: .npz (arrays `embeddings` and, for the private side, `labels`), .npy, .parquet, .feather or .csv. Private files may be larger than memory. A label that is NaN, null, negative or '' is missing, and its record casts no vote; nor does a record whose embedding is no finite number or whose label is none of the classes. The set of classes is public: name it with --classes or in an array `classes` of the private .npz. If the program is stopped after the budget was charged, the same command finishes the release and costs nothing.
+    Both sides are embeddings by one model, in files, folders, patterns or URLs such as s3://bucket/folder: .npz (arrays `embeddings` and, for the private side, `labels`), .npy, .parquet, .feather, .csv or .jsonl. Private files may be larger than memory. A label that is NaN, null, negative or '' is missing, and its record casts no vote; nor does a record whose embedding is no finite number or whose label is none of the classes. The set of classes is public: name it with --classes or in an array `classes` of the private .npz. If the program is stopped after the budget was charged, the same command finishes the release and costs nothing.
 
     Attributes:
       public: public embeddings.

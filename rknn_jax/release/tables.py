@@ -60,7 +60,7 @@ def read_named_embeddings(
     if len(names) != array.shape[1]:
         names = ()
     features.refuse_values(array, names, where, LARGEST, chosen=bool(columns.embedding))
-    return array, names if len(names) > 1 else ()
+    return array, names
 
 
 def read_others(
@@ -215,7 +215,11 @@ def refuse_unknown(drop: Sequence[str], shards: Sequence[Shard]) -> None:
         return
     only = Columns(embedding=(), reads_label=False)
     tables = [shard for shard in shards if isinstance(shard, FileShard | ArrowShard)]
-    features.refuse_unknown(drop, [replace(one, columns=only).layout().names for one in tables])
+    layouts = [
+        replace(one, columns=only._replace(public=one.columns.public)).layout() for one in tables
+    ]
+    if all(layout.declares for layout in layouts):
+        features.refuse_unknown(drop, [layout.names for layout in layouts])
 
 
 def file_shards(names: str | Sequence[str], argument: str, columns: Columns) -> list[FileShard]:
