@@ -23,9 +23,11 @@ def read_public(path: Path, test: Path | None, drop: tuple[str, ...] = ()) -> Pu
     Raises:
       ValueError: If a file cannot be used.
     """
-    inputs = read_inputs(path, "--public", Columns(drop=drop))
+    columns = Columns(drop=drop)
+    inputs = read_inputs(path, "--public", columns)
+    others = tables.read_others(path, "--public", columns)
     if test is None:
-        return Public(inputs)
+        return Public(inputs, others=others)
     images = read_inputs(test, "--test")
     labels = plain(tables.read_labels(test, argument="--test"), f"--test {test}")
     if len(images) != len(labels) or images.shape[1:] != inputs.shape[1:]:
@@ -38,7 +40,7 @@ def read_public(path: Path, test: Path | None, drop: tuple[str, ...] = ()) -> Pu
             f"Expected class numbers as 'labels' in --test {test}, got others; number the classes "
             "0..C-1."
         )
-    return Public(inputs, (images, labels.astype(np.int32)))
+    return Public(inputs, (images, labels.astype(np.int32)), others)
 
 
 def read_inputs(

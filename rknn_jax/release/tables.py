@@ -5,7 +5,7 @@ those of `rknn_jax.records`. Nothing is ever unpickled, because loading a pickle
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,6 +83,24 @@ def read_others(
     shared = set.intersection(*map(set, parts))
     whole = {name: np.concatenate([part[name] for part in parts]) for name in sorted(shared)}
     return {name: values for name, values in whole.items() if values.nbytes <= MOST_TEXT}
+
+
+def carried(others: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays of `labels.npz` for public columns that have no role.
+
+    They are `row`, the number of the row in its source, `file`, and `public_NAME` for the others.
+
+    Args:
+      others: Result of `read_others`.
+    """
+    return {
+        name if name == "file" or _is_row(name, values) else f"public_{name}": values
+        for name, values in others.items()
+    }
+
+
+def _is_row(name: str, values: np.ndarray) -> bool:
+    return name == "row" and values.dtype.kind in "iu"
 
 
 def read_raw(
