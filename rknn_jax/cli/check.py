@@ -99,6 +99,10 @@ def _tell(found: "Usability", told: Any) -> None:
     for text, number in most[:SHOWN]:
         near = f"; did you mean {_shown(found.near[text])}?" if text in found.near else ""
         tell(told, "foreign", f"{_shown(text)}: {number:,}{near}")
+    for sentence in found.advice:
+        tell(told, "advice", sentence)
+    if found.records and not found.usable:
+        tell(told, "advice", "No record can be used, so a release would be noise alone.")
     if len(most) > SHOWN:
         tell(told, "foreign", f"{len(most) - SHOWN:,} further labels")
     tell(
