@@ -93,9 +93,9 @@ def examine(
                 foreign.update(str(label) for label in block.labels[unknown].tolist())
     named = {classes.name(i): found[i] for i in range(classes.count)}
     near = {text: alike for text in foreign if (alike := _near(text, list(named)))}
-    told = {reason: number for reason, number in reasons.items() if number}
+    counted = {reason: number for reason, number in reasons.items() if number}
     advice = tuple(_advice(classes, named, foreign))
-    return Usability(records, usable, named, told, foreign, near, advice)
+    return Usability(records, usable, named, counted, foreign, near, advice)
 
 
 def _advice(
