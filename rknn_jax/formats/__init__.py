@@ -144,7 +144,8 @@ def refuse_absent(names: Iterable[str], found: Sequence[str]) -> None:
       names: Names of columns that are asked for.
       found: Names of the columns of the file.
     """
-    missing = [name for name in dict.fromkeys(names) if name not in {*found}]
+    known = {*found}
+    missing = [name for name in dict.fromkeys(names) if name not in known]
     if missing:
         raise absent(missing, found)
 

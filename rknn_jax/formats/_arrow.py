@@ -23,6 +23,9 @@ from rknn_jax.records.classes import MOST_LABELS
 LONGEST_LABEL = 400
 """Most bytes of a text label that are read."""
 
+MOST_EXACT = 2**53
+"""Largest whole number up to which all are exact as float64."""
+
 CUT = "\ufffd"
 """End of a text label of which only the beginning is read, so that it is no other label."""
 
@@ -342,9 +345,19 @@ def label_column(column: Any) -> np.ndarray:
         return np.full(len(column), np.nan)
     if types.is_floating(column.type):
         return _numbers(column, "")
-    if column.null_count or types.is_decimal(column.type):
+    if types.is_decimal(column.type) or (column.null_count and not _is_small(column)):
         return objects(column.to_pylist())  # whole numbers of any size stay what they are
     return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def _is_small(column: Any) -> bool:
+    """Return whether a column holds integers that are exact as float64, as most labels are."""
+    from pyarrow import compute
+
+    if not pyarrow().types.is_integer(column.type):
+        return False
+    ends = compute.min_max(column).as_py()
+    return ends["min"] is None or max(-ends["min"], ends["max"]) <= MOST_EXACT
 
 
 def label_text(text: bytes) -> str:
