@@ -497,7 +497,7 @@ def commands_took_the_files() -> None:
     directions = json.loads(Path("runs/directions/config.json").read_text())
     assert directions["representation"] == "random_directions"
     assert directions["representation_settings"] == {"dimension": 20}
-    serve = Serve(Path("P.npz"), 1.0, "2", 3, Path("out"), student="none")
+    serve = Serve(Path("P.npz"), 1.0, 3, Path("out"), "2", student="none")
     served = asked(dataclasses.replace(serve, representation="random_directions"))
     assert served.representation == "random_directions"
 

@@ -26,9 +26,9 @@ def settings(tmp_path):
     return Serve(
         tmp_path / "public.npz",
         1.0,
-        "3",
         9,
         tmp_path / "all",
+        "3",
         mechanism="generalized_randomized_response",
         student="none",
         quorum=4,

@@ -32,6 +32,7 @@ class SelectClasses:
       public: public embeddings, if the order of their columns is another one.
       embedding: name of the array or list column of the embeddings, or of a column for each feature.
       label: name of the array or column of the labels.
+      drop: names of columns of tables that are no features.
       person: name of the array or column that tells whose a record is. Epsilon then protects a person, of whom one record is drawn.
       relation: replace-one or add-remove, as in every release on these records.
       representation: as in rknn label, for raw records.
@@ -48,6 +49,7 @@ class SelectClasses:
     public: str | tuple[str, ...] | None = None
     embedding: tuple[str, ...] = ()
     label: str = Columns().label
+    drop: tuple[str, ...] = ()
     person: str | None = None
     relation: Relation = "replace-one"
     representation: str | None = None
@@ -74,12 +76,13 @@ def run(settings: SelectClasses) -> dict[str, Any]:
         from rknn_jax.privacy.ledger import LedgerError
         from rknn_jax.records import features
         from rknn_jax.release import accounts, adoption, class_selection
-    features.refuse_shared(settings.embedding, settings.label, settings.person)
+    features.refuse_shared(settings.embedding, settings.label, settings.person, settings.drop)
     columns = Columns(
         settings.embedding or None,
         settings.label,
         raw=settings.representation is not None,
         person=settings.person,
+        drop=settings.drop,
     )
     cost = class_selection.cost(settings.epsilon, settings.delta, settings.relation, settings.unit)
     private = _listed(settings.private)

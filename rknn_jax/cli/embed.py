@@ -29,7 +29,8 @@ class Embed:
       table: .csv, .jsonl or .parquet file with columns of numbers, and text of few different values. Numbers are standardized and text is one-hot, as the public table has them.
       model: for images, an ONNX file with its card beside it; for text, wordllama, which is the default, a .safetensors or .npy file of vectors with tokenizer.json beside it, an .onnx file with tokenizer.json and its card beside it, or sentence-transformers/NAME or a folder of such a model, which the package sentence-transformers loads without a download.
       card: card of the embedded public records. The model must be the same, and a table is transformed as the public one.
-      columns: names of the columns of text, `text` if none is given, or of a table's features, all but the label and --keep if none is given.
+      columns: names of the columns of text, `text` if none is given, or of a table's features, all but the label, --keep and --drop if none is given.
+      drop: names of columns of a table that are no features.
       label: name of the column of the labels. Text and tables may do without it.
       keep: names of further columns to copy, such as that of the persons.
       private: the records are private. A record that cannot be used stays as a row of NaN, which casts no vote; a public one is left out.
@@ -43,6 +44,7 @@ class Embed:
     model: str | None = None
     card: Path | None = None
     columns: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
     label: str = LABELS
     keep: tuple[str, ...] = ()
     private: bool = False
@@ -104,6 +106,17 @@ def _check(settings: Embed) -> None:
         raise ValueError(
             "Expected no --columns and --keep with --images, which has no columns; leave them out."
         )
+    if settings.drop and (settings.columns or not settings.table):
+        raise ValueError(
+            "Expected --drop with --table and without --columns, got it otherwise; name the "
+            "columns that are to be read with --columns alone."
+        )
+    both = sorted({*settings.drop} & {settings.label, *settings.keep})
+    if both:
+        raise ValueError(
+            f"Expected columns without another role in --drop, got {both} in --label or --keep "
+            "too; leave them out of one. None of these is a feature."
+        )
     if settings.table and settings.model is not None:
         raise ValueError(
             f"Expected no --model with --table, got --model {settings.model}; leave it out, or "
@@ -143,6 +156,7 @@ def _images(settings: Embed) -> tuple["Source", "Model"]:
 def _columns(settings: Embed) -> tuple["Source", "Model"]:
     """Return a file of columns and the model of its text or features."""
     from rknn_jax.embedding import rows, table, text, text_vectors
+    from rknn_jax.records import features
 
     kind = "table" if settings.table else "text"
     path = settings.table or settings.text
@@ -151,7 +165,9 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     declared = rows.declares_names(path, private=settings.private)
     unlabeled = declared and settings.label == LABELS and LABELS not in found
     label = None if unlabeled else settings.label
-    aside = {settings.label, *settings.keep}
+    if declared:
+        features.refuse_unknown(settings.drop, [found])
+    aside = {settings.label, *settings.keep, *settings.drop}
     known = _card(settings, kind)
     model: Model
     if kind == "text":
@@ -167,6 +183,11 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
         # The source names a column that is absent, so it is made before its columns are read.
         rows.TableFile(path, f"--{kind}", columns, label, settings.keep)
         model = table.fit(path, f"--{kind}", columns, chosen=bool(settings.columns))
+    if dropped := sorted({*settings.drop} & {*columns}):
+        raise ValueError(
+            f"Expected --drop as for the public table, got {dropped}, which are columns of --card "
+            f"{settings.card}; embed the public table with --drop too, or leave it out."
+        )
     if label in columns:
         card = "" if settings.card is None else f" of --card {settings.card}, which saw no label"
         raise ValueError(

@@ -32,7 +32,8 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, NoReturn
+from dataclasses import fields
+from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 import tyro
 from tyro.conf import subcommand
@@ -102,6 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments == ["--version"]:
         stdout.write(f"rknn {importlib.metadata.version('rknn-jax')}\n")
         return 0
+    own = arguments
     try:
         arguments = option_files.expanded(arguments)
     except (ValueError, OSError) as error:
@@ -120,6 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = _parsed(arguments)
     action = command.action if isinstance(command, Budget | Account) else command
     try:
+        _check_once(own, action)
         if not isinstance(action, Serve | Join):  # they tell all that is wrong at once
             ranges.check(action)
         result = _run(action)
@@ -147,6 +150,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         told = result | {"exit_status": status}
         stdout.write(json.dumps(told, allow_nan=False, default=float) + "\n")
     return _printed(status, paid="release" in result or "ledger" in result)
+
+
+def _check_once(arguments: Sequence[str], action: Any) -> None:
+    """Raise ValueError if an option of several words has two values, as the last would count alone.
+
+    Args:
+      arguments: Words of the command line, without those of a file of options.
+      action: Settings of the command.
+    """
+    values: dict[str, list[list[str]]] = {}
+    words: list[str] = []
+    for word in arguments:
+        if word.startswith("--"):
+            name, _, first = word.partition("=")
+            words = [first] if first else []
+            values.setdefault(name.replace("_", "-"), []).append(words)
+        else:
+            words.append(word)
+    for field in fields(action):
+        flag = f"--{field.name.replace('_', '-')}"
+        several = any(get_origin(kind) is tuple for kind in (field.type, *get_args(field.type)))
+        given = values.get(flag, [])
+        if several and any(one != given[0] for one in given):
+            raise ValueError(
+                f"Expected {flag} once, got it {len(given)} times; write all names after one, as "
+                f"in {flag} a b."
+            )
 
 
 def _no_memory(words: str) -> str:

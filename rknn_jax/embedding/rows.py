@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rknn_jax.embedding import Rows
-from rknn_jax.formats import LABELS, _arrow, _csv_records, absent, clear_errors
+from rknn_jax.formats import LABELS, _arrow, _csv_records, clear_errors, refuse_absent
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 
@@ -46,9 +46,8 @@ class TableFile:
         found = names(self.path, self.argument)
         if not declares_names(self.path, private=self.private):
             return
-        for name in self._wanted:
-            if name not in found:
-                raise ValueError(f"{self.where}: {absent(name, found)}")
+        with clear_errors(self.where):
+            refuse_absent(self._wanted, found)
 
     def __len__(self) -> int:
         if self.path.suffix == ".parquet":

@@ -32,6 +32,7 @@ from rknn_jax.privacy.statement import (
     as_json,
     page,
 )
+from rknn_jax.release.tables import carried
 from rknn_jax.report import pages, results
 from rknn_jax.report import release as report
 from rknn_jax.report.summary import summarize
@@ -72,7 +73,7 @@ def publish(
     guarantee = round.guarantee(round.honest or None)
     features = public.inputs if round.encode is None else np.asarray(round.encode(public.inputs))
     found = reading.read(collector, guarantee, queries, features)
-    rows = {**found.rows, "class_names": np.array(asked.classes)}
+    rows = {**found.rows, "class_names": np.array(asked.classes), **carried(public.others)}
     write_arrays(folder / "labels.npz", rows)
     answered = reading.arrays(found, queries)
     if answered:

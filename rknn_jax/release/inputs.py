@@ -79,7 +79,7 @@ def check(settings: "Settings") -> None:
     """Raise ValueError for settings that are wrong for any data and any labeler."""
     engines.named(settings.engine)
     ranges.check(settings)
-    features.refuse_shared(settings.embedding, settings.label, settings.person)
+    features.refuse_shared(settings.embedding, settings.label, settings.person, settings.drop)
     if settings.epsilon > LARGE_EPSILON and not settings.allow_large_epsilon:
         raise ValueError(
             f"Expected --epsilon of at most {LARGE_EPSILON:g}, got --epsilon "
@@ -107,21 +107,29 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         settings.label,
         reads_label=False,
         raw=settings.representation is not None,
+        drop=settings.drop,
     )
     found = Found([], []) if private is not None else find(_listed(settings.private), "--private")
     public_files = find(_listed(settings.public), "--public").files
     _refuse_private_as_public(public_files, found.files)
+    _refuse_ledger(settings, found.files)
+    of_public = [FileShard(one, "--public", asked._replace(public=True)) for one in public_files]
+    of_private = [FileShard(one, "--private", asked) for one in found.files]
+    tables.refuse_unknown(settings.drop, [*of_public, *of_private, *(private or ())])
     classes = named_classes(settings.classes, settings.classes_file, found.files)
     public = _public(settings, asked, classes)
     columns = asked._replace(
-        reads_label=not settings.dry_run,
+        reads_label=True,
         person=settings.person,
         width=public.features.shape[1],
     )
     if private is None:
-        private = with_one_order(
+        files = with_one_order(
             private_shards(found.files, columns, settings.private_labels), public.names
         )
+        if settings.dry_run:
+            files = [replace(one, columns=one.columns._replace(reads_label=False)) for one in files]
+        private = files
     records = Records.of(private)
     if not len(records):
         raise ValueError(
@@ -213,11 +221,6 @@ def _public(settings: "Settings", asked: Columns, classes: Classes | None) -> Pu
     others = tables.read_others(settings.public, "--public", asked)
     if settings.representation is None:
         rows, names = tables.read_named_embeddings(settings.public, "--public", asked)
-        if not settings.embedding:
-            where = f"--public {_words(settings.public)}"
-            features.refuse_ids(
-                rows.T[: len(names)], names, where, "name the features with --embedding"
-            )
         return Public(rows, names, others=others)
     digest = Digest()
     encode, rows = encoding.learned(
@@ -368,6 +371,16 @@ def _refuse_private_as_public(public: list[str], private: list[str]) -> None:
         raise ValueError(
             f"Expected --public to hold public data, got the private file {both[0]}; bring data "
             "that is public."
+        )
+
+
+def _refuse_ledger(settings: "Settings", private: Sequence[str]) -> None:
+    """Raise ValueError if the ledger is among the private files, as its lines would be records."""
+    named = set() if settings.ledger is None else identities(str(settings.ledger))
+    if any(identities(name) & named for name in private):
+        raise ValueError(
+            f"Expected --ledger outside of --private, got --ledger {settings.ledger} among the "
+            "private files; name the files of records alone, or move the ledger."
         )
 
 

@@ -12,7 +12,6 @@ Private records are read by `rknn_jax.release.counting`, record by record, and t
 """
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.ledger import Ledger, fingerprint
 from rknn_jax.privacy.ledger_lines import MOST_SHARDS
 from rknn_jax.privacy.statement import Statement, as_json, new_release, page
-from rknn_jax.release import engines, preview, release_folder
+from rknn_jax.release import engines, preview, release_folder, tables
 from rknn_jax.release.accounts import open_ledger, open_or_make
 from rknn_jax.release.counting import Counted, Progress
 from rknn_jax.release.planning import Plan, request
@@ -238,25 +237,13 @@ def write(staging: Path, plan: Plan, done: Release) -> None:
     rows = files["labels.npz"]
     if names:
         rows["class_names"] = np.array(names)
-    rows |= _carried(plan.data.others)
+    rows |= tables.carried(plan.data.others)
     for name, arrays in files.items():
         write_arrays(staging / name, arrays)
     told = results.of(rows, files.get("queries.npz", {}), done.card, _summary(plan, done))
     report.write(staging, told)
     write_text(staging / "privacy.html", page(done.statement))
     write_text(staging / "privacy.json", as_json(done.card))
-
-
-def _carried(others: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the arrays of the public columns that have no role: `row`, `file`, `public_NAME`."""
-    return {
-        name if name == "file" or _is_row(name, values) else f"public_{name}": values
-        for name, values in others.items()
-    }
-
-
-def _is_row(name: str, values: np.ndarray) -> bool:
-    return name == "row" and values.dtype.kind in "iu"
 
 
 def _room(plan: Plan) -> int:

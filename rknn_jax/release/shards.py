@@ -19,6 +19,9 @@ from fsspec.implementations.local import LocalFileSystem
 from rknn_jax import formats
 from rknn_jax.formats import Block, Columns, Layout
 
+LEDGER = ".ledger.jsonl"
+"""End of the name of a budget, which may lie beside the records."""
+
 
 class Shard(Protocol):
     """Part of a data set that is read by itself.
@@ -244,8 +247,18 @@ class FileShard:
 
     def features(self) -> tuple[str, ...]:
         """Return the names of the columns of the embeddings; none if the format has none."""
-        columns = self.columns._replace(reads_label=False)
-        return self._layout(self.name, self.argument, columns).features
+        return self.own_layout().features
+
+    def own_layout(self) -> Layout:
+        """Return the layout of this file, without that of a separate file of labels.
+
+        Raises:
+          ValueError: If columns of this file cannot be used, whatever their role.
+        """
+        columns = self.columns
+        if self.labels_name is not None:
+            columns = columns._replace(reads_label=False)
+        return self._layout(self.name, self.argument, columns)
 
     def num_rows(self) -> int:
         """Return the number of rows, from the file's head if it is there."""
@@ -402,6 +415,7 @@ def _files(name: str, argument: str) -> Found:
         raise ValueError(f"{where} could not be opened: No such file; name a file or a folder.")
     # A pattern may name hidden files itself.
     seen = [each for each in inside if not _hidden(each[len(path.rstrip("/")) :])]
+    seen = [each for each in seen if not each.endswith(LEDGER)]
     known = [each for each in seen if _suffix(each) in formats.suffixes()]
     if not known:
         raise ValueError(
@@ -433,10 +447,15 @@ def with_one_order(shards: Sequence[FileShard], first: tuple[str, ...] = ()) -> 
     Raises:
       ValueError: If a file has other columns.
     """
+    layouts = [shard.own_layout() for shard in shards]
+    first = first or next((one.features for one in layouts if len(one.features) > 1), ())
     found = []
-    for shard in shards:
-        names = shard.features()
-        first = first or (names if len(names) > 1 else ())
+    for shard, layout in zip(shards, layouts, strict=True):
+        names = layout.features
+        if not layout.declares and shard.columns.embedding is None:
+            unnamed = shard.columns._replace(embedding=first or (formats.EMBEDDINGS,))
+            found.append(replace(shard, columns=unnamed))
+            continue
         if len(names) > 1 and set(names) != set(first):
             other = sorted(set(names) ^ set(first))
             raise ValueError(
