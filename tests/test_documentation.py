@@ -2,7 +2,8 @@
 and the API leaves no module out.
 
 Of README.md, docs/tutorial.md, tutorial_images.md, tutorial_text.md, recipes.md, choosing.md,
-extending.md and scale.md every block of Python and bash is **run**, in order, in one folder a document:
+extending.md and scale.md every block of Python and bash is **run**, in order, in one folder a
+document:
 
     python                         in one namespace a document; a block with a title is written
                                    to that file of the package instead; one that imports a
