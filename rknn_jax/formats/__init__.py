@@ -79,11 +79,14 @@ class Layout(NamedTuple):
       empty: Block of no rows, in the shapes and types of the others. Features in columns have their
         names, and not their types.
       typed: Whether columns have types. Without, all fields are text. Defaults to True.
+      classes: Names of the class numbers among the labels, as `datasets` declares them. Defaults to
+        none.
     """
 
     features: tuple[str, ...]
     empty: Block
     typed: bool = True
+    classes: tuple[str, ...] = ()
 
 
 class FormatError(ValueError):
