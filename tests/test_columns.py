@@ -79,6 +79,9 @@ TYPES = {
     "times": pa.array(VALUES, pa.timestamp("us")),
     "durations": pa.array(VALUES, pa.duration("s")),
     "structs": pa.array(each(lambda v: {"x": v})),
+    "structs of bytes and a path, as `datasets` has images": pa.array(
+        each(lambda v: {"bytes": str(v).encode(), "path": "0.png"})
+    ),
     "nulls alone": pa.array([None] * 4),
 }
 

@@ -27,6 +27,7 @@ from sklearn.metrics import f1_score
 from rknn_jax import answers, bsvs, data, label_sets, postprocessing, representations
 from rknn_jax._internal.disk import write_arrays
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax._internal.terminal import run_program
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers.private_knn import PrivateKNN, multi_label
 from rknn_jax.mechanisms.base import estimate_counts
@@ -247,4 +248,4 @@ def cli() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli())
+    run_program(cli)

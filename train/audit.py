@@ -34,6 +34,7 @@ import numpy as np
 from rknn_jax._internal import compilation
 from rknn_jax._internal.disk import new_path
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax._internal.terminal import run_program
 from rknn_jax.audit import games_labeler, verdict
 from rknn_jax.audit.finding import Finding
 from rknn_jax.audit.game import Game
@@ -199,4 +200,4 @@ def cli() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli())
+    run_program(cli)

@@ -16,6 +16,7 @@ import tyro
 
 from rknn_jax import data
 from rknn_jax._internal.disk import OWNER, write_arrays
+from rknn_jax._internal.terminal import run_program
 
 
 @dataclass(frozen=True)
@@ -83,4 +84,4 @@ def cli() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli())
+    run_program(cli)

@@ -58,8 +58,8 @@ def run(settings: Check) -> dict[str, Any]:
     """
     with err.status("loading"):
         from rknn_jax.records import features
-        from rknn_jax.release import tables, usability
-        from rknn_jax.release.inputs import named_classes, private_shards
+        from rknn_jax.release import known_classes, tables, usability
+        from rknn_jax.release.inputs import private_shards
         from rknn_jax.release.shards import find, with_one_order
     if not settings.private:
         raise ValueError("Expected private records, got none; name a file or a folder.")
@@ -69,7 +69,7 @@ def run(settings: Check) -> dict[str, Any]:
     )
     with metered("reading the private records"), sure_interrupts():
         files = find(settings.private, "PRIVATE").files
-        classes = named_classes(settings.classes, settings.classes_file, files)
+        classes = known_classes.find(settings, files)
         if classes is None:
             raise ValueError("Expected --classes or --classes-file, got none; name all classes.")
         own = private_shards(files, columns, settings.private_labels)

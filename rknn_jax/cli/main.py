@@ -39,7 +39,15 @@ import tyro
 from tyro.conf import subcommand
 
 from rknn_jax._internal import compilation, option_files, ranges
-from rknn_jax._internal.terminal import STOPPED, err, leave, open_closed_streams, stdout, tell
+from rknn_jax._internal.terminal import (
+    STOPPED,
+    err,
+    open_closed_streams,
+    run_program,
+    status_of,
+    stdout,
+    tell,
+)
 from rknn_jax.cli import (
     account,
     audit,
@@ -300,11 +308,15 @@ def command() -> NoReturn:
     """Run as the program `rknn`."""
     gc.set_threshold(FEW_COLLECTIONS)
     open_closed_streams()
+    run_program(_program)
+
+
+def _program() -> int:
     try:
         status = main()
     except SystemExit as end:  # by tyro, with --help too
-        status = int(end.code or 0)
-    leave(_printed(status))
+        status = status_of(end)
+    return _printed(status)
 
 
 if __name__ == "__main__":

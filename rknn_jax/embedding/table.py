@@ -134,7 +134,7 @@ def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> Tab
     """
     where = f"{argument} {path}"
     pa = _arrow.pyarrow()
-    parts = list(rows.tables(path, where, names, 2**16, refuse=True)) if names else []
+    parts = list(rows.tables(path, argument, names, 2**16, refuse=True)) if names else []
     if not parts:
         raise ValueError(
             f"Expected columns of features and rows in {where}, got none; name the columns with "

@@ -88,6 +88,8 @@ class Layout(NamedTuple):
       typed: Whether columns have types. Without, all fields are text. Defaults to True.
       names: Names of all columns, or none if the format has arrays. Defaults to none.
       declares: Whether the file tells which columns it has. Defaults to True.
+      classes: Names of the class numbers among the labels, as `datasets` declares them. Defaults to
+        none.
     """
 
     features: tuple[str, ...]
@@ -95,6 +97,7 @@ class Layout(NamedTuple):
     typed: bool = True
     names: tuple[str, ...] = ()
     declares: bool = True
+    classes: tuple[str, ...] = ()
 
 
 class FormatError(ValueError):

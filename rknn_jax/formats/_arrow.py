@@ -14,6 +14,7 @@ from rknn_jax.formats import (
     Columns,
     FormatError,
     Layout,
+    _hub,
     absent,
     refuse_absent,
 )
@@ -138,7 +139,11 @@ def layout(schema: Any, columns: Columns) -> Layout:
         if _is_list(held):  # as objects, lists and their type are hidden
             kind = label_column(pyarrow().array([], held.value_type)).dtype
             found = found._replace(labels=np.zeros((0, 1), "U1" if kind.kind == "U" else float))
-    return Layout(tuple(features), found, names=tuple(schema.names))
+    declared = _hub.class_names(schema, columns.label) if columns.reads_label else ()
+    if declared and found.labels is not None:
+        # Such labels have numbers beside their names, so that the classes need no names.
+        found = found._replace(labels=np.zeros(found.labels.shape, np.int64))
+    return Layout(tuple(features), found, names=tuple(schema.names), classes=declared)
 
 
 def block(batch: Any, features: Sequence[str], columns: Columns) -> Block:
@@ -149,7 +154,11 @@ def block(batch: Any, features: Sequence[str], columns: Columns) -> Block:
       features: Names of the columns of the embeddings, from `features_of`.
       columns: Arrays or columns to read.
     """
-    labels = label_column(batch.column(columns.label)) if columns.reads_label else None
+    labels = None
+    if columns.reads_label:
+        labels = label_column(
+            batch.column(columns.label), _hub.class_names(batch.schema, columns.label)
+        )
     persons = None
     if columns.person is not None:
         persons = person_column(batch.column(columns.person), columns.person)
@@ -250,6 +259,8 @@ def raw_column(column: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     if types.is_fixed_size_list(column.type):
         values, missing = _fixed_lists(column)
         return values if shape is None else values.reshape(len(column), *shape), missing
+    if _hub.is_image(column.type):
+        column = images(column)
     missing = np.array(column.is_null().to_numpy(zero_copy_only=False), bool)
     if types.is_string(column.type) or types.is_large_string(column.type):
         return text_column(column.cast(pa.large_binary())), missing
@@ -259,6 +270,12 @@ def raw_column(column: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
         f"Expected text, bytes, tensors or lists of one fixed length in column {name!r}, got "
         f"{column.type}; save it so."
     )
+
+
+def images(column: Any) -> Any:
+    """Return the bytes of a column of images of `datasets`. An image of a path alone is missing."""
+    pa = pyarrow()
+    return pa.compute.struct_field(column, _hub.IMAGE[0]).cast(pa.large_binary())
 
 
 def _fixed_lists(column: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -323,17 +340,23 @@ def list_column(column: Any, name: str, width: int | None) -> np.ndarray:
     return rows
 
 
-def label_column(column: Any) -> np.ndarray:
+def label_column(column: Any, names: tuple[str, ...] = ()) -> np.ndarray:
     """Return a column of labels as text or numbers `[b]`, as lists `[b]`, or as a mask `[b, l]`.
 
     Text is compared by its bytes. One label that is no Unicode, or very long, must not raise an
     error, because the error would reveal its record.
+
+    Args:
+      column: Arrow column.
+      names: Names of the class numbers, if the schema declares them. Defaults to none.
     """
     pa = pyarrow()
     types = pa.types
     column = plain(column)
     if _is_list(column.type):
-        return _label_lists(column)
+        return _label_lists(column, names)
+    if names and _kind(column.type) in rules.NUMBERS and not types.is_boolean(column.type):
+        return _hub.named(label_column(column), names)
     if types.is_string(column.type) or types.is_large_string(column.type):
         column = column.cast(pa.large_binary())
     if types.is_binary(column.type) or types.is_large_binary(column.type):
@@ -366,7 +389,7 @@ def label_text(text: bytes) -> str:
     return told if len(text) <= LONGEST_LABEL else told + CUT
 
 
-def _label_lists(column: Any) -> np.ndarray:
+def _label_lists(column: Any, names: tuple[str, ...] = ()) -> np.ndarray:
     """Return lists of labels as objects `[b]`, or as a mask if they are of bool.
 
     A list without a label holds a missing one, so that each record shows whether labels are text.
@@ -386,7 +409,7 @@ def _label_lists(column: Any) -> np.ndarray:
         return mask
     labels = np.zeros(0, bool)
     if not (types.is_boolean(kind.value_type) or types.is_nested(kind.value_type)):
-        labels = label_column(column.flatten())
+        labels = label_column(column.flatten(), names)
     if labels.dtype.kind == "b":
         raise FormatError(
             f"Expected lists of names or class numbers, or of bool of one fixed size, as labels, "

@@ -3,7 +3,6 @@
 Private rows are counted by `rknn_jax.release.counting`, once everything else is known.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -18,7 +17,7 @@ from rknn_jax.privacy.ledger import Digest, fingerprint
 from rknn_jax.records import classes as sets
 from rknn_jax.records import features, labels, persons
 from rknn_jax.records.classes import Classes
-from rknn_jax.release import embedding_models, encoding, engines, tables
+from rknn_jax.release import embedding_models, encoding, engines, known_classes, tables
 from rknn_jax.release.counting import num_persons
 from rknn_jax.release.embedding_models import EmbeddingModel
 from rknn_jax.release.encoding import Chain, Encoding, Scaling
@@ -116,7 +115,7 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
     of_public = [FileShard(one, "--public", asked._replace(public=True)) for one in public_files]
     of_private = [FileShard(one, "--private", asked) for one in found.files]
     tables.refuse_unknown(settings.drop, [*of_public, *of_private, *(private or ())])
-    classes = named_classes(settings.classes, settings.classes_file, found.files)
+    classes = known_classes.find(settings, found.files if private is None else private)
     public = _public(settings, asked, classes)
     columns = asked._replace(
         reads_label=True,
@@ -231,18 +230,6 @@ def _public(settings: "Settings", asked: Columns, classes: Classes | None) -> Pu
         seed=settings.seed,
     )
     return Public(rows, (), encode, digest.text(), others)
-
-
-def named_classes(
-    classes: str | Sequence[str] | None, file: Path | None, private: Sequence[str]
-) -> Classes | None:
-    """Return the classes of `--classes`, `--classes-file` or the private file, or None."""
-    given = sets.given_classes(classes, file)
-    if given is not None:
-        return given
-    if len(private) == 1 and os.path.isfile(private[0]):
-        return tables.read_classes(Path(private[0]))
-    return None
 
 
 def _assumed(settings: "Settings") -> Classes:

@@ -238,7 +238,7 @@ class FileShard:
         if self.num_rows() != self._num_rows(self.labels_name, argument, self._labels_alone):
             raise self._unequal()
         block = rows.empty._replace(labels=labels.empty.labels)
-        return Layout(rows.features, block, typed=labels.typed)
+        return Layout(rows.features, block, labels.typed, labels.classes)
 
     def others(self) -> dict[str, np.ndarray]:
         """Return the columns of a public file that have no role, by their names."""
@@ -416,7 +416,7 @@ def _files(name: str, argument: str) -> Found:
     # A pattern may name hidden files itself.
     seen = [each for each in inside if not _hidden(each[len(path.rstrip("/")) :])]
     seen = [each for each in seen if not each.endswith(LEDGER)]
-    known = [each for each in seen if _suffix(each) in formats.suffixes()]
+    known = [each for each in seen if suffix(each) in formats.suffixes()]
     if not known:
         raise ValueError(
             f"Expected files that end in {', '.join(sorted(formats.suffixes()))} in {where}, got a "
@@ -503,7 +503,7 @@ def _values(block: Block) -> np.ndarray:
 
 
 def _format(name: str, argument: str) -> Any:
-    found = formats.of(_suffix(name))
+    found = formats.of(suffix(name))
     if found is None:
         raise ValueError(
             f"Expected {argument} to name a {', '.join(sorted(formats.suffixes()))} file, got "
@@ -512,7 +512,8 @@ def _format(name: str, argument: str) -> Any:
     return found
 
 
-def _suffix(name: str) -> str:
+def suffix(name: str) -> str:
+    """Return the suffix of a format, in small letters, without that of a compression."""
     path = PurePosixPath(name.lower())
     return PurePosixPath(path.stem).suffix if _compressed(name) else path.suffix
 

@@ -9,7 +9,7 @@ import difflib
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from rknn_jax.formats import Block
 from rknn_jax.neighbors import usable_rows
 from rknn_jax.records.classes import MISSING, Classes, number_of
 from rknn_jax.records.features import real_rows
-from rknn_jax.records.labels import check_types, encode
+from rknn_jax.records.labels import NUMBERED, check_types, encode
 from rknn_jax.records.persons import person_names
 from rknn_jax.release.shards import Shard
 from rknn_jax.release.tables import ROWS_AT_ONCE
@@ -90,7 +90,7 @@ def examine(
             usable += int(counts.sum())
             found.update(ids[counts].ravel().tolist())
             if most is None and len(foreign) < MOST_FOREIGN:
-                foreign.update(str(label) for label in block.labels[unknown].tolist())
+                foreign.update(map(_as_text, block.labels[unknown].tolist()))
     named = {classes.name(i): found[i] for i in range(classes.count)}
     near = {text: alike for text in foreign if (alike := _near(text, list(named)))}
     counted = {reason: number for reason, number in reasons.items() if number}
@@ -128,6 +128,12 @@ def _unusable(block: Block, width: int | None, where: str) -> dict[str, np.ndarr
     if block.persons is not None:
         found["missing person"] = np.logical_not(person_names(block.persons, where)[1])
     return found
+
+
+def _as_text(label: Any) -> str:
+    """Return a label as text, and a class number that its column has no name for as a number."""
+    name, _, number = str(label).partition(NUMBERED)
+    return name or number
 
 
 def _near(text: str, names: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ import sys
 import tyro
 
 from rknn_jax._internal import compilation
+from rknn_jax._internal.terminal import run_program
 
 from .. import compare, stages
 from .plan import Config
@@ -30,4 +31,4 @@ def cli() -> int:
 
 if __name__ == "__main__":
     sys.argv[0] = "python -m train.compare"
-    sys.exit(cli())
+    run_program(cli)
