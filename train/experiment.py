@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from rknn_jax._internal.ranges import AnyEpsilon, Count, Delta, Seed, Share
+from rknn_jax._internal.ranges import AnyEpsilon, AnySeed, Count, Delta, Seed, Share
 from rknn_jax.labelers import Labeler
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.privacy.contributions import Protected
@@ -79,7 +79,7 @@ class Experiment:
     uncertain: Share = 0.1
     student: StudentSettings | None = field(default_factory=Supervised)
     seed: Seed = 42
-    noise_seed: Seed | None = None
+    noise_seed: AnySeed | None = None
     out: Path | None = None
 
     def __post_init__(self) -> None:

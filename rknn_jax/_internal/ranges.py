@@ -85,6 +85,7 @@ ANY_WHOLE = Range(-MOST, MOST, "choose a number that a machine can use")
 ANY_NUMBER = Range(-1e12, 1e12, "choose a finite number that is of use")
 """Ranges of numbers whose types have none."""
 
+AnySeed = Annotated[int, Range(-(2**62), 2**62, "choose any in this range")]
 Port = Annotated[int, Range(1, 2**16 - 1, "choose one that is free")]
 
 

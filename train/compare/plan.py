@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rknn_jax._internal.ranges import AnyEpsilon, Seed
+from rknn_jax._internal.ranges import AnyEpsilon, AnySeed, Seed
 from rknn_jax.privacy.contributions import Protected
 from rknn_jax.students.fit import Config as Network
 from rknn_jax.students.supervised import Config as Supervised
@@ -44,7 +44,7 @@ class Config:
     seeds: tuple[Seed, ...] = ()
     student: str = "cnn"
     unit: Protected = "record"
-    noise_seed: Seed | None = None
+    noise_seed: AnySeed | None = None
     out: Path | None = None
 
     @property
