@@ -72,6 +72,9 @@ def publish(
     features = public.inputs if round.encode is None else np.asarray(round.encode(public.inputs))
     found = reader.read(collector, guarantee, queries, features)
     rows = {**found.rows, "class_names": np.array(asked.classes)}
+    told = _statement(asked, collector, guarantee, reader)
+    # The statement comes first, so that no label is ever there without one.
+    write_whole(folder / "privacy.html", page(told).encode())
     write_arrays(folder / "labels.npz", rows)
     answered = dict(found.answered)
     if answered:
@@ -79,7 +82,6 @@ def publish(
     accuracy = None
     if public.images and asked.student != "none":
         accuracy = _train(folder, public, asked, found.labels, tell)
-    told = _statement(asked, collector, guarantee, reader)
     card = _card(told, asked, collector, accuracy, reader)
     # The scale of columns is set before a round.
     listed = reader.concerns(found, queries, features)
@@ -91,7 +93,6 @@ def publish(
     pictures = _pictures(public, asked, found)
     question = reader.question(round)
     report.write(folder, released, template, pictures=pictures, question=question)
-    write_whole(folder / "privacy.html", page(told).encode())
     write_whole(folder / "privacy.json", as_json(card).encode())
     tell("privacy", str(guarantee))
     if accuracy is not None and public.test is not None:
