@@ -5,6 +5,8 @@ the process changes its exit status.
 import collections
 import io
 import json
+import os
+import shutil
 import subprocess
 import sys
 
@@ -187,3 +189,72 @@ def test_exit_handlers_run_after_success_and_a_full_output_is_told():
     assert (done.returncode, done.stdout) == (0, "told\nhandler\n")
     with open("/dev/full", "w") as full:
         assert subprocess.run(run, stdout=full, check=False).returncode != 0
+
+
+NO_ENTROPY = """
+#include <errno.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+ssize_t getrandom(void *bytes, size_t count, unsigned flags) {
+  if (access("fails", F_OK)) return syscall(SYS_getrandom, bytes, count, flags);
+  errno = EIO;
+  return -1;
+}
+"""
+
+RELEASE = """
+import pathlib, sys
+import rknn_jax.cli.main as cli
+import rknn_jax.release.label
+from rknn_jax.privacy.ledger import Ledger
+fails = pathlib.Path("fails")
+charge = Ledger.charge
+def charged(*words, **others):
+    done = charge(*words, **others)
+    fails.touch()
+    return done
+if sys.argv[1] == "before":
+    fails.touch()
+if sys.argv[1] == "after":
+    Ledger.charge = charged
+sys.argv[1:] = "label --public good.npz --private good.npz --ledger l.jsonl".split()
+sys.argv += "--epsilon 1 --classes 2 --out out".split()
+import rknn_jax.release.inputs as inputs
+inputs._refuse_private_as_public = lambda *_: None
+cli.command()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_no_random_numbers_are_an_error_and_no_abort(tmp_path):
+    """Before the charge nothing is spent, and after it the same command finishes."""
+    (tmp_path / "none.c").write_text(NO_ENTROPY)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "none.so", "none.c"], cwd=tmp_path, check=True)
+    random = np.random.default_rng(0)
+    np.savez(tmp_path / "good.npz", embeddings=random.normal(size=(60, 2)), labels=[0, 1] * 30)
+
+    def released(when: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-c", RELEASE, when],
+            cwd=tmp_path,
+            env=os.environ | {"LD_PRELOAD": str(tmp_path / "none.so")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    before = released("before")
+    assert before.returncode == 2, before.stderr
+    assert "Expected random numbers of the operating system" in before.stderr
+    assert not (tmp_path / "l.jsonl").exists()
+    (tmp_path / "fails").unlink()
+    after = released("after")
+    assert after.returncode == 2, after.stderr
+    assert "Expected random numbers of the operating system" in after.stderr
+    assert "finishes the release and pays nothing" in after.stderr
+    (tmp_path / "fails").unlink()
+    finished = released("never")
+    assert finished.returncode == 0, finished.stderr
+    assert "epsilon=1.0, delta=0.0 spent in all" in finished.stderr + finished.stdout

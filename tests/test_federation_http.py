@@ -1085,7 +1085,9 @@ def test_too_few_clients_for_a_sum_spend_nothing(tmp_path):
         hosting.sum_up(desk, 4, 3, lambda: pytest.fail("begun"), lambda *line: None)
 
 
-def test_a_client_whose_answer_counts_has_taken_part_though_its_server_is_gone(monkeypatch):
+def test_a_client_whose_answer_counts_has_taken_part_though_its_server_is_gone(
+    tmp_path, monkeypatch
+):
     def gone(*_):
         raise connections.UnreachableError("no server")
 
@@ -1093,13 +1095,14 @@ def test_a_client_whose_answer_counts_has_taken_part_though_its_server_is_gone(m
     monkeypatch.setattr(connections, "_statement", gone)
     told = []
     monkeypatch.setattr(connections, "_answer", lambda *_: True)
-    outcome = take_part(None, None, lambda *line: told.append(line))
+    client = a_client(tmp_path)
+    outcome = take_part(client, None, lambda *line: told.append(line))
     assert outcome.took_part
     assert "The answer was counted" in outcome.statement
     assert ("warning", "no server") in told
     monkeypatch.setattr(connections, "_answer", lambda *_: False)
     with pytest.raises(connections.UnreachableError):
-        take_part(None, None, lambda *_: None)
+        take_part(client, None, lambda *_: None)
 
 
 @pytest.mark.usefixtures("quick")

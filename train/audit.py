@@ -31,7 +31,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from rknn_jax._internal import compilation
+from rknn_jax._internal import compilation, ranges
 from rknn_jax._internal.disk import new_path
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax._internal.terminal import run_program
@@ -172,6 +172,8 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, Experiment]:
         "--out", type=Path, help="folder of audit.json; a new one under runs/ where it is not given"
     )
     known, others = parser.parse_known_args(arguments)
+    ranges.check_number("runs", known.runs, ranges.Runs)
+    ranges.check_number("confidence", known.confidence, ranges.Confidence)
     return known, replace(commandline.parsed(others), student=None)
 
 

@@ -72,6 +72,7 @@ from rknn_jax.cli.export import Export
 from rknn_jax.cli.inspect import Inspect
 from rknn_jax.cli.simulate import Simulate
 from rknn_jax.federation.settings import Join, Serve
+from rknn_jax.privacy.entropy import check_system
 from rknn_jax.privacy.ledger import BudgetExceededError, LedgerCorruptError
 from rknn_jax.release.settings import Settings
 
@@ -131,8 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     action = command.action if isinstance(command, Budget | Account) else command
     try:
         _check_once(own, action)
-        if not isinstance(action, Serve | Join):  # they tell all that is wrong at once
-            ranges.check(action)
+        _check(action)
         result = _run(action)
         status = audit.BROKEN if result.get("broken") else result.get("exit_status", 0)
     except (
@@ -185,6 +185,14 @@ def _check_once(arguments: Sequence[str], action: Any) -> None:
                 f"Expected {flag} once, got it {len(given)} times; write all names after one, as "
                 f"in {flag} a b."
             )
+
+
+def _check(action: Any) -> None:
+    """Raise ValueError for numbers out of range, or if no random numbers can be drawn."""
+    if not isinstance(action, Serve | Join):  # they tell all that is wrong at once
+        ranges.check(action)
+    if isinstance(action, Settings | SelectClasses | Serve | Join):
+        check_system()
 
 
 def _no_memory(words: str) -> str:

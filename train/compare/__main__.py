@@ -4,7 +4,7 @@ import sys
 
 import tyro
 
-from rknn_jax._internal import compilation
+from rknn_jax._internal import compilation, ranges
 from rknn_jax._internal.terminal import run_program
 
 from .. import compare, stages
@@ -20,6 +20,7 @@ def cli() -> int:
     config = tyro.cli(Config, description=compare.__doc__)
     compilation.keep()
     try:
+        ranges.check(config)
         return 1 if main(config)["failed"] else 0
     except (ValueError, OSError) as error:
         stages.console.print(f"error: {error}")
