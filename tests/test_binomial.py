@@ -3,6 +3,7 @@ enumeration cannot better.
 """
 
 import math
+from functools import reduce
 
 import jax
 import numpy as np
@@ -158,3 +159,22 @@ def test_a_client_counts_in_a_cell_once_however_many_records_vote_for_it(records
     counts = poll.vector(told, Entropy(bytes(32)))
     assert counts.max() == 1
     assert counts.sum() <= records
+
+
+@pytest.mark.parametrize("delta", [0.3, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 3.0, 50.0])
+@pytest.mark.parametrize("count", [1, 2])
+def test_few_coins_keep_a_large_delta(epsilon, delta, count):
+    """Of so few coins, each outcome is taken: delta is summed over all of them."""
+    coins = accounting.binomial_coins(epsilon, delta, count)
+    heads = np.arange(coins + 1)
+    with np.errstate(divide="ignore"):
+        one = np.log((coins - heads + 1) / heads)
+    losses = reduce(np.add.outer, [one] * count)
+    chances = reduce(np.multiply.outer, [binom.pmf(heads, coins, 0.5)] * count)
+    assert (chances * -np.expm1(np.minimum(epsilon - losses, 0))).sum() <= delta
+
+
+def test_no_coin_is_no_noise():
+    found = accounting.epsilons([Event("binomial", 0.4, 1)], 0.3)
+    assert min(found.values()) == math.inf

@@ -346,12 +346,13 @@ def test_settings_of_persons_that_cannot_be_are_refused(files, changes, words):
     assert not (folder / "R.npz.ledger.jsonl").exists()
 
 
-def test_persons_of_nobody_alone_are_refused(files):
+def test_records_of_nobody_alone_are_released_like_others(files):
     folder, _, _ = files
     rows = np.zeros((5, 3), np.float32)
-    np.savez(folder / "R.npz", embeddings=rows, labels=np.arange(5) % 3, who=np.full(5, np.nan))
-    with pytest.raises(ValueError, match="nobody's records alone"):
-        planning.prepare(settings(folder))
+    for number, named in enumerate((np.full(5, np.nan), np.array([7.0, *[np.nan] * 4]))):
+        np.savez(folder / "R.npz", embeddings=rows, labels=np.arange(5) % 3, who=named)
+        out = {"out": folder / str(number), "ledger": folder / f"{number}.jsonl"}
+        assert label.release(planning.prepare(settings(folder, **out))).card["num_persons"] == 1
 
 
 def test_a_request_without_persons_is_what_it_was(files):

@@ -702,14 +702,18 @@ def test_a_preview_is_a_dry_run(table, rknn, tmp_path, changes):
 
 
 def test_every_setting_of_rknn_label_has_its_parameter():
-    renamed = {"queries": "n_queries", "neighbors": "n_neighbors", "seed": "random_state"}
+    renamed = {
+        "queries": "n_queries",
+        "neighbors": "n_neighbors",
+        "person": "person_name",
+        "seed": "random_state",
+    }
     of_files = {
         "public",
         "private",
         "private_labels",
         "embedding",
         "label",
-        "person",
         "classes_file",
     }
     of_files |= {"representation", "out", "dry_run", "json", "engine", "address"}

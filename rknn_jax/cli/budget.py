@@ -13,6 +13,7 @@ from rknn_jax._internal.ranges import Delta, Epsilon, Seconds, Spent
 from rknn_jax._internal.terminal import err, out, tell
 from rknn_jax.formats import Columns
 from rknn_jax.privacy import ledger_index
+from rknn_jax.privacy.guarantee import Relation
 from rknn_jax.privacy.ledger import PATIENCE, DataSet, Entry, Ledger, LedgerCorruptError
 
 
@@ -173,8 +174,9 @@ def adopt(settings: Adopt) -> dict[str, Any]:
       LedgerError: If the ledger cannot be used, or the data share nothing with its own.
       ValueError: If the records cannot be read.
     """
-    Ledger.open(settings.ledger)  # refuse before long work
-    data = _data_set(settings)
+    known = Ledger.open(settings.ledger)
+    known.check_person(settings.person)  # refuse before long work
+    data = _data_set(settings, known.relation)
     ledger = Ledger(settings.ledger, None, settings.patience)
     told = err if settings.json else out
     with warnings.catch_warnings(record=True) as caught:
@@ -187,7 +189,7 @@ def adopt(settings: Adopt) -> dict[str, Any]:
     return _account(ledger)
 
 
-def _data_set(settings: Adopt) -> DataSet:
+def _data_set(settings: Adopt, relation: Relation) -> DataSet:
     from rknn_jax.records import features
     from rknn_jax.release import adoption  # late, as JAX takes seconds to import
 
@@ -200,7 +202,7 @@ def _data_set(settings: Adopt) -> DataSet:
         drop=settings.drop,
     )
     public = None if settings.public is None else _listed(settings.public)
-    return adoption.data_set(_listed(settings.private), columns, public)
+    return adoption.data_set(_listed(settings.private), columns, public, relation)
 
 
 def _listed(names: str | tuple[str, ...]) -> list[str]:

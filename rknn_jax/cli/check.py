@@ -61,6 +61,7 @@ def run(settings: Check) -> dict[str, Any]:
         from rknn_jax.release import known_classes, tables, usability
         from rknn_jax.release.inputs import private_shards
         from rknn_jax.release.shards import find, with_one_order
+        from rknn_jax.release.widths import with_one_width
     if not settings.private:
         raise ValueError("Expected private records, got none; name a file or a folder.")
     features.refuse_shared(settings.embedding, settings.label, settings.person, settings.drop)
@@ -83,7 +84,7 @@ def run(settings: Check) -> dict[str, Any]:
             rows, order = tables.read_named_embeddings(settings.public, "--public", asked)
             columns = columns._replace(width=rows.shape[1])
         own = [replace(shard, columns=columns) for shard in own]
-        shards = with_one_order(own, order)
+        shards = with_one_width(with_one_order(own, order))
         found = usability.examine(shards, classes, settings.labels_per_record, columns.width)
     _tell(found, err if settings.json else out)
     return found._asdict()

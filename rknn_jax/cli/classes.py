@@ -100,7 +100,7 @@ def run(settings: SelectClasses) -> dict[str, Any]:
     cost = class_selection.cost(epsilon, delta, settings.relation, settings.unit)
     public = None if settings.public is None else _listed(settings.public)
     with metered("reading the private records"), sure_interrupts():
-        data = adoption.data_set(private, columns, public)
+        data = adoption.data_set(private, columns, public, settings.relation)
         records = adoption.private_records(private, columns, public)
         found = class_selection.occurrences(records.shards, settings.unit)
     with warnings.catch_warnings(record=True) as caught:
@@ -210,7 +210,7 @@ def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledge
         ledger_index.check(path, one)
     with ledger_index.held(path, data.fingerprint, data.shards, _listed(settings.private)):
         if os.path.lexists(path):
-            ledger = Ledger.open(path, data.fingerprint, settings.patience)
+            ledger = Ledger.open(path, data.fingerprint, settings.patience, settings.person or "")
             ledger.check_person(settings.person)
             return ledger
         budget = exact_amount(

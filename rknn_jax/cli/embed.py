@@ -175,7 +175,7 @@ def _image_folder(settings: Embed) -> "ImageFolder":
     from rknn_jax.embedding.images import ImageFolder
 
     assert settings.images is not None
-    source = ImageFolder.find(settings.images)
+    source = ImageFolder.find(settings.images, private=settings.private)
     if source.skipped:
         named = ", ".join(source.skipped[:NAMED])
         tell(err, "skipped", f"{len(source.skipped):,} files that are no images, such as {named}")

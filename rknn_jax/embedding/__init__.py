@@ -15,14 +15,14 @@ class Rows(NamedTuple):
 
     Attributes:
       records: Records `[b]` as their model takes them.
-      names: Names of the records `[b]`, files or numbers of rows, unique in the source.
+      names: Names of the records `[b]`, text of files or numbers of rows, unique in the source.
       columns: Arrow arrays `[b]` that are copied beside the embeddings, by their names.
       classes: Names of the class numbers in the column of labels, as `datasets` declares them.
         Defaults to none.
     """
 
     records: Any
-    names: list[str] | list[int]
+    names: np.ndarray
     columns: dict[str, Any]
     classes: tuple[str, ...] = ()
 
@@ -46,7 +46,10 @@ class Source(Protocol):
         """Name of the column of the records' names."""
 
     def blocks(self, size: int) -> Iterator[Rows]:
-        """Yield at most `size` records at a time, in the same blocks every time."""
+        """Yield at most `size` records at a time, in the same blocks every time.
+
+        A source without records is one block of none, which has the columns.
+        """
 
 
 class Embedded(NamedTuple):

@@ -31,18 +31,25 @@ class ImageFolder:
       folder: Folder of the images.
       files: Paths of the images within the folder, with slashes.
       skipped: Paths, within the folder, of files with other suffixes. They are counted, not read.
+      private: Whether the images are private. Then there are labels if there is a folder, whatever
+        it holds, so that no single image decides. Defaults to False.
     """
 
     folder: Path
     files: tuple[str, ...]
     skipped: tuple[str, ...] = ()
+    private: bool = False
 
     @classmethod
-    def find(cls, folder: Path) -> "ImageFolder":
+    def find(cls, folder: Path, *, private: bool = False) -> "ImageFolder":
         """Find the images of a folder. Names that begin with a dot are left out.
 
+        Args:
+          folder: Folder that exists.
+          private: Whether the images are private. Defaults to False.
+
         Raises:
-          ValueError: If there is no image.
+          ValueError: If there is no image, and the images are public, or there is no folder.
         """
         every = [
             path.as_posix()
@@ -51,13 +58,13 @@ class ImageFolder:
         ]
         files = sorted(name for name in every if Path(name).suffix.lower() in SUFFIXES)
         others = sorted({*every}.difference(files))
-        if not files:
+        if not files and not (private and folder.is_dir()):
             raise ValueError(
                 f"Expected images that end in {', '.join(SUFFIXES)} in --images {folder}, got "
                 "none; name the folder that holds them, or their classes' folders."
             )
         skipped = tuple(name for name in others if (folder / name).is_file())
-        return cls(folder, tuple(files), skipped)
+        return cls(folder, tuple(files), skipped, private)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -70,8 +77,7 @@ class ImageFolder:
     @property
     def state(self) -> list[Any]:
         """Name, size and time of each file."""
-        every = ((name, (self.folder / name).stat()) for name in self.files)
-        return [[name, status.st_size, status.st_mtime_ns] for name, status in every]
+        return [[name, *_status(self.folder / name)] for name in self.files]
 
     @property
     def name_column(self) -> str:
@@ -81,17 +87,37 @@ class ImageFolder:
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, in order; none without folders in the folder."""
-        return tuple(sorted({label for label in map(_label, self.files) if label is not None}))
+        return tuple(
+            sorted({label for label in map(_label, map(_text, self.files)) if label is not None})
+        )
 
     def blocks(self, size: int) -> Iterator[Rows]:
-        """Yield the paths of at most `size` images, which are not read yet."""
+        """Yield the paths of at most `size` images, which are not read yet; one block of none."""
         pa = _arrow.pyarrow()
-        labeled = bool(self.classes)
-        for start in range(0, len(self.files), size):
-            names = list(self.files[start : start + size])
-            labels = pa.array([_label(name) for name in names], pa.string())
-            paths = [self.folder / name for name in names]
+        labeled = self._has_folders() if self.private else bool(self.classes)
+        for start in range(0, max(len(self.files), 1), size):
+            files = list(self.files[start : start + size])
+            names = np.array([_text(name) for name in files], str)
+            labels = pa.array([_label(name) for name in names.tolist()], pa.string())
+            paths = [self.folder / name for name in files]
             yield Rows(paths, names, {LABELS: labels} if labeled else {})
+
+    def _has_folders(self) -> bool:
+        return any(path.is_dir() for path in self.folder.iterdir() if path.name[0] != ".")
+
+
+def _status(path: Path) -> tuple[int, int]:
+    """Return size and time of a file, or zeros for a link to nowhere, which cannot be read."""
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
+
+
+def _text(name: str) -> str:
+    """Return the name of a file as Unicode, whose other bytes appear as their numbers."""
+    return name.encode(errors="backslashreplace").decode()
 
 
 def holds_images(folder: Path) -> bool:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rknn_jax.embedding import Rows
 from rknn_jax.formats import (
     LABELS,
@@ -98,18 +100,32 @@ class TableFile:
         return tuple(dict.fromkeys([*self.features, *label, *self.keep]))
 
     def blocks(self, size: int) -> Iterator[Rows]:
-        """Yield the columns of at most `size` records, as an Arrow table of the features."""
+        """Yield the columns of at most `size` records, as an Arrow table of the features.
+
+        Without any record, it is one block of none.
+        """
         first = 0
         refuse = not self.private
         classes = class_names(self.path, self.argument, self.label)
-        for table in tables(self.path, self.argument, self._wanted, size, refuse=refuse):
+        found = tables(self.path, self.argument, self._wanted, size, refuse=refuse)
+        begun = next(found, None)
+        for table in itertools.chain([self._nothing() if begun is None else begun], found):
             copied = {name: table.column(name).combine_chunks() for name in self.keep}
             if self.label is not None:
                 copied[LABELS] = table.column(self.label).combine_chunks()
             last = first + table.num_rows
             records = table.select(list(self.features))
-            yield Rows(records, list(range(first, last)), copied, classes)
+            yield Rows(records, np.arange(first, last), copied, classes)
             first = last
+
+    def _nothing(self) -> Any:
+        """Return an Arrow table of no record."""
+        pa = _arrow.pyarrow()
+        found = files(self.path, self.argument)
+        if found[0].suffix in TYPED:
+            return _schema(found, self.argument).empty_table().select(list(self._wanted))
+        fields = [(name, pa.large_string()) for name in self._wanted]
+        return pa.schema(fields).empty_table()
 
 
 def declares_names(path: Path, *, private: bool) -> bool:

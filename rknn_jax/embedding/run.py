@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rknn_jax._internal import disk
-from rknn_jax.embedding import Model, Rows, Source
+from rknn_jax.embedding import Embedded, Model, Rows, Source
 from rknn_jax.embedding.cards import card_path
 from rknn_jax.formats import EMBEDDINGS, LABELS, _arrow, _hub
 
@@ -70,8 +70,8 @@ def embed(
       advance: Function that is told the number of rows after each part. Defaults to none.
 
     Raises:
-      ValueError: If no record can be used, `out` holds something else, or what is embedded has
-        changed since the run was stopped.
+      ValueError: If the records are public and none can be used, `out` holds something else, or
+        what is embedded has changed since the run was stopped.
     """
     known = {name: value for name, value in model.card.items() if name != "path"}
     plan = {"model": known, "private": private, "source": source.state}
@@ -86,7 +86,8 @@ def embed(
         _check_plan(parts, digest, out)
         files, resumed = _make_parts(source, model, parts, private, advance)
         unusable, rows, truncated = _join(files, parts / JOINED, private)
-        if len(unusable) == len(source):
+        # If that of private records raised an error, the only one would decide on the result.
+        if not private and len(unusable) == len(source):
             _clear(parts)
             first = next((f"{name}: {why}" for name, why in unusable.items()), "there is none")
             raise ValueError(
@@ -170,7 +171,8 @@ def _make_parts(
 def _table(rows: Rows, model: Model, name_column: str, private: bool) -> Any:
     """Return a block as an Arrow table, whose metadata name the records that cannot be used."""
     pa = _arrow.pyarrow()
-    made = model(rows.records)
+    none = Embedded(np.zeros((0, model.width), np.float32), {})
+    made = model(rows.records) if len(rows.names) else none
     reasons = dict(made.reasons)
     for row in np.flatnonzero(~np.isfinite(made.features).all(axis=1)):
         reasons.setdefault(int(row), "its features are not finite")

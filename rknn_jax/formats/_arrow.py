@@ -340,6 +340,16 @@ def list_column(column: Any, name: str, width: int | None) -> np.ndarray:
     return rows
 
 
+def lengths(column: Any) -> collections.Counter[int]:
+    """Return how many lists of a column have each length; none if their type has one."""
+    kind = plain(column).type
+    if not _is_list(kind) or pyarrow().types.is_fixed_size_list(kind):
+        return collections.Counter()
+    found = pyarrow().compute.value_counts(pyarrow().compute.list_value_length(plain(column)))
+    counts = {pair["values"]: pair["counts"] for pair in found.to_pylist()}
+    return collections.Counter({size: count for size, count in counts.items() if size})
+
+
 def label_column(column: Any, names: tuple[str, ...] = ()) -> np.ndarray:
     """Return a column of labels as text or numbers `[b]`, as lists `[b]`, or as a mask `[b, l]`.
 

@@ -3,6 +3,7 @@
 Record batches are read whole, so write batches of some ten thousand rows.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -36,6 +37,17 @@ def num_rows(file: IO[bytes], columns: Columns) -> int:
     """Return the number of rows."""
     del columns
     return sum(batch.num_rows for batch in _batches(_opened(file)))
+
+
+def lengths(file: IO[bytes], columns: Columns) -> Counter[int]:
+    """Return how many lists of embeddings have each length, if their type leaves it open."""
+    reader = _opened(file)
+    own = _arrow.features_of(reader.schema, columns)[0]
+    found = Counter[int]()
+    for batch in _batches(reader):
+        batch.validate(full=True)  # offsets beyond the data would end the process
+        found.update(_arrow.lengths(batch.column(own)))
+    return found
 
 
 def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:

@@ -1,5 +1,6 @@
 """Parquet: a column of lists, or a numeric column for each feature."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import IO
 
@@ -33,6 +34,15 @@ def num_rows(file: IO[bytes], columns: Columns) -> int:
     del columns
     pa = _arrow.pyarrow()
     return int(pa.parquet.ParquetFile(file).metadata.num_rows)
+
+
+def lengths(file: IO[bytes], columns: Columns) -> Counter[int]:
+    """Return how many lists of embeddings have each length, if their type leaves it open."""
+    pa = _arrow.pyarrow()
+    reader = pa.parquet.ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
+    own = _arrow.features_of(reader.schema_arrow, columns)[:1]
+    batches = reader.iter_batches(columns=own)
+    return sum((_arrow.lengths(batch.column(own[0])) for batch in batches), Counter[int]())
 
 
 def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:

@@ -360,7 +360,7 @@ def release_counts(
       votes: Sums of the records' votes, integers `[num_queries, num_classes]`. Each record has
         `votes_per_record` votes at most, for different cells. A person's votes are bounded by
         `privacy.contributions`, and in units of 1 / `mechanism.grid`.
-      num_records: Number of records n, or of persons.
+      num_records: Number of records n, or of persons. It may be 0 under add-remove, which hides it.
       ledger: Budget of the private data set that the votes come from.
       purpose: A few words for the ledger.
 
@@ -369,14 +369,16 @@ def release_counts(
 
     Raises:
       LedgerError: If the budget does not allow the charge; nothing is drawn then.
-      ValueError: If the votes are not those of so many records, or there is no record.
+      ValueError: If the votes are not those of so many records, or there is no record though their
+        number is public.
     """
     totals = np.asarray(votes)
     most = num_records * mechanism.most_votes * mechanism.grid
-    sound = totals.dtype.kind in "iu" and totals.shape == mechanism.shape and num_records > 0
+    least = 0 if mechanism.relation == "add-remove" else 1
+    sound = totals.dtype.kind in "iu" and totals.shape == mechanism.shape and num_records >= least
     if not sound or totals.min() < 0 or totals.sum(dtype=np.int64) > most:
         raise ValueError(
-            f"Expected integer votes {mechanism.shape} of num_records > 0, "
+            f"Expected integer votes {mechanism.shape} of num_records >= {least}, "
             f"{mechanism.votes_per_record} a record at most, as {mechanism} is calibrated for, got "
             f"shape {totals.shape} of dtype {totals.dtype} with num_records={num_records}; make "
             "num_neighbors and labels_per_record agree with the votes."

@@ -546,6 +546,8 @@ def _above_tangent(x: np.ndarray) -> np.ndarray:
 
 
 def _pld_epsilon(events: Sequence[Event], delta: float) -> float:
+    if any(event.kind == "binomial" and _coins(event) == 0 for event in events):
+        return math.inf  # no coin is no noise
     smallest = min(loss for event in events if (loss := _loss(event)))
     spread = [
         replace(event, kind="gaussian") if event.kind == "binomial" else event for event in events
@@ -561,6 +563,11 @@ def _pld_epsilon(events: Sequence[Event], delta: float) -> float:
     )
 
 
+def _coins(event: Event) -> int:
+    """Return the number of fair coins whose heads are the noise of a binomial event."""
+    return math.floor(4 * event.parameter**2 * (1 + 1e-12))
+
+
 def _privacy_loss(event: Event, interval: float) -> Any:
     """Return one value's privacy loss distribution, rounded up to a grid by connecting the dots.
 
@@ -574,7 +581,7 @@ def _privacy_loss(event: Event, interval: float) -> Any:
     if event.kind == "laplace":
         return pld.from_laplace_mechanism(event.parameter, **grid)
     if event.kind == "binomial":
-        coins = math.floor(4 * event.parameter**2 * (1 + 1e-12))
+        coins = _coins(event)
         largest = 1 / event.parameter**2 / 2 + 10 / event.parameter
         return _from_curve(
             lambda epsilons: _binomial_deltas(epsilons, coins),

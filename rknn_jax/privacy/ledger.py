@@ -114,11 +114,14 @@ class Ledger:
       dataset: `fingerprint` of the private data set; None if the ledger was opened for reading
         only, without charges.
       patience: Seconds to wait for another process that holds the ledger. Defaults to 60.
+      person: Name of the persons whom the caller protects, such as the column that tells whose a
+        record is. Defaults to "", for persons without a name. Guarantees of another unit have none.
     """
 
     path: Path
     dataset: str | None
     patience: float = PATIENCE
+    person: str = ""
 
     def __post_init__(self) -> None:
         if not self.patience >= 0:
@@ -161,8 +164,8 @@ class Ledger:
           accounting: `sum` adds epsilons up. `renyi` adds Rényi divergences up, so that many small
             releases cost less; the budget needs a delta, which pays for no single release. The
             choice is final. Defaults to `sum`.
-          person: Name of the column that tells whose a record is, for `check_person`. Defaults to
-            "", if none does.
+          person: Name of the column that tells whose a record is. The ledger pays for no other
+            persons. Defaults to "", for records, and for persons without a name.
 
         Raises:
           LedgerError: If the file exists already, the folder cannot be written, or an amount is out
@@ -195,11 +198,15 @@ class Ledger:
             "",
         )
         _write_new(Path(path), line)
-        return cls.open(path, dataset)
+        return cls.open(path, dataset, person=person)
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], dataset: str | None = None, patience: float = PATIENCE
+        cls,
+        path: str | os.PathLike[str],
+        dataset: str | None = None,
+        patience: float = PATIENCE,
+        person: str = "",
     ) -> "Ledger":
         """Open a ledger and check its whole chain.
 
@@ -209,13 +216,15 @@ class Ledger:
             only to read the ledger or raise its budget.
           patience: Seconds that a charge waits for another process that holds the ledger. Defaults
             to 60.
+          person: Name of the persons whom the caller protects. A ledger of persons is charged under
+            the name that it was made with, and can be read under any. Defaults to "", no name.
 
         Raises:
           LedgerMismatchError: If the ledger belongs to another data set.
           LedgerCorruptError: If the file is no ledger or its chain is broken.
           LedgerError: If the file cannot be read.
         """
-        ledger = cls(Path(path), dataset, patience)
+        ledger = cls(Path(path), dataset, patience, person)
         ledger._check_dataset(ledger._chain())
         return ledger
 
@@ -238,6 +247,12 @@ class Ledger:
     def budget(self) -> Amount:
         """Total amount that may be spent."""
         return self._chain().budget
+
+    @property
+    def relation(self) -> Relation:
+        """Relation of every guarantee that may be charged."""
+        found: Relation = self._chain().relation
+        return found
 
     @property
     def accounting(self) -> Accounting:
@@ -281,20 +296,18 @@ class Ledger:
         """Refuse other persons than those of the ledger. Nothing is charged.
 
         Epsilon for each visit is more for a patient with many visits, and does not add up with that
-        of patients.
+        of patients. Persons without a name may be any, so they share no ledger with named ones.
 
         Args:
-          name: Name of the column that tells whose a record is; None or "" if none does.
+          name: Name of the column that tells whose a record is; "" for persons without a name, or
+            None if no person is protected.
 
         Raises:
           LedgerMismatchError: If the ledger was made for another column.
         """
-        known = self._chain().person
-        if name and known and name != known:
-            raise LedgerMismatchError(
-                f"Expected --person {known}, whose epsilon {self.path} keeps, got --person {name}; "
-                "if both columns name the same people, rename it."
-            )
+        chain = self._chain()
+        if name is not None and chain.unit == "person":
+            _check_person(chain, name, self.path)
 
     def affords(
         self, guarantee: Guarantee, *, within: Amount | None = None, since: int = 0
@@ -358,6 +371,8 @@ class Ledger:
                         f"{self.path} keeps {name}={mine!r}, got {name}={theirs!r}; use one "
                         f"{name} throughout."
                     )
+            if chain.unit == "person":
+                _check_person(chain, self.person, self.path)
             cost = _cost(chain.rule, guarantee, amount)
             if not chain.rule.fits(chain.budget, (*chain.costs, cost)):
                 damaged = (
@@ -715,6 +730,35 @@ def _rule(accounting: Accounting, budget: Amount) -> Rule:
         return Sum() if accounting == "sum" else Renyi.best(budget)
     except ValueError as error:
         raise LedgerError(str(error)) from error
+
+
+def _check_person(chain: Chain, name: str, path: Path) -> None:
+    """Raise LedgerMismatchError if a ledger of persons was made under another name, or under none.
+
+    Args:
+      chain: Content of the ledger.
+      name: Name of the persons whom the caller protects, or "".
+      path: Path of the ledger.
+    """
+    known = chain.person
+    if name == known:
+        return
+    if not known:
+        raise LedgerMismatchError(
+            f"Expected persons without a name, as {path} keeps none, got --person {name}; name "
+            "another --ledger, or pass the persons as an array to ReverseKNNLabeler without a "
+            "person_name if they are those of this ledger."
+        )
+    got = f"--person {name}" if name else "persons without a name"
+    remedy = (
+        "if both columns name the same people, rename it"
+        if name
+        else f"pass person_name={known!r} to ReverseKNNLabeler, or person={known!r} to "
+        "Ledger.open, if they are the same people"
+    )
+    raise LedgerMismatchError(
+        f"Expected --person {known}, whose epsilon {path} keeps, got {got}; {remedy}."
+    )
 
 
 def _cost(rule: Rule, guarantee: Guarantee, amount: Amount) -> Cost:

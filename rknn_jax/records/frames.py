@@ -27,7 +27,9 @@ def single(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndar
     Raises:
       ValueError: If the labels are numbers, and the classes are names without a number.
     """
-    labels = column_or_1d(np.asarray(y, dtype=None if hasattr(y, "dtype") else object))
+    typed = np.asarray(y) if hasattr(y, "dtype") else None
+    held = typed is None or typed.dtype.kind == "O"
+    labels = column(y) if held else column_or_1d(typed)
     if classes is not None:
         known = sorted_classes(classes)
         if labels.dtype.kind in "biuf" and all(number_of(str(name)) is None for name in known):
@@ -69,7 +71,7 @@ def several(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
             f"Expected the columns of y to be the classes in their order, got {list(columns)[:5]}; "
             "pass y[classes]."
         )
-    matrix = y.toarray() if issparse(y) else y if isinstance(y, list | tuple) else np.atleast_1d(y)
+    matrix = _dense(y)
     if isinstance(matrix, np.ndarray) and matrix.ndim == 2:
         kind = matrix.dtype.kind
         if kind in "biuf" and matrix.shape[1] != len(plain):
@@ -86,13 +88,22 @@ def several(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
                 for row in matrix
             ]
             return _lists(rows), known
-        if kind == "O" and matrix.shape[1] == len(plain):
-            raise ValueError(
-                "Expected an indicator matrix of numbers or bool, or lists of classes, got objects "
-                f"of shape {matrix.shape}, which may be either; pass y.astype(float), or "
-                "y.tolist() for lists."
-            )
+    if isinstance(matrix, np.ndarray) and matrix.dtype.kind == "O":
+        # The lengths of lists decide the shape of an array of objects, so no shape is accepted.
+        raise ValueError(
+            "Expected an indicator matrix of numbers or bool, or lists of classes, got an array of "
+            "objects, which may be either; pass y.astype(float), or y.tolist() for lists."
+        )
     return _lists(list(matrix)), known
+
+
+def _dense(y: Any) -> Any:
+    """Return labels as an array, or as a list if each of them stands for itself."""
+    if issparse(y):
+        return y.toarray()
+    if hasattr(y, "to_list"):  # a series has no second axis, whatever its lists hold
+        return y.to_list()
+    return np.atleast_1d(np.asarray(y)) if hasattr(y, "__array__") else list(y)
 
 
 def _lists(rows: Sequence[Any]) -> np.ndarray:
@@ -109,6 +120,59 @@ def _indicated(cell: Any, name: str) -> str | None:
         return name if not _is_missing(cell) and cell > 0 else None
     except Exception:  # an error would reveal the record, whatever it holds
         return _NO_CLASS
+
+
+def column(values: Any) -> np.ndarray:
+    """Return one value a record as objects `[n]`, each as it is given.
+
+    The shape of an array or frame can be wrong. In a list, a value stands for itself, whatever the
+    others are: a list of one value counts as that value.
+
+    Args:
+      values: Array, series, frame of one column, or a list of any objects.
+
+    Raises:
+      ValueError: If an array or frame has several columns.
+    """
+    for listed in ("to_list", "to_pylist"):  # series, whose missing values make no floats
+        if hasattr(values, listed):
+            values = getattr(values, listed)()
+    if hasattr(values, "__array__"):
+        objects: np.ndarray = column_or_1d(np.asarray(values, dtype=object))
+        return objects
+    return _lists([_only(value) for value in values])
+
+
+def _only(value: Any) -> Any:
+    """Return the value of a list of one, or the value itself."""
+    listed = isinstance(value, list | tuple) or np.shape(value) == (1,)
+    return value[0] if listed and len(value) == 1 else value
+
+
+def rows_of(values: Any, width: int) -> np.ndarray:
+    """Return rows of features as numbers `[n, f]`; a row of objects that holds no numbers is NaN.
+
+    The type and shape of an array or frame can be wrong. In a list, and among objects and text, a
+    row stands for itself, whatever the others are.
+
+    Args:
+      values: Array or frame of any type, or a list, tuple or other sequence of rows.
+      width: Number of features f.
+
+    Raises:
+      ValueError: If an array is neither of numbers nor of text or objects, or has no rows.
+    """
+    held = hasattr(values, "__array__") or np.isscalar(values)
+    cells = np.asarray(values) if held else _lists(list(values))
+    kind = cells.dtype.kind
+    if kind not in "biufOUST" or cells.ndim not in (1, 2) or (cells.ndim == 1 and kind != "O"):
+        raise ValueError(
+            f"Expected a 2D array of numbers [n, {width}] in X, got shape {cells.shape} of dtype "
+            f"{cells.dtype}; pass one row a record, such as X.reshape(-1, {width})."
+        )
+    if kind in "biuf":
+        return cells
+    return np.array([numbers_of(row, width) for row in cells]).reshape(len(cells), width)
 
 
 def numbers_of(row: Any, width: int) -> np.ndarray:
@@ -139,6 +203,27 @@ def _is_missing(label: Any) -> bool:
         return str(label).lower() in MISSING_WORDS or bool(label < 0)
     except Exception:  # an error would reveal the record
         return False
+
+
+def name_of(person: Any, name: str | None) -> str:
+    """Return the name of the persons, or "" if they have none.
+
+    Args:
+      person: Whose the records are. A series has a name, and so has a frame of one column.
+      name: Name that the user gives, or None.
+
+    Raises:
+      ValueError: If the user gives another name than the series has.
+    """
+    columns = getattr(person, "columns", None)
+    found = getattr(person, "name", None) if columns is None else next(iter(columns), None)
+    own = "" if found is None else str(found)
+    if name and own and name != own:
+        raise ValueError(
+            f"Expected person_name={own!r}, the name of person, got person_name={name!r}; rename "
+            "the series if both name the same people."
+        )
+    return name or own
 
 
 def check_aligned(rows: ArrayLike, **columns: ArrayLike | None) -> None:

@@ -129,7 +129,7 @@ def plain(labels: np.ndarray, where: str) -> np.ndarray:
     if labels.dtype.kind == "U":
         return np.char.strip(without_numbers(labels))
     if labels.dtype.kind == "O":
-        labels = np.array([np.nan if value is None else value for value in labels], np.float64)
+        labels = np.array([_float_of(value) for value in labels], np.float64)
     return _class_numbers(labels, FOREIGN)
 
 
@@ -138,6 +138,14 @@ def without_numbers(labels: np.ndarray) -> np.ndarray:
     if not np.any(np.char.find(labels, NUMBERED) >= 0):
         return labels
     return np.char.partition(labels, NUMBERED)[..., 0]
+
+
+def _float_of(value: Any) -> float:
+    """Return a number as a float. What is missing or no number is NaN, which is missing."""
+    try:
+        return float(value)
+    except Exception:  # an error would reveal the record, whatever it holds
+        return float("nan")
 
 
 def _check_single(labels: np.ndarray, where: str) -> None:

@@ -51,10 +51,11 @@ def open_ledger(
             )
         return None
     try:
-        ledger = Ledger.open(path, dataset, settings.patience)
+        ledger = Ledger.open(path, dataset, settings.patience, settings.person or "")
     except LedgerMismatchError as error:
         raise LedgerMismatchError(adoption.advice(settings)) from error
-    ledger.check_person(settings.person)
+    if not paid:
+        ledger.check_person(settings.person)
     raising = f"rknn budget raise {shlex.quote(str(path))} --epsilon"
     for flag, given, wanted, recorded in (
         ("--budget", settings.budget, budget.epsilon, ledger.budget.epsilon),

@@ -11,18 +11,23 @@ from typing import TYPE_CHECKING
 
 from rknn_jax.formats import Columns
 from rknn_jax.neighbors import usable_rows
+from rknn_jax.privacy.guarantee import Relation
 from rknn_jax.privacy.ledger import DataSet, Digest, combined
 from rknn_jax.records.features import real_rows
 from rknn_jax.release import tables
 from rknn_jax.release.shards import Records, Shard, with_one_order
 from rknn_jax.release.tables import ROWS_AT_ONCE
+from rknn_jax.release.widths import with_one_width
 
 if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
 
 
 def data_set(
-    private: Sequence[str], columns: Columns, public: Sequence[str] | None = None
+    private: Sequence[str],
+    columns: Columns,
+    public: Sequence[str] | None = None,
+    relation: Relation = "replace-one",
 ) -> DataSet:
     """Return the fingerprint of private records as `rknn label` takes it.
 
@@ -30,13 +35,16 @@ def data_set(
       private: Files, folders, patterns or URLs of the private records.
       columns: Columns to read. Labels are not read.
       public: Public embeddings, which give the columns their order and the embeddings their width.
-        Defaults to None, for those of the first private file.
+        Defaults to None, for those of the first private file, and for the width that most private
+        records have.
+      relation: Neighboring relation. Under `add-remove` there may be no row. Defaults to
+        `replace-one`.
 
     Raises:
-      ValueError: If the files cannot be used, or hold no row.
+      ValueError: If the files cannot be used, or hold no row though their number is public.
     """
     records = private_records(private, columns._replace(reads_label=False), public)
-    if not len(records):
+    if not len(records) and relation == "replace-one":
         raise ValueError(
             f"Expected records in --private {', '.join(private)}, got no row; save one row a "
             "record."
@@ -68,7 +76,7 @@ def private_records(
         features, order = tables.read_named_embeddings(public, "--public", asked)
         columns = columns._replace(width=features.shape[1])
         shards = [replace(shard, columns=columns) for shard in shards]
-    return Records.of(with_one_order(shards, order))
+    return Records.of(with_one_width(with_one_order(shards, order)))
 
 
 def _digest(shard: Shard, rows: int, *, raw: bool) -> str:
@@ -79,6 +87,10 @@ def _digest(shard: Shard, rows: int, *, raw: bool) -> str:
     """
     digest = Digest()
     found = 0
+    if not rows and not raw:  # as a release begins the fingerprint of no record
+        empty = shard.layout().empty.embeddings
+        assert empty is not None
+        digest.begin("f", (0, *empty.shape[1:]))
     for block in shard.blocks(ROWS_AT_ONCE):
         assert block.embeddings is not None
         values = block.embeddings

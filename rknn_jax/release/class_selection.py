@@ -89,7 +89,8 @@ def occurrences(shards: Sequence[Shard], unit: Unit, seed: int = 0) -> Occurrenc
     Raises:
       ValueError: If the labels are of different kinds, or cannot be read.
     """
-    labels = [
+    labels = [_no_labels(shard) for shard in shards]
+    labels += [
         rules.plain(block, shard.where) for shard in shards for block in shard.labels(ROWS_AT_ONCE)
     ]
     kinds = {block.dtype.kind for block in labels}
@@ -106,6 +107,22 @@ def occurrences(shards: Sequence[Shard], unit: Unit, seed: int = 0) -> Occurrenc
     names, counts = np.unique(given[known], return_counts=True)
     pairs = zip(names.tolist(), counts.tolist(), strict=True)
     return Occurrences({str(name): count for name, count in pairs}, numbers)
+
+
+def _no_labels(shard: Shard) -> np.ndarray:
+    """Return the labels of no record, in the type of the others.
+
+    Raises:
+      ValueError: If a record may have several, by their type alone.
+    """
+    empty = shard.layout().empty.labels
+    if empty is None or empty.ndim != 1:
+        found = "none" if empty is None else "lists or rows of labels"
+        raise ValueError(
+            f"Expected one label a record in {shard.where}, got {found}; save a column with the "
+            "label that is to be counted, or name the classes yourself in a release."
+        )
+    return rules.plain(empty, shard.where)
 
 
 def select(
@@ -201,7 +218,8 @@ def _known(labels: np.ndarray) -> np.ndarray:
 
 def _drawn(shards: Sequence[Shard], known: np.ndarray, seed: int) -> np.ndarray:
     """Return one record of each person, drawn among those with a class."""
-    told = [
+    told = [(np.zeros((0, 2), np.uint64), np.zeros(0, bool))]
+    told += [
         person_names(block, shard.where)
         for shard in shards
         for block in shard.persons(ROWS_AT_ONCE)

@@ -26,14 +26,10 @@ from typing import Any, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
-from sklearn.utils import (
-    check_array,
-    check_consistent_length,
-    check_random_state,
-    column_or_1d,
-)
+from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -109,6 +105,12 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
       n_queries: Number of queries s that the public rows are clustered into. Defaults to None,
         which chooses it from n, epsilon and the classes.
       n_neighbors: Number of queries k that each private record votes for. Defaults to 1.
+      person_name: Name of the persons that `person` tells apart, such as `patient`. The ledger
+        keeps it and pays for no other persons, since a patient with many visits loses more than
+        epsilon a visit. Give the name of the column if `rknn label --person` uses the same ledger.
+        Defaults to None, the name of a Series or of its only column. Arrays and lists have no name:
+        then nothing tells patients from visits, and the ledger pays for persons without a name
+        alone.
       records_per_person: Number m of a person's records that are drawn, if `label` is told whose
         they are. Defaults to None: all records of a person share one vote.
       labels_per_record: Most labels r of a record that count, if a record may have several. Each
@@ -174,6 +176,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         "delta": [Interval(Real, 0, 1, closed="left")],
         "n_queries": [Interval(Integral, 1, None, closed="left"), None],
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+        "person_name": [str, None],
         "records_per_person": [Interval(Integral, 1, None, closed="left"), None],
         "labels_per_record": [Interval(Integral, 1, None, closed="left"), None],
         "labeler": [str],
@@ -202,6 +205,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         labeler: str = "rknn",
         n_queries: int | None = None,
         n_neighbors: int = 1,
+        person_name: str | None = None,
         records_per_person: int | None = None,
         labels_per_record: int | None = None,
         mechanism: str | None = None,
@@ -227,6 +231,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         self.labeler = labeler
         self.n_queries = n_queries
         self.n_neighbors = n_neighbors
+        self.person_name = person_name
         self.records_per_person = records_per_person
         self.labels_per_record = labels_per_record
         self.mechanism = mechanism
@@ -333,7 +338,10 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             `classes`, or a list of classes for each record; a record of no class counts as such.
           person: Numbers or text `[n]` that tell whose a record is, private. Epsilon then protects
             a person with all records, and n is the number of persons. A record that names no person
-            (None, NaN, '') casts no vote. Defaults to None: epsilon protects a record.
+            (None, NaN, '') casts no vote. Floats are exact below 2**53, and larger ones name no
+            person: pandas makes floats of whole numbers if one is missing, so keep large numbers as
+            text or `Int64`. The ledger keeps the name of a Series; see `person_name`. Defaults to
+            None: epsilon protects a record.
 
         Returns:
           `labels_`, `[m]`, or `[m, num_classes]` for sets.
@@ -440,23 +448,25 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         return _named(frames.sorted_classes(self.classes))
 
     def _private(self, X: ArrayLike) -> np.ndarray:
-        """Return private rows float32 `[n, f]`; a row that cannot be used is NaN."""
-        check_is_fitted(self)
-        if hasattr(X, "columns"):  # one cell decides the type of a frame's column
-            validate_data(self, X, reset=False, skip_check_array=True)  # names and number
-            cells = np.asarray(X)
-            if cells.dtype.kind not in "fiub":
-                cells = self._by_rows(cells.astype(object))
-            return usable_rows(check_array(cells, dtype=np.float64, ensure_all_finite=False))
-        if isinstance(X, list) or (isinstance(X, np.ndarray) and X.dtype == object):
-            X = self._by_rows(X)
-        return usable_rows(
-            validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
-        )
+        """Return private rows float32 `[n, f]`; a row that cannot be used is NaN.
 
-    def _by_rows(self, X: Any) -> np.ndarray:
-        """Return rows of any objects as float64 `[n, f]`; a row that holds others is NaN."""
-        return np.array([frames.numbers_of(row, self.n_features_in_) for row in X])
+        Only the type and shape of an array can be wrong. What a cell holds decides about its own
+        row alone, and no error quotes a row.
+        """
+        check_is_fitted(self)
+        if issparse(X):
+            validate_data(self, X, reset=False)  # refuses them by type
+        if hasattr(X, "columns"):
+            validate_data(self, X, reset=False, skip_check_array=True)  # names and number
+        rows = frames.rows_of(X, self.n_features_in_)
+        if not hasattr(X, "columns"):
+            validate_data(self, rows, reset=False, skip_check_array=True)
+        if not len(rows) and self.relation == "replace-one":
+            raise ValueError(
+                "Expected rows [n > 0, f] in X, got n=0, which relation='replace-one' takes as "
+                "public; pass one row a record, or hide n by relation='add-remove'."
+            )
+        return usable_rows(rows.astype(np.float64))
 
     def _plan(
         self,
@@ -467,8 +477,13 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
     ) -> planning.Plan:
         """Plan a release, or a dry run if there are no labels."""
         self._validate_params()
-        persons = None if person is None else column_or_1d(np.asarray(person, dtype=object))
+        persons = None if person is None else frames.column(person)
         check_consistent_length(X, persons)
+        if persons is None and self.person_name is not None:
+            raise ValueError(
+                f"Expected person to tell whose a record is, got person_name={self.person_name!r} "
+                "without one; pass person, or leave person_name out to protect records."
+            )
         if self.ledger is None:
             raise ValueError(
                 "Expected ledger to name the file that keeps the budget of the private data set, "
@@ -481,7 +496,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             epsilon=self.epsilon,
             queries=self.n_queries,
             neighbors=self.n_neighbors,
-            person=None if persons is None else "",  # an array has no name
+            person=None if persons is None else frames.name_of(person, self.person_name),
             records_per_person=self.records_per_person,
             labels_per_record=self.labels_per_record,
             budget=self.budget,

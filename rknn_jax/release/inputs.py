@@ -130,10 +130,11 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
             files = [replace(one, columns=one.columns._replace(reads_label=False)) for one in files]
         private = files
     records = Records.of(private)
-    if not len(records):
+    if not len(records) and settings.relation == "replace-one":
         raise ValueError(
             f"Expected embeddings [n > 0, f > 0] in --private {_words(settings.private)}, got no "
-            "row; save one row a record."
+            "row, and --relation replace-one takes their number as public; save one row a record, "
+            "or hide the number by --relation add-remove."
         )
     model = None
     if public.encode is None:
@@ -186,14 +187,11 @@ def standardized(data: Data) -> Data:
 
 
 def _num_persons(private: Sequence[Shard]) -> int:
-    """Return the number of persons, which is public if one's content may be replaced."""
-    found = num_persons(private)
-    if not found:
-        raise ValueError(
-            "Expected a person for at least one record, got nobody's records alone; name another "
-            "column with --person."
-        )
-    return found
+    """Return the number of persons, which is public if one's content may be replaced.
+
+    It is at least 1: whether any record names a person decides nothing.
+    """
+    return max(1, num_persons(private))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ and whatever offers an Arrow stream (pandas, Polars, DuckDB) make shards too.
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -259,6 +260,15 @@ class FileShard:
         if self.labels_name is not None:
             columns = columns._replace(reads_label=False)
         return self._layout(self.name, self.argument, columns)
+
+    def lengths(self) -> Counter[int]:
+        """Return how many lists of embeddings have each length, if their type leaves it open."""
+        of = getattr(_format(self.name, self.argument), "lengths", None)
+        if of is None:
+            return Counter()
+        with self._opened(self.name, self.argument) as file:
+            found: Counter[int] = of(file, self.columns)
+            return found
 
     def num_rows(self) -> int:
         """Return the number of rows, from the file's head if it is there."""
