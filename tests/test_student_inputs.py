@@ -134,6 +134,7 @@ def test_targets_are_the_released_probabilities_unless_hard_ones_are_wanted(monk
         (FEATURES, TRUTH[:-1], "labels [90] or probabilities [90, num_classes]*shape (89,)"),
         (FEATURES, PROBABILITY[:-2], "got shape (88, 3)"),
         (FEATURES, PROBABILITY[None], "got shape (1, 90, 3)"),
+        (FEATURES, TRUTH[:, None], "got shape (90, 1)"),
         (FEATURES, np.array(["cat"] * 90), "got <U3 (90,); np.unique(labels"),
         (FEATURES, TRUTH + 0.5, "such as 0.5"),
         (FEATURES, TRUTH - 2, "such as -2"),

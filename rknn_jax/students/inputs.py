@@ -96,7 +96,11 @@ def as_labels(labels: Array, num_records: int, num_classes: int | None = None) -
       ValueError: If the shape, type or values do not fit.
     """
     found = np.asarray(labels)
-    if len(found.shape) not in (1, 2) or len(found) != num_records:
+    if (
+        found.ndim not in (1, 2)
+        or len(found) != num_records
+        or (found.ndim == 2 and found.shape[1] < 2)
+    ):
         raise ValueError(
             f"Expected labels [{num_records}] or probabilities [{num_records}, num_classes] for "
             f"{num_records} records, got shape {found.shape}; pass one row a record."
