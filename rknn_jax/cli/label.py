@@ -44,6 +44,7 @@ def run(settings: Settings) -> dict[str, Any]:
         plan = planning.prepare(settings)
     _tell_plan(plan)
     if settings.dry_run:
+        job.check_memory(plan)
         with metered("simulating releases"), sure_interrupts(), _nothing_spent():
             expected = planning.expect(plan)
         _tell_preview(plan, expected)
@@ -199,6 +200,10 @@ def _tell_preview(plan: "Plan", expected: "Expected") -> None:
             for agreement, share in expected.expected.items()
         )
         tell(err, "expected", f"{accuracy} of the records near a row")
+    elif plan.num_records is not None:
+        first, second = plan.survey.tally.shape
+        text = f"not simulated, because a sum of {first:,} by {second:,} takes too long"
+        tell(err, "expected", text)
     for flags, share in expected.alternatives.items():
         tell(err, "instead", f"{flags}: {share:.0%} of labels right at 90% agreement")
     for concern in expected.concerns:

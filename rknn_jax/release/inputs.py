@@ -117,15 +117,11 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
     tables.refuse_unknown(settings.drop, [*of_public, *of_private, *(private or ())])
     classes = known_classes.find(settings, found.files if private is None else private)
     public = _public(settings, asked, classes)
-    columns = asked._replace(
-        reads_label=True,
-        person=settings.person,
-        width=public.features.shape[1],
-    )
+    width = public.features.shape[1]
+    columns = asked._replace(reads_label=True, person=settings.person, width=width)
     if private is None:
-        files = with_one_order(
-            private_shards(found.files, columns, settings.private_labels), public.names
-        )
+        own = private_shards(found.files, columns, settings.private_labels)
+        files = with_one_order(own, public.names)
         if settings.dry_run:
             files = [replace(one, columns=one.columns._replace(reads_label=False)) for one in files]
         private = files
@@ -364,8 +360,8 @@ def _refuse_ledger(settings: "Settings", private: Sequence[str]) -> None:
     named = set() if settings.ledger is None else identities(str(settings.ledger))
     if any(identities(name) & named for name in private):
         raise ValueError(
-            f"Expected --ledger outside of --private, got --ledger {settings.ledger} among the "
-            "private files; name the files of records alone, or move the ledger."
+            f"Expected --ledger outside of --private, got --ledger {settings.ledger} among its "
+            "files; name the files of records alone, or move the ledger."
         )
 
 
