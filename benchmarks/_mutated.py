@@ -50,7 +50,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rknn_jax/privacy/flooding.py": ("tests/test_multi_message.py", "tests/test_amplification.py"),
     "rknn_jax/privacy/pate.py": ("tests/test_pate_accounting.py", "tests/test_pate.py"),
     "rknn_jax/privacy/smooth_sensitivity.py": ("tests/test_smooth_sensitivity.py",),
-    "rknn_jax/privacy/profile.py": ("tests/test_statement.py", "tests/test_accounting.py"),
+    "rknn_jax/privacy/profile.py": ("tests/test_statement_schema.py", "tests/test_statement.py"),
     "rknn_jax/privacy/checklists.py": ("tests/test_statement.py",),
     "rknn_jax/privacy/statement.py": (
         "tests/test_statement.py",

@@ -19,8 +19,7 @@ import pytest
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_enable_compilation_cache", False)  # that of whoever runs the tests
-os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of programs that they start
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of programs that tests start
 os.environ["RKNN_STATE_DIR"] = os.devnull  # no folder, until a fixture names one
 
 from jsonschema import Draft202012Validator  # noqa: E402
@@ -38,6 +37,15 @@ from tests import tiny_network  # noqa: E402
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, max_examples=6)
 hypothesis.settings.load_profile("ci")
 
+
+# The processes of one run share what they compile, and no other run has it.
+if "RKNN_TEST_PROGRAMS" not in os.environ:
+    PROGRAMS = tempfile.TemporaryDirectory()
+    os.environ["RKNN_TEST_PROGRAMS"] = PROGRAMS.name
+jax.config.update("jax_enable_compilation_cache", True)
+jax.config.update("jax_compilation_cache_dir", os.environ["RKNN_TEST_PROGRAMS"])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 gc.set_threshold(
     200_000, 20, 100

@@ -181,6 +181,19 @@ def test_discrete_gaussian_losses_agree_with_enumeration(sigma, count):
     assert 0.99e-6 < exact_discrete_gaussian_delta(sigma, count, epsilon) <= 1e-6
 
 
+@pytest.mark.parametrize("loss", [1e-4, 3e-3, 0.05])
+def test_renyi_divergences_of_small_laplace_losses_are_exact(loss):
+    """Beside 60 digits, where terms of the size of the loss cancel to its square."""
+    found = accounting._renyi(Event("laplace", 1 / loss))
+    with mpmath.workdps(60):
+        shift = mpmath.mpf(1 / (1 / loss))
+        for order, divergence in list(zip(accounting.ORDERS, found, strict=True))[::5]:
+            a = mpmath.mpf(float(order))
+            up = a / (2 * a - 1) * mpmath.exp((a - 1) * shift)
+            down = (a - 1) / (2 * a - 1) * mpmath.exp(-a * shift)
+            assert divergence == pytest.approx(float(mpmath.log(up + down) / (a - 1)), rel=1e-11)
+
+
 def test_one_laplace_shift_is_exact():
     assert epsilons([Event("laplace", 10.0)], 1e-3)["PLD"] == pytest.approx(
         0.1 + 2 * math.log1p(-1e-3), rel=1e-4

@@ -3,7 +3,10 @@ returns.
 """
 
 import errno
+import fcntl
 import os
+import subprocess
+import sys
 import zipfile
 
 import numpy as np
@@ -66,7 +69,7 @@ def test_arrays_have_any_name(tmp_path, compress):
 
 
 def test_what_a_killed_write_left_is_known_by_its_name():
-    partial = f".labels.npz.{os.getpid()}.new"
+    partial = f".labels.npz.{os.getpid()}-0123abcd.rknn-new"
     assert disk.is_partial(partial, "labels.npz")
     assert disk.is_partial(".labels.npz.new", "labels.npz")
     assert not disk.is_partial(partial, "labels")
@@ -140,3 +143,77 @@ def test_two_new_paths_of_one_second_are_two(tmp_path, monkeypatch):
         paths[-1].mkdir()
     first = f"20260101-000000-label-eps0.5-{os.getpid()}"
     assert [path.name for path in paths] == [first, f"{first}-2", f"{first}-3"]
+
+
+KILLED = """
+import os, sys
+from rknn_jax._internal import disk
+from rknn_jax.privacy.ledger import Ledger
+os.link = os.replace = lambda *_: os.kill(os.getpid(), 9)
+{}
+"""
+"""A process that is killed when its file is complete and has no name yet."""
+
+
+@pytest.mark.parametrize(
+    "write", ["disk.write_whole(disk.Path('a'), b'1')", "Ledger.create('a', 'sha256:a', 1)"]
+)
+def test_the_next_write_removes_what_a_killed_one_left(tmp_path, write):
+    for _ in range(2):
+        killed = subprocess.run([sys.executable, "-c", KILLED.format(write)], cwd=tmp_path)
+        assert killed.returncode == -9
+    (left,) = tmp_path.iterdir()  # the second removed that of the first
+    assert disk.is_partial(left.name, "a")
+    own = tmp_path / ".a.1-0123abcd.new"
+    own.write_text("of somebody else")
+    disk.write_whole(tmp_path / "b", b"2")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [own.name, "b"]
+
+
+def test_a_file_that_is_being_written_stays(tmp_path):
+    """By another process, and one that took the lock late, and a link to something else."""
+    part = tmp_path / ".a.1-0123abcd.rknn-new"
+    target = tmp_path / "precious"
+    target.write_text("kept")
+    link = tmp_path / ".b.1-0123abcd.rknn-new"
+    link.symlink_to(target)
+    folder = tmp_path / ".c.1-0123abcd.rknn-new"
+    folder.mkdir()
+    with open(part, "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        disk._clear_once.cache_clear()
+        disk.write_whole(tmp_path / "a", b"1")
+        assert part.exists()
+    disk._clear_once.cache_clear()
+    disk.write_whole(tmp_path / "a", b"2")
+    assert not part.exists()
+    assert link.is_symlink()
+    assert folder.is_dir()
+    assert target.read_text() == "kept"
+
+
+def test_a_part_that_was_removed_before_its_lock_is_made_anew(tmp_path, monkeypatch):
+    lock = fcntl.flock
+    removed = []
+
+    def late(file, how):
+        if not removed:
+            removed.extend(tmp_path.glob(".a.*"))
+            removed[0].unlink()
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    disk.write_whole(tmp_path / "a", b"1")
+    assert removed
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_file_system_without_locks_is_written_and_keeps_what_is_left(tmp_path, monkeypatch):
+    def none(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    (tmp_path / ".a.1-0123abcd.rknn-new").write_bytes(b"")
+    disk._clear_once.cache_clear()
+    disk.write_whole(tmp_path / "a", b"1")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".a.1-0123abcd.rknn-new", "a"]

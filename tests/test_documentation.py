@@ -1,11 +1,13 @@
 """Documents cannot rot: code is run, commands are parsed by the real parsers, links are followed,
 and the API leaves no module out.
 
-Of README.md, docs/tutorial.md, tutorial_images.md, tutorial_text.md, choosing.md, extending.md and
-scale.md every block of Python and bash is **run**, in order, in one folder a document:
+Of README.md, docs/tutorial.md, tutorial_images.md, tutorial_text.md, recipes.md, choosing.md,
+extending.md and scale.md every block of Python and bash is **run**, in order, in one folder a
+document:
 
     python                         in one namespace a document; a block with a title is written
-                                   to that file of the package instead
+                                   to that file of the package instead; one that imports a
+                                   package of `OTHERS` that is not installed is compiled
     rknn                           in this process, by `rknn_jax.cli.main`, but for `serve` and
                                    `join`; `audit` with `AUDIT_RUNS` runs
     python -m train.parties        in this process, and benchmarks.patch_encoder
@@ -88,6 +90,9 @@ find.
 
 LONG_AUDITS = {"--labeler", "--release", "--ledger"}
 """Options of `rknn audit` with which it is parsed only; tests/test_audit_commands.py runs all."""
+
+OTHERS = {"torch"}
+"""Packages that a page may use and that no extra of ours installs."""
 
 REQUIRED = {
     "label": "--public P.npz --private R.npz --epsilon 1",
@@ -397,6 +402,12 @@ def test_the_files_of_extending_are_linted_and_short(tmp_path):
         assert sum(bool(line) and number not in text for number, line in lines) <= 60
 
 
+def needs_another_package(block: Block) -> bool:
+    """Return whether a block imports one of `OTHERS` that is not installed."""
+    imported = set(re.findall(r"^(?:import|from) (\w+)", block.text, re.MULTILINE))
+    return any(importlib.util.find_spec(name) is None for name in imported & OTHERS)
+
+
 def readme(told) -> None:
     answers = told.namespace["answers"]
     task = told.namespace["task"]
@@ -424,6 +435,20 @@ def own_records(told) -> None:
     model = json.loads(Path("public.card.json").read_text())["model"]
     assert card["model"]["sha256"] == model["sha256"]
     assert card["ledger"]["spent"] == {"epsilon": 1.0, "delta": 0.0}
+
+
+def recipes(told) -> None:
+    """Check the learners of ten classes, and a rare class whose rows come first."""
+    made = told.namespace
+    learners = [made["soft"].score(made["X_test"], made["digits"][made["test"]])]
+    learners += [made[name] for name in ("flax_right", "student_right", "pipeline_right")]
+    assert min(learners) > 0.6, learners
+    assert made["auc"] > 0.75
+    assert made["found"] > 0.4
+    with np.load("visits/labels.npz") as rows:
+        wanted = made["visits"]["labels"].to_numpy()[:300]
+        assert np.mean(rows["label"] == wanted) > 0.8
+    assert Path("pictures.parquet").exists()
 
 
 def images_of_folders(told) -> None:
@@ -497,7 +522,7 @@ def commands_took_the_files() -> None:
     directions = json.loads(Path("runs/directions/config.json").read_text())
     assert directions["representation"] == "random_directions"
     assert directions["representation_settings"] == {"dimension": 20}
-    serve = Serve(Path("P.npz"), 1.0, "2", 3, Path("out"), student="none")
+    serve = Serve(Path("P.npz"), 1.0, 3, Path("out"), "2", student="none")
     served = asked(dataclasses.replace(serve, representation="random_directions"))
     assert served.representation == "random_directions"
 
@@ -517,6 +542,7 @@ CHECKS = {
     "docs/tutorial.md": tutorial,
     "docs/tutorial_images.md": images_of_folders,
     "docs/tutorial_text.md": own_records,
+    "docs/recipes.md": recipes,
     "docs/choosing.md": choosing,
     "docs/extending.md": extending,
     "docs/scale.md": scale,
@@ -614,8 +640,14 @@ def told(request, tmp_path_factory):
                 install(patch, folder, block)
                 made[block.title] = folder / block.title
             elif block.language == "python":
-                with contextlib.redirect_stdout(io.StringIO()) as out:
-                    exec(compile("\n" * (block.line - 1) + block.text, place, "exec"), namespace)
+                code = compile("\n" * (block.line - 1) + block.text, place, "exec")
+                if needs_another_package(block):
+                    continue
+                with (
+                    contextlib.redirect_stdout(io.StringIO()) as out,
+                    jax.numpy_dtype_promotion("standard"),  # as readers have it
+                ):
+                    exec(code, namespace)
                 printed.append(out.getvalue())
             elif block.language == "bash":
                 for together in sides(commands(block)):

@@ -11,7 +11,6 @@ from sklearn.datasets import load_digits
 
 from rknn_jax.formats import Columns
 from rknn_jax.labelers._votes import VoteTally
-from rknn_jax.privacy.ledger import Digest
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, encoding, label, planning
 from rknn_jax.release.counting import Question
@@ -266,18 +265,6 @@ def test_embeddings_are_no_images(public, tmp_path):
 def test_blocks_of_large_records_are_small():
     probe = np.zeros((1, 1024, 1024, 3), np.uint8)
     assert Encoding(letters, probe, 8).rows_at_once == encoding.BYTES_AT_ONCE // probe.nbytes
-
-
-def test_a_fingerprint_sees_every_text_and_where_it_ends():
-    def of(*texts):
-        digest = Digest()
-        digest.begin("O", (len(texts),))
-        for text in texts:
-            digest.update(np.array([text], object))
-        return digest.text()
-
-    others = [("ab", "c"), ("a", "bc"), ("c", "ab"), (b"ab", "c"), ("ab", None), ("ab", "None")]
-    assert len({of(*texts) for texts in others}) == len(others)
 
 
 def test_columns_of_lists_and_tensors_are_arrays(tmp_path):

@@ -718,7 +718,7 @@ def test_an_epsilon_that_protects_next_to_nothing_wants_a_word(tmp_path):
     assert client.ledger.spent.epsilon == 0
     dataclasses.replace(client, agreement=Agreement(large_epsilon=True)).answer(round.data)
     client.answer(a_round(epsilon=49.5).data)
-    settings = settings_of.Serve(tmp_path, 50.5, "3", 2, tmp_path)
+    settings = settings_of.Serve(tmp_path, 50.5, 2, tmp_path, "3")
     with pytest.raises(
         ValueError, match="--epsilon <= 50, got --epsilon 50.5.*--allow-large-epsilon"
     ):
@@ -821,7 +821,7 @@ def test_a_shuffled_round_is_charged_for_as_many_as_the_owner_believes_in(tmp_pa
 
 
 def test_a_server_counts_by_the_tighter_bound_and_its_clients_check_it(tmp_path):
-    settings = settings_of.Serve(tmp_path, 0.5, "3", 2, tmp_path, trust="shuffle", honest=2000)
+    settings = settings_of.Serve(tmp_path, 0.5, 2, tmp_path, "3", trust="shuffle", honest=2000)
     tighter, general = (
         dataclasses.replace(settings, **said) for said in ({}, {"amplification": "general"})
     )

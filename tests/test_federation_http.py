@@ -21,6 +21,7 @@ from types import SimpleNamespace
 
 import httpx
 import numpy as np
+import pandas as pd
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
@@ -362,7 +363,7 @@ def test_a_record_of_another_length_casts_no_vote(tmp_path):
 
 
 def test_a_server_hears_of_all_that_is_wrong_at_once(tmp_path):
-    settings = Serve(tmp_path / "P.npz", 1.0, "2", 3, tmp_path / "out", quorum=4, port=0)
+    settings = Serve(tmp_path / "P.npz", 1.0, 3, tmp_path / "out", "2", quorum=4, port=0)
     with pytest.raises(ValueError, match="--public") as caught:
         federation.serve(dataclasses.replace(settings, host="0.0.0.0"))
     for words in ("--certificates and --keys", "got --port 0", "P.npz", "got --quorum 4"):
@@ -393,7 +394,7 @@ def test_test_certificates_are_made_once_and_let_each_client_in(tmp_path):
     np.savez(tmp_path / "P.npz", embeddings=np.zeros((9, 2), np.float32))
     folder = tmp_path / "tls"
     settings = Serve(
-        tmp_path / "P.npz", 1.0, "2", 2, tmp_path / "out", make_test_certificates=folder
+        tmp_path / "P.npz", 1.0, 2, tmp_path / "out", "2", make_test_certificates=folder
     )
     told = federation.serve(dataclasses.replace(settings, dry_run=True))
     assert {str(folder / name) for name in ("ca.pem", "party0.pem", "party0.key")} < set(
@@ -417,7 +418,7 @@ def test_test_certificates_are_made_once_and_let_each_client_in(tmp_path):
 
 
 def test_what_follows_from_the_data_need_not_be_given(tmp_path, capsys):
-    given = Serve(tmp_path / "P.npz", 1.0, "2", 3, tmp_path / "out", quorum=2)
+    given = Serve(tmp_path / "P.npz", 1.0, 3, tmp_path / "out", "2", quorum=2)
     assert settled(given, images=True).student == "cnn"
     assert settled(given, images=False).student == "none"
     assert settled(given, images=False).honest == 0
@@ -460,7 +461,7 @@ def test_a_dry_run_tells_a_command_that_agrees_to_the_round(tmp_path, monkeypatc
 
 
 def test_a_server_that_others_reach_wants_certificates(tmp_path):
-    settings = Serve(tmp_path / "P.npz", 1.0, "2", 3, tmp_path / "out")
+    settings = Serve(tmp_path / "P.npz", 1.0, 3, tmp_path / "out", "2")
     for words in ({"host": "0.0.0.0"}, {"keys": tmp_path}, {"certificates": tmp_path}):
         with pytest.raises(ValueError, match="--certificates and --keys"):
             federation.serve(dataclasses.replace(settings, **words))
@@ -1084,7 +1085,9 @@ def test_too_few_clients_for_a_sum_spend_nothing(tmp_path):
         hosting.sum_up(desk, 4, 3, lambda: pytest.fail("begun"), lambda *line: None)
 
 
-def test_a_client_whose_answer_counts_has_taken_part_though_its_server_is_gone(monkeypatch):
+def test_a_client_whose_answer_counts_has_taken_part_though_its_server_is_gone(
+    tmp_path, monkeypatch
+):
     def gone(*_):
         raise connections.UnreachableError("no server")
 
@@ -1092,10 +1095,54 @@ def test_a_client_whose_answer_counts_has_taken_part_though_its_server_is_gone(m
     monkeypatch.setattr(connections, "_statement", gone)
     told = []
     monkeypatch.setattr(connections, "_answer", lambda *_: True)
-    outcome = take_part(None, None, lambda *line: told.append(line))
+    client = a_client(tmp_path)
+    outcome = take_part(client, None, lambda *line: told.append(line))
     assert outcome.took_part
     assert "The answer was counted" in outcome.statement
     assert ("warning", "no server") in told
     monkeypatch.setattr(connections, "_answer", lambda *_: False)
     with pytest.raises(connections.UnreachableError):
-        take_part(None, None, lambda *_: None)
+        take_part(client, None, lambda *_: None)
+
+
+@pytest.mark.usefixtures("quick")
+def test_published_labels_carry_the_source_row_and_the_kept_columns(tmp_path, rknn):
+    """As those of `rknn label` do, also through the export."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(30, 3)).round(3)
+    rows[[0, 7]] = np.nan
+    table = pd.DataFrame(rows, columns=[*"abc"]).assign(who=[f"p{i}" for i in range(30)], id=7)
+    table.to_csv(tmp_path / "P.csv", index=False)
+    private = pd.DataFrame(rng.normal(size=(60, 3)), columns=[*"abc"])
+    private.assign(labels=1).to_csv(tmp_path / "R.csv", index=False)
+    columns = ["--columns", *"abc"]
+    done = rknn("embed", "--table", "P.csv", *columns, "--keep", "who", "--out", "P.parquet")
+    assert done.status == 0, done.err
+    given = ["--table", "R.csv", "--private", "--card", "P.card.json", "--out", "R.parquet"]
+    assert rknn("embed", *given).status == 0
+    settings = Serve(
+        public=tmp_path / "P.parquet",
+        epsilon=1.0,
+        classes="2",
+        clients=1,
+        out=tmp_path / "out",
+        mechanism="generalized_randomized_response",
+        student="none",
+        port=free_port(),
+    )
+    thread = threading.Thread(target=lambda: federation.serve(settings))
+    thread.start()
+    server = f"{HERE}:{settings.port}"
+    federation.join(Join(tmp_path / "R.parquet", server, budget=2, dimensions=3))
+    thread.join(PATIENCE)
+    kept = np.delete(np.arange(30), [0, 7])
+    with np.load(settings.out / "labels.npz") as found:
+        np.testing.assert_array_equal(found["row"], kept)
+        assert found["public_who"].tolist() == [f"p{i}" for i in kept]
+    for form, read in (("csv", pd.read_csv), ("parquet", pd.read_parquet)):
+        assert rknn("export", "out", "--format", form).status == 0
+        exported = read(settings.out / f"labels.{form}")
+        np.testing.assert_array_equal(exported["row"], kept)
+        assert exported["who"].tolist() == [f"p{i}" for i in kept]
+    shown = rknn("inspect", "out", "--json").json["rows"]
+    assert {one["row"] for one in shown} <= set(kept.tolist())

@@ -10,8 +10,8 @@ import pytest
 from rknn_jax._internal import disk
 from rknn_jax.cli import federation
 from rknn_jax.federation import merge as merges
-from rknn_jax.federation import round_folder
-from rknn_jax.federation.collector import PUBLISHED, Collector
+from rknn_jax.federation import publish, round_folder
+from rknn_jax.federation.collector import ANSWERS, PUBLISHED, Collector
 from rknn_jax.federation.inputs import read_public
 from rknn_jax.federation.settings import Serve, asked
 from tests.test_federation import honest, replies_of
@@ -26,9 +26,9 @@ def settings(tmp_path):
     return Serve(
         tmp_path / "public.npz",
         1.0,
-        "3",
         9,
         tmp_path / "all",
+        "3",
         mechanism="generalized_randomized_response",
         student="none",
         quorum=4,
@@ -154,11 +154,73 @@ def test_what_is_no_part_of_the_round_is_refused(settings, tmp_path):
     assert not (settings.out / "question.bin").exists()
 
 
-def test_results_of_a_part_keep_it_out_of_a_shuffle(settings):
-    """The difference of two results would show the other part's messages, too few to hide in."""
-    shuffled = dataclasses.replace(
+@pytest.fixture
+def shuffled(settings):
+    return dataclasses.replace(
         settings, trust="shuffle", honest=2, amplification="general", delta=1e-3
     )
+
+
+class Killed(BaseException):
+    """A process that ends without a word."""
+
+
+@pytest.mark.parametrize("writer", ["write_arrays", "write_whole", "report.write", "page"])
+def test_from_the_first_result_on_no_answer_counts_whatever_happens(shuffled, writer, monkeypatch):
+    """A table of four clients and one of five would show the fifth one's message."""
+    folder, round = collect(shuffled, "all", 0, 4)
+    wanted = asked(shuffled)
+    mine = read_public(shuffled.public, None)
+    _, queries = round_folder.prepare(folder, mine, wanted, QUIET)
+    owner = publish.report if writer == "report.write" else publish
+
+    def die(*_, **__):
+        raise Killed
+
+    with contextlib.closing(Collector(folder, round)) as collector, monkeypatch.context() as patch:
+        patch.setattr(owner, writer.rpartition(".")[2], die)
+        with pytest.raises(Killed):
+            publish.publish(folder, mine, wanted, queries, collector, QUIET)
+    later = replies_of(round, honest(round, 9)[4:], 4)
+    with contextlib.closing(Collector(folder, round)) as collector:
+        assert collector.receive(later) == ["late"] * 5
+        card = publish.publish(folder, mine, wanted, queries, collector, QUIET)
+    assert card["clients"] == 4
+    with pytest.raises(ValueError, match="without results to merge"):
+        merged(dataclasses.replace(shuffled, out=folder.with_name("more")), folder, folder / "..")
+
+
+def test_too_few_clients_close_nothing(shuffled):
+    folder, round = collect(shuffled, "all", 0, 3)
+    wanted = asked(shuffled)
+    mine = read_public(shuffled.public, None)
+    _, queries = round_folder.prepare(folder, mine, wanted, QUIET)
+    with contextlib.closing(Collector(folder, round)) as collector:
+        with pytest.raises(ValueError, match="quorum of 4"):
+            publish.publish(folder, mine, wanted, queries, collector, QUIET)
+        assert collector.receive(replies_of(round, honest(round, 9)[3:4], 3)) == ["counted"]
+
+
+@pytest.mark.parametrize("trust", ["shuffle", "local"])
+def test_messages_that_were_promised_a_shuffle_do_not_outlive_it(settings, shuffled, trust):
+    given = shuffled if trust == "shuffle" else settings
+    north, _ = collect(given, "north", 0, 2)
+    south, _ = collect(given, "south", 2, 2, question=north)
+    for part in (north, south):
+        assert (part / ANSWERS).stat().st_mode & 0o077 == 0, "nobody else reads it"
+    merged(given, north, south)
+    kept = [(part / ANSWERS).exists() for part in (north, south, given.out)]
+    assert kept == [trust == "local"] * 3
+
+
+def test_a_folder_that_only_collects_keeps_its_messages(shuffled):
+    folder, round = collect(shuffled, "north", 0, 2)
+    round_folder.end(folder, round)
+    assert (folder / ANSWERS).exists()
+
+
+def test_results_of_a_part_keep_it_out_of_a_shuffle(shuffled):
+    """The difference of two results would show the other part's messages, too few to hide in."""
     north, _ = collect(shuffled, "north", 0, 2)
     south, _ = collect(shuffled, "south", 2, 2, question=north)
     (south / PUBLISHED).write_text(json.dumps({}))

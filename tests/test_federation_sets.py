@@ -226,7 +226,7 @@ def test_test_images_have_one_label(tmp_path):
 
 def test_a_student_of_sets_is_refused_at_once(tmp_path):
     given = settings_of.Serve(
-        tmp_path / "public.npz", 1.0, "a,b", 3, tmp_path / "out", labels_per_record=2
+        tmp_path / "public.npz", 1.0, 3, tmp_path / "out", "a,b", labels_per_record=2
     )
     with pytest.raises(ValueError, match="--student none"):
         settings_of.asked(replace(given, student="cnn"))

@@ -122,6 +122,7 @@ def test_the_noise_of_clients_has_the_law_of_the_guarantee():
         ({"sensitivity": 1.0, "epsilon": 50.0}, "change epsilon"),
         ({"shares": 0}, "shares >= 1"),
         ({"sensitivity": math.nan}, "0 < sensitivity"),
+        ({"sensitivity": 0.0}, "0 < sensitivity"),
         ({"delta": 0.0}, "0 < delta < 1"),
     ],
 )

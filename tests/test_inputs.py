@@ -321,7 +321,7 @@ def test_no_sound_file_is_called_damaged(rknn, tmp_path, kind):
     pq.write_table(pa.table({"embeddings": values}), tmp_path / "P.parquet")
     refused(rknn, tmp_path, {"public": "P.parquet"}, "Expected lists of numbers in column")
     pq.write_table(pa.table({"x": PUBLIC[:, 0], "odd": values}), tmp_path / "P.parquet")
-    refused(rknn, tmp_path, {"public": "P.parquet"}, "['odd'] too")
+    refused(rknn, tmp_path, {"public": "P.parquet"}, "['odd'] of")
     held = pa.array(PRIVATE.tolist(), pa.list_(pa.float32()))
     odd = pa.concat_arrays([values, values.slice(0, 30)])
     pq.write_table(pa.table({"embeddings": held, "labels": odd}), tmp_path / "R.parquet")

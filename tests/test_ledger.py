@@ -21,6 +21,7 @@ from rknn_jax.privacy.accounting import compose
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.privacy.ledger import (
     BudgetExceededError,
+    Digest,
     Ledger,
     LedgerCorruptError,
     LedgerError,
@@ -491,6 +492,18 @@ def test_a_fingerprint_does_not_depend_on_the_block(monkeypatch):
     expected = fingerprint(array)
     monkeypatch.setattr("rknn_jax.privacy.ledger.BLOCK", 7)
     assert fingerprint(array) == expected
+
+
+def test_a_fingerprint_sees_every_text_and_where_it_ends():
+    def of(*texts):
+        digest = Digest()
+        digest.begin("O", (len(texts),))
+        for text in texts:
+            digest.update(np.array([text], object))
+        return digest.text()
+
+    others = [("ab", "c"), ("a", "bc"), ("c", "ab"), (b"ab", "c"), ("ab", None), ("ab", "None")]
+    assert len({of(*texts) for texts in others}) == len(others)
 
 
 def test_what_has_no_values_has_no_fingerprint():

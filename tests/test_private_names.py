@@ -207,7 +207,7 @@ class Wire:
 def served(**changes):
     """Settings of a server with three queries."""
     return Serve(
-        Path("P.npz"), 1.0, "3", out=Path("server"), queries=3, port=free_port(), **changes
+        Path("P.npz"), 1.0, out=Path("server"), classes="3", queries=3, port=free_port(), **changes
     )
 
 

@@ -140,6 +140,7 @@ def test_a_release_that_is_killed_at_any_line_is_finished_by_the_same_command(fi
             continue
         kept = files / "new" / STAGING / "counts.npy"
         was_kept = kept.exists()
+        assert "privacy.html" in shown or not shown, f"state {number}: no label without statement"
         assert was_kept or not shown, f"state {number}: nothing is shown before the counts are kept"
         run()
         finished = complete(files)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting.rdp import rdp_privacy_accountant as rdp
@@ -210,6 +211,42 @@ def test_the_divergence_of_a_replaced_record_is_that_of_its_curve(z):
         assert np.all(replaced[known] >= removed[known])
     exact = curves.ORDERS / (2 * z**2)
     np.testing.assert_allclose(replaced[known], exact[known], rtol=2e-3)
+
+
+@pytest.mark.parametrize("z", [0.7, 2.0])
+@pytest.mark.parametrize("sampling_prob", [0.01, 0.4, 0.95])
+def test_the_divergence_of_opposite_records_is_that_of_their_mixtures(z, sampling_prob):
+    """Beside the integral over 200,001 points of the two mixtures' densities."""
+    points = np.linspace(-40.0, 40.0, 200_001)
+    shift = 0.5 / z
+    one, other = (
+        (1 - sampling_prob) * stats.norm.pdf(points)
+        + sampling_prob * stats.norm.pdf(points, sign * shift)
+        for sign in (1, -1)
+    )
+    epsilons = np.array([0.0, 0.01, 0.1, 0.5, 1.5])
+    found = curves.opposite_deltas(epsilons, z, sampling_prob)
+    for epsilon, delta in zip(epsilons, found, strict=True):
+        exact = np.trapezoid(np.maximum(one - np.exp(epsilon) * other, 0), points)
+        assert delta == pytest.approx(exact, rel=1e-5, abs=1e-12)
+
+
+def test_a_screen_that_hardly_tells_costs_its_last_digit():
+    """A count that is hardly sampled moves two coins by less than float64 keeps beside 1."""
+    stddev, prob = 1.7, 1e-7
+    curve = accounting._renyi(sampled(stddev, 1, prob, screen=(3.3, 5)))
+    with mpmath.workdps(60):
+        passes = [mpmath.erfc((3.3 - count) / stddev / mpmath.sqrt(2)) / 2 for count in range(6)]
+        largest = mpmath.mpf(0)
+        for count in range(6):
+            for near in {count - 1, count + 1} & set(range(6)):
+                p = passes[count]
+                q = p + prob * (passes[near] - p)
+                for a, b in ((p, q), (q, p)):
+                    moment = a**4 * b**-3 + (1 - a) ** 4 * (1 - b) ** -3
+                    largest = max(largest, mpmath.log(moment) / 3)
+    found = np.interp(4.0, accounting.ORDERS, curve)
+    assert float(largest) * (1 - 1e-4) <= found <= float(largest) * 1.01
 
 
 @pytest.mark.parametrize(

@@ -261,7 +261,7 @@ def test_a_label_file_of_one_column_keeps_its_empty_lines(tmp_path):
         (b"x;y;labels\n1;2;0\n", "commas"),
         (b"x,x,labels\n1,2,0\n", "'x'"),
         (b"x,labels\n1,0\n", "4 columns beside the label 'labels'.* name the features with"),
-        (b"x,y,z,u,wolf\n1,2,3,4,0\n", "got 5; name the label's column with --label, one of"),
+        (b"x,y,z,u,wolf\n1,2,3,4,0\n", "got 5, \\['x'.*; name the label's column with"),
     ],
 )
 def test_a_csv_without_clear_names_is_refused(tmp_path, head, words):
@@ -310,7 +310,10 @@ def test_an_id_among_public_features_is_refused(public):
 def test_unclear_columns_of_parquet_are_refused(tmp_path):
     columns = {"embedding": EMBEDDINGS.tolist(), "score": EMBEDDINGS[:, 0], "labels": LABELS}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    with pytest.raises(ValueError, match=r"\['embedding'\] too; name the features"):
+    with pytest.raises(
+        ValueError,
+        match=r"\['embedding'\] of .* too; leave them out with --drop, or name the features",
+    ):
         counted(shard(tmp_path / "a.parquet"))
 
 
@@ -512,6 +515,7 @@ def test_every_format_says_which_suffixes_it_reads():
         ".arrow": "feather",
         ".csv": "csv",
         ".feather": "feather",
+        ".jsonl": "jsonl",
         ".npy": "npy",
         ".npz": "npz",
         ".parquet": "parquet",

@@ -714,6 +714,7 @@ def test_every_setting_of_rknn_label_has_its_parameter():
         "private_labels",
         "embedding",
         "label",
+        "drop",
         "classes_file",
     }
     of_files |= {"representation", "out", "dry_run", "json", "engine", "address"}

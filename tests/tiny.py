@@ -45,7 +45,9 @@ def use(monkeypatch, network):
     networks apart by the config alone.
     """
     monkeypatch.setattr(
-        students, "_model", lambda config: SimpleNamespace(Model=network, MIN_SIZE=2, EPOCHS=30)
+        students,
+        "_model",
+        lambda config: SimpleNamespace(Model=network, MIN_SIZE=2, EPOCHS=30, FEATURES=True),
     )
 
 

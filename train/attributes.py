@@ -25,8 +25,11 @@ import tyro
 from sklearn.metrics import f1_score
 
 from rknn_jax import answers, bsvs, data, label_sets, postprocessing, representations
+from rknn_jax._internal import ranges
 from rknn_jax._internal.disk import write_arrays
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax._internal.ranges import AnyEpsilon, Clip, Count, Delta, Probability, Seed
+from rknn_jax._internal.terminal import run_program
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers.private_knn import PrivateKNN, multi_label
 from rknn_jax.mechanisms.base import estimate_counts
@@ -66,16 +69,16 @@ class Attributes:
     attributes: tuple[str, ...]
     out: Path
     labeler: Literal["private_knn", "rknn"] = "private_knn"
-    clip: float | None = None
-    epsilon: float = 1.0
-    delta: float = 1e-5
+    clip: Clip | None = None
+    epsilon: AnyEpsilon = 1.0
+    delta: Delta = 1e-5
     relation: Relation = "replace-one"
-    num_neighbors: int = PrivateKNN.num_neighbors
-    sampling_prob: float = PrivateKNN.sampling_prob
-    queries: int | None = None
+    num_neighbors: Count = PrivateKNN.num_neighbors
+    sampling_prob: Probability = PrivateKNN.sampling_prob
+    queries: Count | None = None
     representation: str = "spectral"
     data_dir: Path | None = None
-    seed: int = 0
+    seed: Seed = 0
 
 
 def main(settings: Attributes) -> dict[str, Any]:
@@ -236,6 +239,7 @@ def cli() -> int:
     """Run from the command line. Exit status 2 means bad input."""
     try:
         settings = tyro.cli(Attributes, description=__doc__)
+        ranges.check(settings)
         result = main(settings)
     except (ValueError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
@@ -247,4 +251,4 @@ def cli() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli())
+    run_program(cli)

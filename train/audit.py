@@ -31,9 +31,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from rknn_jax._internal import compilation
+from rknn_jax._internal import compilation, ranges
 from rknn_jax._internal.disk import new_path
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax._internal.terminal import run_program
 from rknn_jax.audit import games_labeler, verdict
 from rknn_jax.audit.finding import Finding
 from rknn_jax.audit.game import Game
@@ -171,6 +172,8 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, Experiment]:
         "--out", type=Path, help="folder of audit.json; a new one under runs/ where it is not given"
     )
     known, others = parser.parse_known_args(arguments)
+    ranges.check_number("runs", known.runs, ranges.Runs)
+    ranges.check_number("confidence", known.confidence, ranges.Confidence)
     return known, replace(commandline.parsed(others), student=None)
 
 
@@ -199,4 +202,4 @@ def cli() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli())
+    run_program(cli)

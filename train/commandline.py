@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import tyro
 
 from rknn_jax import labelers, representations
-from rknn_jax._internal import option_files
+from rknn_jax._internal import option_files, ranges
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.students import base as students
 from rknn_jax.students import fit
@@ -81,7 +81,9 @@ def parsed(arguments: list[str], description: str | None = None) -> Experiment:
         )
     values = {name: getattr(found, name) for name in given}
     values |= {field: _cast(values[field], type(part)) for field, part in chosen.items()}
-    return Experiment(**values)
+    experiment = Experiment(**values)
+    ranges.check_parts(experiment)
+    return experiment
 
 
 def options(experiment: Experiment) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import jax
 
 from rknn_jax._internal import compilation
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax._internal.terminal import run_program
 from rknn_jax.algorithm import Round, Student
 from rknn_jax.algorithm import distill as algorithm_1
 from rknn_jax.labels import Labels
@@ -118,4 +119,4 @@ def cli() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli())
+    run_program(cli)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from rknn_jax._internal.ranges import AnyEpsilon, AnySeed, Count, Delta, Seed, Share
 from rknn_jax.labelers import Labeler
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.privacy.contributions import Protected
@@ -64,21 +65,21 @@ class Experiment:
     preset: str | None = None
     dataset: str = "digits"
     data_dir: Path | None = None
-    epsilon: float = 0.1
-    delta: float = 0.0
+    epsilon: AnyEpsilon = 0.1
+    delta: Delta = 0.0
     labeler: Labeler[Any] = field(default_factory=ReverseKNN)
     buy: Buy = field(default_factory=Buy)
-    queries: int | None = None
-    rounds: int = 1
+    queries: Count | None = None
+    rounds: Count = 1
     representation: Representation = field(default_factory=Spectral)
     representation_dir: Path | None = None
     relation: Relation = "replace-one"
     unit: Protected = "record"
     smoothing: Literal["auto", "none"] = "auto"
-    uncertain: float = 0.1
+    uncertain: Share = 0.1
     student: StudentSettings | None = field(default_factory=Supervised)
-    seed: int = 42
-    noise_seed: int | None = None
+    seed: Seed = 42
+    noise_seed: AnySeed | None = None
     out: Path | None = None
 
     def __post_init__(self) -> None:

@@ -15,7 +15,10 @@ import numpy as np
 import tyro
 
 from rknn_jax import data
+from rknn_jax._internal import ranges
 from rknn_jax._internal.disk import OWNER, write_arrays
+from rknn_jax._internal.ranges import CountOrNone, Seed
+from rknn_jax._internal.terminal import run_program
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,9 @@ class Parties:
 
     dataset: str
     out: Path
-    parties: int = 3
+    parties: CountOrNone = 3
     data_dir: Path | None = None
-    seed: int = 0
+    seed: Seed = 0
 
 
 def main(settings: Parties) -> list[int]:
@@ -74,7 +77,9 @@ def main(settings: Parties) -> list[int]:
 def cli() -> int:
     """Run from the command line. Exit status 2 means bad input."""
     try:
-        sizes = main(tyro.cli(Parties, description=__doc__))
+        settings = tyro.cli(Parties, description=__doc__)
+        ranges.check(settings)
+        sizes = main(settings)
     except (ValueError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
@@ -83,4 +88,4 @@ def cli() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli())
+    run_program(cli)

@@ -18,7 +18,6 @@ al. vary `queries` and `neighbors`, and their study of several rounds varies `ro
 import argparse
 import itertools
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from rknn_jax._internal import compilation
+from rknn_jax._internal.terminal import run_program
 from rknn_jax.types import Array, Encoder
 
 from . import commandline, distill, run_folder, stages
@@ -244,4 +244,4 @@ def cli() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(cli())
+    run_program(cli)

@@ -2,17 +2,20 @@
 
 import errno
 import fcntl
+import functools
 import io
 import itertools
 import json
 import os
 import re
+import secrets
+import stat
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,10 +26,15 @@ OWNER = 0o600
 """
 
 
+_PART = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.rknn-new")
+"""Name of a file that is being written: its own name, the process, and a random number."""
+
+
 def write_whole(path: Path, data: bytes, mode: int = PUBLIC) -> None:
     """Write a file so that it is on disk whole or not at all.
 
-    An earlier file of the same name stays until the new file is complete.
+    An earlier file of the same name stays until the new file is complete. Parts of files that
+    killed processes left in the folder are removed, once in a process.
 
     Args:
       path: Path of the file, in a folder that exists.
@@ -36,20 +44,75 @@ def write_whole(path: Path, data: bytes, mode: int = PUBLIC) -> None:
     Raises:
       OSError: If the file cannot be written. Nothing new is left in the folder then.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        with os.fdopen(descriptor, "wb") as file:
+        with part_of(path, mode) as (file, part):
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename = str(path)
+            os.replace(part, path)
+    except OSError as error:
+        error.filename = str(path)
         raise
     sync_folder(path.parent)
+
+
+@contextmanager
+def part_of(path: Path, mode: int) -> Iterator[tuple[IO[bytes], Path]]:
+    """Yield a new open file beside `path` and its own path, to be renamed when it is complete.
+
+    It is locked while it is open, so that no other process takes it for one that was left. If it
+    still has its name at the end, it is removed.
+
+    Args:
+      path: Path of the file that it will be.
+      mode: Permissions of the file.
+    """
+    _clear_once(path.parent.absolute(), os.getpid())
+    descriptor = None
+    while descriptor is None:
+        part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.rknn-new")
+        descriptor = _locked_new(part, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file, part
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _locked_new(part: Path, mode: int) -> int | None:
+    """Make and lock a file; return its descriptor, or None if it was removed before the lock."""
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with suppress(OSError):  # a file system without locks, on which no part is removed
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    if part.exists():
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+@functools.lru_cache(maxsize=256)
+def _clear_once(folder: Path, process: int) -> None:
+    """Remove the parts of files that killed processes left in a folder.
+
+    A part that no process has locked is not being written. `process` is the number of this one.
+    """
+    del process
+    with suppress(OSError), os.scandir(folder) as entries:
+        left = [Path(entry.path) for entry in entries if _PART.fullmatch(entry.name)]
+        for part in left:
+            _remove_unlocked(part)
+
+
+def _remove_unlocked(part: Path) -> None:
+    with suppress(OSError):
+        descriptor = os.open(part, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = os.fstat(descriptor)
+            if stat.S_ISREG(held.st_mode) and os.path.samestat(os.lstat(part), held):
+                part.unlink()
+        finally:
+            os.close(descriptor)
 
 
 def is_full(error: OSError) -> bool:
@@ -154,7 +217,8 @@ def locked(folder: Path, busy: str) -> Iterator[None]:
 
 def is_partial(name: str, whole: str) -> bool:
     """Return True if a killed process may have left a file of this name while it wrote `whole`."""
-    return re.fullmatch(rf"\.{re.escape(whole)}\.(\d+\.)?new", name) is not None
+    end = r"((\d+\.)?new|\d+-[0-9a-f]{8}\.rknn-new)"
+    return re.fullmatch(rf"\.{re.escape(whole)}\.{end}", name) is not None
 
 
 def new_path(parent: Path, name: str) -> Path:

@@ -5,7 +5,7 @@ refuses numbers out of range before the command begins.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, get_args, get_type_hints
 
 
@@ -75,6 +75,17 @@ Confidence = Annotated[float, Range(0, 1, "0.9999 is a common choice", above=Tru
 Deadline = Annotated[float, Range(0, 1e9, "give seconds, such as 3600", above=True)]
 Seconds = Annotated[float, Range(0, INFINITY, "give seconds, such as 60; inf waits on")]
 Seed = Annotated[int, Range(0, 2**32, "choose any in this range", below=True)]
+AnyEpsilon = Annotated[
+    float, Range(LEAST_EPSILON, INFINITY, "choose a privacy budget, such as 1; inf means none")
+]
+Clip = Annotated[float, Range(0, 1e9, "choose a bound above 0", above=True)]
+Share = Annotated[float, Range(0, 1, "choose a share, such as 0.1")]
+
+ANY_WHOLE = Range(-MOST, MOST, "choose a number that a machine can use")
+ANY_NUMBER = Range(-1e12, 1e12, "choose a finite number that is of use")
+"""Ranges of numbers whose types have none."""
+
+AnySeed = Annotated[int, Range(-(2**62), 2**62, "choose any in this range")]
 Port = Annotated[int, Range(1, 2**16 - 1, "choose one that is free")]
 
 
@@ -95,14 +106,69 @@ def check(settings: Any) -> None:
     Raises:
       ValueError: If numbers are out of range. The words name each flag, its value and a remedy.
     """
-    failures = []
-    for name, hint in get_type_hints(type(settings), include_extras=True).items():
-        number = getattr(settings, name)
-        allowed = range_of(hint)
-        if allowed is not None and number is not None and not allowed.has(number):
-            failures.append(
-                f"Expected {allowed.text(name)}, got --{name.replace('_', '-')} {number}; "
-                f"{allowed.remedy}."
-            )
+    _raise(_failures(settings, ""))
+
+
+def check_parts(settings: Any) -> None:
+    """Check the numbers of a program and of the parts that it is made of.
+
+    A number whose type has no range has to be finite, and no larger than any machine can use. What
+    a part is given by the program, `given`, is left to the program.
+
+    Args:
+      settings: Settings of the program, a dataclass whose fields are flags or dataclasses.
+
+    Raises:
+      ValueError: If numbers are out of range. The words name each flag, its value and a remedy.
+    """
+    _raise(_failures_of_parts(settings, ""))
+
+
+def check_number(name: str, number: float, hint: Any) -> None:
+    """Raise ValueError if a number is not in the range of a type, such as `Confidence`."""
+    _raise(_out_of(range_of(hint), name, number))
+
+
+def _raise(failures: list[str]) -> None:
     if failures:
         raise ValueError(" ".join(failures))
+
+
+def _failures(settings: Any, prefix: str) -> list[str]:
+    hints = get_type_hints(type(settings), include_extras=True)
+    return [
+        words
+        for name, hint in hints.items()
+        for words in _out_of(range_of(hint), prefix + name, getattr(settings, name))
+    ]
+
+
+def _failures_of_parts(settings: Any, prefix: str) -> list[str]:
+    failures = []
+    hints = get_type_hints(type(settings), include_extras=True)
+    for one in fields(settings):
+        value = getattr(settings, one.name)
+        if one.name in getattr(settings, "given", ()):
+            continue
+        if is_dataclass(value):
+            inner = prefix if one.name == "student" and prefix else f"{prefix}{one.name}."
+            failures += _failures_of_parts(value, inner)
+            continue
+        allowed = range_of(hints[one.name])
+        if allowed is None:
+            allowed = ANY_WHOLE if isinstance(value, int) else ANY_NUMBER
+        failures += _out_of(allowed, prefix + one.name, value)
+    return failures
+
+
+def _out_of(allowed: Range | None, name: str, value: Any) -> list[str]:
+    """Return the error for a number, or one of several, that is out of range."""
+    numbers = value if isinstance(value, tuple) else (value,)
+    return [
+        f"Expected {allowed.text(name)}, got --{name.replace('_', '-')} {number}; {allowed.remedy}."
+        for number in numbers
+        if allowed is not None
+        and isinstance(number, int | float)
+        and not isinstance(number, bool)
+        and not allowed.has(number)
+    ]

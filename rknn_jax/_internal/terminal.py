@@ -1,5 +1,6 @@
 """Terminal output of the command line, and parsing of whole numbers such as 1e6."""
 
+import atexit
 import functools
 import logging
 import os
@@ -8,8 +9,9 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import IO, NoReturn, TextIO, cast
 
@@ -19,6 +21,9 @@ from rich.text import Text
 
 STOPPED = 130
 """Exit status after Ctrl-C."""
+
+UNFLUSHED = 120
+"""Exit status if the last output cannot be written, as Python has it."""
 
 SECONDS_A_LINE = 5.0
 """Time between two lines of progress where no terminal is."""
@@ -246,12 +251,44 @@ def silence(stream: TextIO) -> None:
     os.close(descriptor)
 
 
-def leave(status: int) -> NoReturn:
-    """End the process. After Ctrl-C or an error nothing is torn down.
+def run_program(program: Callable[[], int]) -> NoReturn:
+    """Run a program, and end the process with its exit status, as `leave` does.
 
-    Threads of JAX and Arrow may still run, and would abort the process.
+    An exception that the program does not catch is shown with its traceback, and ends it with 1.
     """
-    err.file.flush()
-    if status:
-        os._exit(status)
-    sys.exit(status)
+    try:
+        status = program()
+    except SystemExit as end:
+        status = status_of(end)
+    except KeyboardInterrupt:
+        status = STOPPED
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    leave(status)
+
+
+def status_of(end: SystemExit) -> int:
+    """Return the exit status of a SystemExit, and print its words if it has some instead."""
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    err.print(str(end.code))
+    return 1
+
+
+def leave(status: int) -> NoReturn:
+    """End the process with this exit status, whatever threads still run.
+
+    Threads of JAX and Arrow may still run. C++ ends a process by SIGABRT that tears one down, so
+    that exit handlers run, after Ctrl-C and errors not even these, and nothing is torn down.
+    """
+    if not status:
+        with suppress(Exception):
+            atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):  # full, or closed
+            status = status or UNFLUSHED
+    os._exit(status)

@@ -49,6 +49,9 @@ LEAST_SHARE = 1e-3
 LEAST_WEIGHT = 0.01
 """Weight below which a mixture is left out."""
 
+DRAWN_AT_ONCE = 2**24
+"""Most numbers of redrawn counts that are solved at once, so that many classes fit in memory."""
+
 
 class Seen(NamedTuple):
     """Counts as the model takes them.
@@ -284,12 +287,17 @@ def redrawn(
         left = clear - gain @ clear
         values, vectors = np.linalg.eigh((left + left.T) / 2)
         root = vectors * np.sqrt(np.maximum(values, 0))
-        normal = rng.standard_normal((num_queries, len(columns) * num_draws))
-        deviation = (root @ normal).reshape(num_queries, len(columns), num_draws)
-        exact = (gain @ seen.residual[:, columns])[..., None] + deviation
-        solved = np.linalg.solve(clear, exact.reshape(num_queries, -1))
-        shaped = solved.reshape(num_queries, len(columns), num_draws)
-        drawn[:, :, columns] = np.moveaxis(shaped, 2, 0)
+        shape = (num_queries, len(columns), num_draws)
+        normal = rng.standard_normal(shape)
+        expected = gain @ seen.residual[:, columns]
+        at_once = max(1, DRAWN_AT_ONCE // (num_queries * num_draws))
+        for start in range(0, len(columns), at_once):
+            part = slice(start, start + at_once)
+            deviation = root @ normal[:, part].reshape(num_queries, -1)
+            exact = expected[:, part, None] + deviation.reshape(num_queries, -1, num_draws)
+            solved = np.linalg.solve(clear, exact.reshape(num_queries, -1))
+            shaped = solved.reshape(num_queries, -1, num_draws)
+            drawn[:, :, columns[part]] = np.moveaxis(shaped, 2, 0)
     return drawn
 
 

@@ -89,6 +89,7 @@ class Adopt:
       public: public embeddings, if the order of their columns is another one.
       embedding: name of the array or list column of the embeddings, or of a column for each feature.
       label: name of the array or column of the labels, which are not read.
+      drop: names of columns of tables that are no features.
       person: name of the array or column that tells whose a record is, which is not read either.
       representation: as in `rknn label`, for raw records in place of embeddings. The records are adopted as they are, so that any later representation of them is too.
       unrelated: adopt data that share neither a file nor the number of rows with those that the ledger has.
@@ -102,6 +103,7 @@ class Adopt:
     public: str | tuple[str, ...] | None = None
     embedding: tuple[str, ...] = ()
     label: str = Columns().label
+    drop: tuple[str, ...] = ()
     person: str | None = None
     representation: str | None = None
     unrelated: bool = False
@@ -190,13 +192,16 @@ def adopt(settings: Adopt) -> dict[str, Any]:
 
 
 def _data_set(settings: Adopt, relation: Relation) -> DataSet:
+    from rknn_jax.records import features
     from rknn_jax.release import adoption  # late, as JAX takes seconds to import
 
+    features.refuse_shared(settings.embedding, settings.label, settings.person, settings.drop)
     columns = Columns(
         settings.embedding or None,
         settings.label,
         raw=settings.representation is not None,
         person=settings.person,
+        drop=settings.drop,
     )
     public = None if settings.public is None else _listed(settings.public)
     return adoption.data_set(_listed(settings.private), columns, public, relation)

@@ -1,6 +1,6 @@
 """`rknn check`: private records that cannot be used, counted for the curator."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ class Check:
       private_labels: private labels, if the private files do not hold them.
       embedding: name of the array or list column of the embeddings, or of a column for each feature.
       label: name of the array or column of the labels.
+      drop: names of columns of tables that are no features.
       person: name of the array or column that tells whose a record is.
       labels_per_record: most labels of a record that count, if a record may have several.
       classes: number of classes, or their names, with commas between them or as words.
@@ -41,6 +42,7 @@ class Check:
     private_labels: str | tuple[str, ...] | None = None
     embedding: tuple[str, ...] = ()
     label: str = Columns().label
+    drop: tuple[str, ...] = ()
     person: str | None = None
     labels_per_record: Count | None = None
     classes: str | tuple[str, ...] | None = None
@@ -56,26 +58,33 @@ def run(settings: Check) -> dict[str, Any]:
     """
     with err.status("loading"):
         from rknn_jax.records import features
-        from rknn_jax.release import tables, usability
-        from rknn_jax.release.inputs import named_classes, private_shards
+        from rknn_jax.release import known_classes, tables, usability
+        from rknn_jax.release.inputs import private_shards
         from rknn_jax.release.shards import find, with_one_order
         from rknn_jax.release.widths import with_one_width
     if not settings.private:
         raise ValueError("Expected private records, got none; name a file or a folder.")
-    features.refuse_shared(settings.embedding, settings.label, settings.person)
-    columns = Columns(settings.embedding or None, settings.label, person=settings.person)
+    features.refuse_shared(settings.embedding, settings.label, settings.person, settings.drop)
+    columns = Columns(
+        settings.embedding or None, settings.label, person=settings.person, drop=settings.drop
+    )
     with metered("reading the private records"), sure_interrupts():
         files = find(settings.private, "PRIVATE").files
-        classes = named_classes(settings.classes, settings.classes_file, files)
+        classes = known_classes.find(settings, files)
         if classes is None:
             raise ValueError("Expected --classes or --classes-file, got none; name all classes.")
+        own = private_shards(files, columns, settings.private_labels)
+        others = tables.file_shards(
+            settings.public or (), "--public", columns._replace(public=True)
+        )
+        tables.refuse_unknown(settings.drop, [*own, *others])
         order: tuple[str, ...] = ()
         if settings.public is not None:
             asked = columns._replace(person=None, reads_label=False)
             rows, order = tables.read_named_embeddings(settings.public, "--public", asked)
             columns = columns._replace(width=rows.shape[1])
-        shards = with_one_order(private_shards(files, columns, settings.private_labels), order)
-        shards = with_one_width(shards)
+        own = [replace(shard, columns=columns) for shard in own]
+        shards = with_one_width(with_one_order(own, order))
         found = usability.examine(shards, classes, settings.labels_per_record, columns.width)
     _tell(found, err if settings.json else out)
     return found._asdict()
@@ -91,6 +100,10 @@ def _tell(found: "Usability", told: Any) -> None:
     for text, number in most[:SHOWN]:
         near = f"; did you mean {_shown(found.near[text])}?" if text in found.near else ""
         tell(told, "foreign", f"{_shown(text)}: {number:,}{near}")
+    for sentence in found.advice:
+        tell(told, "advice", sentence)
+    if found.records and not found.usable:
+        tell(told, "advice", "No record can be used, so a release would be noise alone.")
     if len(most) > SHOWN:
         tell(told, "foreign", f"{len(most) - SHOWN:,} further labels")
     tell(

@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 class SelectClasses:
     """Select the classes that enough private records have, and charge it to their ledger.
 
-    A class of few records stays unknown. Pass the result to rknn label as --classes. Name the records as in rknn label. If the program is stopped after the charge, the selection is lost and has to be paid for again.
+    A class of few records stays unknown. Pass the result to rknn label as --classes. Name the records as in rknn label. If the program is stopped after the charge, the selection is lost and has to be paid for again. Files of `datasets` may declare their classes: without --epsilon and --delta, these names are printed, no record is read and nothing is spent.
 
     Attributes:
       private: private records, in files, folders, patterns or URLs.
-      epsilon: what the selection may cost.
-      delta: probability that a class of a single record shows.
+      epsilon: what the selection may cost; left out to print the classes that the files declare.
+      delta: probability that a class of a single record shows; left out likewise.
       public: public embeddings, if the order of their columns is another one.
       embedding: name of the array or list column of the embeddings, or of a column for each feature.
       label: name of the array or column of the labels.
+      drop: names of columns of tables that are no features.
       person: name of the array or column that tells whose a record is. Epsilon then protects a person, of whom one record is drawn.
       relation: replace-one or add-remove, as in every release on these records.
       representation: as in rknn label, for raw records.
@@ -43,11 +44,12 @@ class SelectClasses:
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
     private: str | tuple[str, ...]
-    epsilon: ReleaseEpsilon
-    delta: PositiveDelta
+    epsilon: ReleaseEpsilon | None = None
+    delta: PositiveDelta | None = None
     public: str | tuple[str, ...] | None = None
     embedding: tuple[str, ...] = ()
     label: str = Columns().label
+    drop: tuple[str, ...] = ()
     person: str | None = None
     relation: Relation = "replace-one"
     representation: str | None = None
@@ -73,16 +75,29 @@ def run(settings: SelectClasses) -> dict[str, Any]:
     with err.status("loading"):
         from rknn_jax.privacy.ledger import LedgerError
         from rknn_jax.records import features
-        from rknn_jax.release import accounts, adoption, class_selection
-    features.refuse_shared(settings.embedding, settings.label, settings.person)
+        from rknn_jax.release import accounts, adoption, class_selection, known_classes
+        from rknn_jax.release.shards import find
+    features.refuse_shared(settings.embedding, settings.label, settings.person, settings.drop)
     columns = Columns(
         settings.embedding or None,
         settings.label,
         raw=settings.representation is not None,
         person=settings.person,
+        drop=settings.drop,
     )
-    cost = class_selection.cost(settings.epsilon, settings.delta, settings.relation, settings.unit)
     private = _listed(settings.private)
+    declared = known_classes.declared(find(private, "--private").files, settings.label)
+    if settings.epsilon is None and settings.delta is None:
+        return _tell_declared(settings, declared)
+    epsilon, delta = _amount(settings)
+    if declared:
+        tell(
+            err,
+            "declared",
+            f"the files name {len(declared)} classes, which the same command prints without "
+            "--epsilon and --delta, and spends nothing",
+        )
+    cost = class_selection.cost(epsilon, delta, settings.relation, settings.unit)
     public = None if settings.public is None else _listed(settings.public)
     with metered("reading the private records"), sure_interrupts():
         data = adoption.data_set(private, columns, public, settings.relation)
@@ -96,8 +111,8 @@ def run(settings: SelectClasses) -> dict[str, Any]:
     with accounts.spend_stands(ledger.path, "The selection is lost"):
         selected = class_selection.select(
             found,
-            settings.epsilon,
-            settings.delta,
+            epsilon,
+            delta,
             ledger,
             relation=settings.relation,
             unit=settings.unit,
@@ -120,6 +135,38 @@ def run(settings: SelectClasses) -> dict[str, Any]:
     }
 
 
+def _amount(settings: SelectClasses) -> tuple[float, float]:
+    """Return epsilon and delta of a selection."""
+    if settings.epsilon is None or settings.delta is None:
+        name = "--epsilon" if settings.epsilon is None else "--delta"
+        raise ValueError(
+            f"Expected --epsilon and --delta for a selection, got no {name}; such as --epsilon 0.1 "
+            "--delta 1e-6."
+        )
+    return settings.epsilon, settings.delta
+
+
+def _tell_declared(settings: SelectClasses, names: tuple[str, ...]) -> dict[str, Any]:
+    """Print the classes that the files declare, and return what `--json` prints."""
+    if not names:
+        raise ValueError(
+            f"Expected files that declare the classes of {settings.label!r}, or --epsilon and "
+            "--delta for a private selection, got neither; pass such as --epsilon 0.1 --delta "
+            "1e-6, or --label with the name of a ClassLabel column."
+        )
+    told = err if settings.json else out
+    for name in names:
+        told.print(f"  {name if name.isprintable() else ascii(name)}")
+    tell(told, "classes", _named_option(list(names)))
+    tell(
+        told,
+        "privacy",
+        "the files declare these names, and no record was read; they become public if you pass "
+        "them on. Nothing was spent.",
+    )
+    return {"classes": list(names), "declared": True}
+
+
 def _tell_selection(told: "Console", selected: "Selection", unit: Unit) -> None:
     for name, count in selected.counts.items():
         shown = name if name.isprintable() else ascii(name)
@@ -135,11 +182,16 @@ def _option(selected: "Selection") -> str:
     names = list(selected.counts)
     if selected.numbers:
         return f"--classes {selected.classes}"
+    return _named_option(names)
+
+
+def _named_option(names: list[str]) -> str:
+    """Return the option of `rknn label` that has these names, if it can have them."""
     if len(names) < 2 or not "".join(names).isprintable() or names[0].startswith("-"):
         return "as above; --classes-file can name them, with others"
     if any("," in name for name in names):
         return f"--classes {shlex.join(names)}"
-    return f"--classes {shlex.quote(selected.classes)}"
+    return f"--classes {shlex.quote(','.join(names))}"
 
 
 def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledger":
@@ -163,11 +215,11 @@ def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledge
             ledger.check_person(settings.person)
             return ledger
         budget = exact_amount(
-            settings.epsilon if settings.budget is None else settings.budget,
-            settings.delta if settings.budget_delta is None else settings.budget_delta,
+            cost.epsilon if settings.budget is None else settings.budget,
+            cost.delta if settings.budget_delta is None else settings.budget_delta,
         )
         if not new_ledger_affords(budget, "sum", cost):
-            asked = exact_amount(settings.epsilon, settings.delta)
+            asked = exact_amount(cost.epsilon, cost.delta)
             raise BudgetExceededError(
                 f"This selection costs {asked}, and the first budget is to be {budget}; ask for "
                 "less, or set a larger --budget and --budget-delta."

@@ -10,6 +10,7 @@ from rknn_jax.formats import LABELS
 # JAX and pyarrow take seconds to import, and --help needs none of them.
 if TYPE_CHECKING:
     from rknn_jax.embedding import Model, Source
+    from rknn_jax.embedding.images import ImageFolder
     from rknn_jax.embedding.run import Written
 
 NAMED = 10
@@ -24,13 +25,14 @@ class Embed:
 
     Attributes:
       out: Parquet file to write, with columns `embeddings`, `labels` if there are any, and `file` or `row`.
-      images: folder of images. Folders in it are the classes.
-      text: .csv, .jsonl or .parquet file with a column of text.
-      table: .csv, .jsonl or .parquet file with columns of numbers, and text of few different values. Numbers are standardized and text is one-hot, as the public table has them.
+      images: folder of images, and folders in it are the classes; or a column of images in .parquet or .arrow files, as `datasets` and its hub have them.
+      text: .csv, .jsonl, .parquet or .arrow file with a column of text, or a folder or pattern of .parquet or .arrow files.
+      table: file, folder or pattern as for --text, with columns of numbers, and text of few different values. Numbers are standardized and text is one-hot, as the public table has them.
       model: for images, an ONNX file with its card beside it; for text, wordllama, which is the default, a .safetensors or .npy file of vectors with tokenizer.json beside it, an .onnx file with tokenizer.json and its card beside it, or sentence-transformers/NAME or a folder of such a model, which the package sentence-transformers loads without a download.
       card: card of the embedded public records. The model must be the same, and a table is transformed as the public one.
-      columns: names of the columns of text, `text` if none is given, or of a table's features, all but the label and --keep if none is given.
-      label: name of the column of the labels. Text and tables may do without it.
+      columns: names of the columns of text, `text` if none is given, or of a table's features, all but the label, --keep and --drop if none is given, or of the column of images.
+      drop: names of columns of a table that are no features.
+      label: name of the column of the labels, for columns of text, tables and images, which may do without it.
       keep: names of further columns to copy, such as that of the persons.
       private: the records are private. A record that cannot be used stays as a row of NaN, which casts no vote; a public one is left out.
       json: end with one line of JSON on stdout.
@@ -43,6 +45,7 @@ class Embed:
     model: str | None = None
     card: Path | None = None
     columns: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
     label: str = LABELS
     keep: tuple[str, ...] = ()
     private: bool = False
@@ -100,9 +103,21 @@ def _check(settings: Embed) -> None:
         )
     if settings.out.suffix != ".parquet":
         raise ValueError(f"Expected --out to end in .parquet, got --out {settings.out}.")
-    if settings.images and (settings.columns or settings.keep):
+    if settings.images and (settings.columns or settings.keep) and not _in_table(settings.images):
         raise ValueError(
-            "Expected no --columns and --keep with --images, which has no columns; leave them out."
+            "Expected no --columns and --keep with a folder of image files, which has no columns; "
+            "leave them out."
+        )
+    if settings.drop and (settings.columns or not settings.table):
+        raise ValueError(
+            "Expected --drop with --table and without --columns, got it otherwise; name the "
+            "columns that are to be read with --columns alone."
+        )
+    both = sorted({*settings.drop} & {settings.label, *settings.keep})
+    if both:
+        raise ValueError(
+            f"Expected columns without another role in --drop, got {both} in --label or --keep "
+            "too; leave them out of one. None of these is a feature."
         )
     if settings.table and settings.model is not None:
         raise ValueError(
@@ -118,7 +133,8 @@ def _check(settings: Embed) -> None:
 
 def _images(settings: Embed) -> tuple["Source", "Model"]:
     """Return a folder of images and its network."""
-    from rknn_jax.embedding.images import ImageFolder, NetworkModel
+    from rknn_jax.embedding import rows
+    from rknn_jax.embedding.images import ImageFolder, ImageTable, NetworkModel
     from rknn_jax.representations import pretrained
 
     assert settings.images is not None
@@ -129,20 +145,49 @@ def _images(settings: Embed) -> tuple["Source", "Model"]:
             "Expected --model with --images, got none; name an ONNX file, or the --card of the "
             "public images."
         )
+    source: ImageFolder | ImageTable
+    if _in_table(settings.images):
+        found = rows.names(settings.images, "--images")
+        label = None if settings.label == LABELS and LABELS not in found else settings.label
+        source = ImageTable.find(
+            settings.images, settings.columns, label, settings.keep, private=settings.private
+        )
+        labeled = f"labels {label!r}" if label else "no labels, which --label can name"
+        named = f"; classes: {', '.join(source.classes)}" if source.classes else ""
+        tell(err, "read", f"{len(source):,} images; {labeled}{named}")
+    else:
+        source = _image_folder(settings)
+    model = NetworkModel(pretrained.load(path))
+    _check_same(model, known, path)
+    return source, model
+
+
+def _in_table(images: Path) -> bool:
+    """Return whether images lie in columns of Parquet or Arrow files."""
+    from rknn_jax.embedding import rows
+    from rknn_jax.embedding.images import holds_images
+
+    return rows.is_typed(images) and not holds_images(images)
+
+
+def _image_folder(settings: Embed) -> "ImageFolder":
+    """Return a folder of images, and tell what it holds."""
+    from rknn_jax.embedding.images import ImageFolder
+
+    assert settings.images is not None
     source = ImageFolder.find(settings.images, private=settings.private)
     if source.skipped:
         named = ", ".join(source.skipped[:NAMED])
         tell(err, "skipped", f"{len(source.skipped):,} files that are no images, such as {named}")
     classes = ", ".join(source.classes) or "none, since there are no folders in it"
     tell(err, "read", f"{len(source):,} images; classes: {classes}")
-    model = NetworkModel(pretrained.load(path))
-    _check_same(model, known, path)
-    return source, model
+    return source
 
 
 def _columns(settings: Embed) -> tuple["Source", "Model"]:
     """Return a file of columns and the model of its text or features."""
     from rknn_jax.embedding import rows, table, text, text_vectors
+    from rknn_jax.records import features
 
     kind = "table" if settings.table else "text"
     path = settings.table or settings.text
@@ -151,7 +196,9 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     declared = rows.declares_names(path, private=settings.private)
     unlabeled = declared and settings.label == LABELS and LABELS not in found
     label = None if unlabeled else settings.label
-    aside = {settings.label, *settings.keep}
+    if declared:
+        features.refuse_unknown(settings.drop, [found])
+    aside = {settings.label, *settings.keep, *settings.drop}
     known = _card(settings, kind)
     model: Model
     if kind == "text":
@@ -167,6 +214,11 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
         # The source names a column that is absent, so it is made before its columns are read.
         rows.TableFile(path, f"--{kind}", columns, label, settings.keep)
         model = table.fit(path, f"--{kind}", columns, chosen=bool(settings.columns))
+    if dropped := sorted({*settings.drop} & {*columns}):
+        raise ValueError(
+            f"Expected --drop as for the public table, got {dropped}, which are columns of --card "
+            f"{settings.card}; embed the public table with --drop too, or leave it out."
+        )
     if label in columns:
         card = "" if settings.card is None else f" of --card {settings.card}, which saw no label"
         raise ValueError(

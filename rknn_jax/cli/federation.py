@@ -9,13 +9,13 @@ import shlex
 import socket
 import ssl
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rknn_jax._internal import ranges
+from rknn_jax._internal.checks import check_together
 from rknn_jax._internal.disk import locked
 from rknn_jax._internal.terminal import err, tell, watched
 from rknn_jax.federation.settings import Join, Serve, asked, join_command, settled
@@ -37,14 +37,14 @@ def serve(settings: Serve) -> dict[str, Any]:
         from rknn_jax.federation.inputs import read_public
         from rknn_jax.federation.round_folder import check_request
     settings = _with_test_certificates(settings)
-    _check_together(
+    check_together(
         lambda: ranges.check(settings),
         lambda: _admitted(settings),
-        lambda: read_public(settings.public, settings.test),
+        lambda: read_public(settings.public, settings.test, settings.drop),
         lambda: asked(settings),
     )
     clients = _admitted(settings)
-    mine = read_public(settings.public, settings.test)
+    mine = read_public(settings.public, settings.test, settings.drop)
     settings = _settle(settings, mine)
     wanted = asked(settings)
     if wanted.summed:
@@ -69,20 +69,6 @@ def serve(settings: Serve) -> dict[str, Any]:
         if settings.make_test_certificates:
             clients = _made_test_certificates(settings, settings.make_test_certificates)
         return _serve_held(settings, mine, wanted, clients)
-
-
-def _check_together(*checks: Callable[[], Any]) -> list[Any]:
-    """Return the results of all checks, or raise one ValueError with the words of all that fail."""
-    results = []
-    failures: list[str] = []
-    for check in checks:
-        try:
-            results.append(check())
-        except ValueError as error:
-            failures.append(str(error))
-    if failures:
-        raise ValueError(" ".join(failures))
-    return results
 
 
 def _with_test_certificates(settings: Serve) -> Serve:
@@ -154,7 +140,7 @@ def _merge(settings: Serve, mine: "Public", wanted: "Asked") -> dict[str, Any]:
     with contextlib.closing(Collector(settings.out, round)) as collector:
         _told("merged", f"{collector.num_clients:,} clients of {len(settings.merge)} folders")
         card = publish.publish(settings.out, mine, wanted, queries, collector, _told)
-    round_folder.end(settings.out)
+    round_folder.end(settings.out, round)
     return card
 
 
@@ -193,7 +179,7 @@ def _serve_held(
         else:
             card = publish.publish(settings.out, mine, wanted, queries, answers, _told)
         hosting.announce(desk, card["statement"], answers.num_clients)
-    round_folder.end(settings.out)
+    round_folder.end(settings.out, round)
     return card
 
 
@@ -246,7 +232,7 @@ def join(settings: Join) -> dict[str, Any]:
     """Take part in a round; return the server's statement and what is left in the ledger."""
     with err.status("loading"):
         from rknn_jax.federation import joining
-    *_, context, agreement, records = _check_together(
+    *_, context, agreement, records = check_together(
         _needs_libraries,
         lambda: ranges.check(settings),
         lambda: _check_server(settings),
@@ -255,7 +241,8 @@ def join(settings: Join) -> dict[str, Any]:
         lambda: joining.agreed(settings),
         lambda: joining.read_records(settings),
     )
-    from rknn_jax.federation.connection import Connection, printable, take_part
+    from rknn_jax.federation.certificate_errors import printable
+    from rknn_jax.federation.connection import Connection, take_part
 
     path = joining.ledger_path(settings)
     if not os.path.lexists(path):

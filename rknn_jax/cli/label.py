@@ -1,6 +1,7 @@
 """`rknn label`: messages of a release; `rknn_jax.release.label` does the work."""
 
 import json
+import shlex
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,6 +44,7 @@ def run(settings: Settings) -> dict[str, Any]:
         plan = planning.prepare(settings)
     _tell_plan(plan)
     if settings.dry_run:
+        job.check_memory(plan)
         with metered("simulating releases"), sure_interrupts(), _nothing_spent():
             expected = planning.expect(plan)
         _tell_preview(plan, expected)
@@ -198,16 +200,53 @@ def _tell_preview(plan: "Plan", expected: "Expected") -> None:
             for agreement, share in expected.expected.items()
         )
         tell(err, "expected", f"{accuracy} of the records near a row")
+    elif plan.num_records is not None:
+        first, second = plan.survey.tally.shape
+        text = f"not simulated, because a sum of {first:,} by {second:,} takes too long"
+        tell(err, "expected", text)
     for flags, share in expected.alternatives.items():
         tell(err, "instead", f"{flags}: {share:.0%} of labels right at 90% agreement")
     for concern in expected.concerns:
         tell(err, "warning", str(concern))
     tell(err, "advice", expected.advice)
+    if plan.settings.representation is None:
+        tell(
+            err,
+            "check",
+            "a dry run reads no labels; whether they are classes is told to you alone by "
+            f"{_check_command(plan.settings)}",
+        )
     left = "does not exist yet"
     if plan.ledger:
         left = f"{plan.ledger.remaining} left, if it is that of these records"
     refused = "" if plan.affordable else ", so this release would be refused"
     tell(err, "ledger", f"{plan.settings.ledger_path}: {left}{refused}. Nothing was spent.")
+
+
+def _check_command(settings: Settings) -> str:
+    """Return the command that counts the private records that cannot be used."""
+    named = {
+        "public": settings.public,
+        "private_labels": settings.private_labels,
+        "embedding": settings.embedding,
+        "label": settings.label if settings.label != Settings.label else (),
+        "drop": settings.drop,
+        "person": settings.person,
+        "labels_per_record": settings.labels_per_record,
+        "classes": settings.classes,
+        "classes_file": settings.classes_file,
+    }
+    if settings.classes is None and settings.classes_file is None:
+        named["classes"] = "NAMES"
+    words = ["rknn", "check", *_listed(settings.private)]
+    for name, value in named.items():
+        if value not in (None, ()):
+            words += [f"--{name.replace('_', '-')}", *map(str, _listed(value))]
+    return shlex.join(words)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, tuple | list) else [value]
 
 
 def _expectations(done: "Release") -> dict[str, float | None]:

@@ -32,13 +32,22 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, NoReturn
+from dataclasses import fields
+from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 import tyro
 from tyro.conf import subcommand
 
 from rknn_jax._internal import compilation, option_files, ranges
-from rknn_jax._internal.terminal import STOPPED, err, leave, open_closed_streams, stdout, tell
+from rknn_jax._internal.terminal import (
+    STOPPED,
+    err,
+    open_closed_streams,
+    run_program,
+    status_of,
+    stdout,
+    tell,
+)
 from rknn_jax.cli import (
     account,
     audit,
@@ -63,6 +72,7 @@ from rknn_jax.cli.export import Export
 from rknn_jax.cli.inspect import Inspect
 from rknn_jax.cli.simulate import Simulate
 from rknn_jax.federation.settings import Join, Serve
+from rknn_jax.privacy.entropy import check_system
 from rknn_jax.privacy.ledger import BudgetExceededError, LedgerCorruptError
 from rknn_jax.release.settings import Settings
 
@@ -102,6 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments == ["--version"]:
         stdout.write(f"rknn {importlib.metadata.version('rknn-jax')}\n")
         return 0
+    own = arguments
     try:
         arguments = option_files.expanded(arguments)
     except (ValueError, OSError) as error:
@@ -120,8 +131,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = _parsed(arguments)
     action = command.action if isinstance(command, Budget | Account) else command
     try:
-        if not isinstance(action, Serve | Join):  # they tell all that is wrong at once
-            ranges.check(action)
+        _check_once(own, action)
+        _check(action)
         result = _run(action)
         status = audit.BROKEN if result.get("broken") else result.get("exit_status", 0)
     except (
@@ -147,6 +158,41 @@ def main(argv: Sequence[str] | None = None) -> int:
         told = result | {"exit_status": status}
         stdout.write(json.dumps(told, allow_nan=False, default=float) + "\n")
     return _printed(status, paid="release" in result or "ledger" in result)
+
+
+def _check_once(arguments: Sequence[str], action: Any) -> None:
+    """Raise ValueError if an option of several words has two values, as the last would count alone.
+
+    Args:
+      arguments: Words of the command line, without those of a file of options.
+      action: Settings of the command.
+    """
+    values: dict[str, list[list[str]]] = {}
+    words: list[str] = []
+    for word in arguments:
+        if word.startswith("--"):
+            name, _, first = word.partition("=")
+            words = [first] if first else []
+            values.setdefault(name.replace("_", "-"), []).append(words)
+        else:
+            words.append(word)
+    for field in fields(action):
+        flag = f"--{field.name.replace('_', '-')}"
+        several = any(get_origin(kind) is tuple for kind in (field.type, *get_args(field.type)))
+        given = values.get(flag, [])
+        if several and any(one != given[0] for one in given):
+            raise ValueError(
+                f"Expected {flag} once, got it {len(given)} times; write all names after one, as "
+                f"in {flag} a b."
+            )
+
+
+def _check(action: Any) -> None:
+    """Raise ValueError for numbers out of range, or if no random numbers can be drawn."""
+    if not isinstance(action, Serve | Join):  # they tell all that is wrong at once
+        ranges.check(action)
+    if isinstance(action, Settings | SelectClasses | Serve | Join):
+        check_system()
 
 
 def _no_memory(words: str) -> str:
@@ -270,11 +316,15 @@ def command() -> NoReturn:
     """Run as the program `rknn`."""
     gc.set_threshold(FEW_COLLECTIONS)
     open_closed_streams()
+    run_program(_program)
+
+
+def _program() -> int:
     try:
         status = main()
     except SystemExit as end:  # by tyro, with --help too
-        status = int(end.code or 0)
-    leave(_printed(status))
+        status = status_of(end)
+    return _printed(status)
 
 
 if __name__ == "__main__":

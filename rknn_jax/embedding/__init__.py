@@ -17,11 +17,14 @@ class Rows(NamedTuple):
       records: Records `[b]` as their model takes them.
       names: Names of the records `[b]`, text of files or numbers of rows, unique in the source.
       columns: Arrow arrays `[b]` that are copied beside the embeddings, by their names.
+      classes: Names of the class numbers in the column of labels, as `datasets` declares them.
+        Defaults to none.
     """
 
     records: Any
     names: np.ndarray
     columns: dict[str, Any]
+    classes: tuple[str, ...] = ()
 
 
 class Source(Protocol):

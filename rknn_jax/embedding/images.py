@@ -1,6 +1,7 @@
-"""Folders of images, embedded by a pretrained network."""
+"""Folders and tables of images, embedded by a pretrained network."""
 
 import functools
+import io
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from rknn_jax.embedding import Embedded, Rows
-from rknn_jax.formats import LABELS, _arrow
+from rknn_jax.embedding import Embedded, Rows, rows
+from rknn_jax.formats import LABELS, _arrow, _hub
 from rknn_jax.images import files as image_files
 from rknn_jax.representations import pretrained
 
@@ -119,9 +120,97 @@ def _text(name: str) -> str:
     return name.encode(errors="backslashreplace").decode()
 
 
+def holds_images(folder: Path) -> bool:
+    """Return whether a folder holds image files."""
+    return folder.is_dir() and any(one.suffix.lower() in SUFFIXES for one in folder.rglob("*"))
+
+
 def _label(name: str) -> str | None:
     parts = PurePosixPath(name).parts
     return parts[0] if len(parts) > 1 else None
+
+
+@dataclass(frozen=True)
+class ImageTable:
+    """Images in a column of Parquet or Arrow files, as `datasets` and its hub have them.
+
+    A column holds the bytes of image files, or structs of bytes and a path, which is never opened.
+
+    Attributes:
+      table: Files, whose only feature is the column of images.
+    """
+
+    table: rows.TableFile
+
+    @classmethod
+    def find(
+        cls,
+        path: Path,
+        columns: tuple[str, ...],
+        label: str | None,
+        keep: tuple[str, ...],
+        *,
+        private: bool,
+    ) -> "ImageTable":
+        """Find the column of images in files.
+
+        Args:
+          path: File, folder or pattern, as for `rows.files`.
+          columns: Name of the column. None of them stands for the only column of images.
+          label: Name of the column of labels, or None.
+          keep: Names of further columns that are copied.
+          private: Whether the records are private.
+
+        Raises:
+          ValueError: If there is not one such column.
+        """
+        kinds = rows.types(path, "--images")
+        held = [name for name in kinds if _holds_images(kinds[name]) and name not in keep]
+        named = list(columns) or held
+        if len(named) != 1 or (named[0] in kinds and named[0] not in held):
+            raise ValueError(
+                f"Expected one column of images in --images {path}, got "
+                f"{', '.join(named) or 'none'}, where {', '.join(held) or 'no column'} has bytes; "
+                "name one of them with --columns."
+            )
+        return cls(rows.TableFile(path, "--images", (named[0],), label, keep, private))
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def where(self) -> str:
+        """Argument and name of the files."""
+        return self.table.where
+
+    @property
+    def state(self) -> list[Any]:
+        """Names, sizes and times of the files."""
+        return self.table.state
+
+    @property
+    def name_column(self) -> str:
+        """Name of the column of row numbers."""
+        return self.table.name_column
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes that the files declare, or none."""
+        return rows.class_names(self.table.path, "--images", self.table.label)
+
+    def blocks(self, size: int) -> Iterator[Rows]:
+        """Yield the bytes of at most `size` images."""
+        (name,) = self.table.features
+        for found in self.table.blocks(size):
+            column = found.records.column(name)
+            if _hub.is_image(column.type):
+                column = _arrow.images(column)
+            yield found._replace(records=column.to_pylist())
+
+
+def _holds_images(kind: Any) -> bool:
+    types = _arrow.pyarrow().types
+    return _hub.is_image(kind) or types.is_binary(kind) or types.is_large_binary(kind)
 
 
 @dataclass(frozen=True)
@@ -155,8 +244,8 @@ class NetworkModel:
             "versions": versions("onnxruntime", "pillow"),
         }
 
-    def __call__(self, records: Sequence[Path]) -> Embedded:
-        """Return the features of image files."""
+    def __call__(self, records: Sequence[Path | bytes | None]) -> Embedded:
+        """Return the features of image files, or of their bytes."""
         features = np.full((len(records), self.width), np.nan, np.float32)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             pixels = list(pool.map(self._read, records))
@@ -166,10 +255,13 @@ class NetworkModel:
             features[good] = np.asarray(self.encode(np.stack([pixels[row] for row in good])))
         return Embedded(features, reasons)
 
-    def _read(self, path: Path) -> np.ndarray | str:
+    def _read(self, image: Path | bytes | None) -> np.ndarray | str:
         """Return an image in the network's size, uint8 `[h, w, 3]`, or why it cannot be read."""
+        if image is None:
+            return "no image"
         try:
-            upright = image_files.read(path, upright=True).convert("RGB")
+            file = io.BytesIO(image) if isinstance(image, bytes) else image
+            upright = image_files.read(file, upright=True).convert("RGB")
             return pretrained.resize(np.asarray(upright), self.encode.card.size)
         except Exception as error:  # a damaged file can raise many kinds of errors
             return " ".join(str(error).split()) or type(error).__name__

@@ -1,10 +1,13 @@
-"""Columns of CSV, JSON-lines and Parquet files, in blocks of rows.
+"""Columns of CSV, JSON-lines, Parquet and Arrow files, in blocks of rows.
+
+Parquet and Arrow files may be a folder, as `datasets` and its hub have them, or a pattern.
 
 A record of RFC 4180 is a row in CSV, and a line in JSON lines. A private record that cannot be read
 is a row whose values are all missing, so that no record can hide or move another one. These two
 formats have no types of columns, so that all their values are text.
 """
 
+import glob
 import itertools
 import json
 from collections.abc import Iterator, Sequence
@@ -15,9 +18,20 @@ from typing import Any
 import numpy as np
 
 from rknn_jax.embedding import Rows
-from rknn_jax.formats import LABELS, _arrow, _csv_records, absent, clear_errors
+from rknn_jax.formats import (
+    LABELS,
+    _arrow,
+    _csv_records,
+    _hub,
+    clear_errors,
+    feather,
+    refuse_absent,
+)
 
-SUFFIXES = (".csv", ".jsonl", ".parquet")
+TYPED = (".parquet", ".arrow")
+"""Suffixes of files whose columns have types. A folder or a pattern names such files."""
+
+SUFFIXES = (".csv", ".jsonl", *TYPED)
 
 LINES_WITH_NAMES = 100
 """Lines of a JSON-lines file that tell the names of its columns."""
@@ -28,7 +42,7 @@ class TableFile:
     """File of records in columns.
 
     Attributes:
-      path: File, whose suffix is one of `SUFFIXES`.
+      path: File, whose suffix is one of `SUFFIXES`, or a folder or pattern of files in `TYPED`.
       argument: Command-line argument that named it, for the errors.
       features: Names of the columns that a model reads.
       label: Name of the column of labels. Defaults to None, for records without labels.
@@ -48,13 +62,13 @@ class TableFile:
         found = names(self.path, self.argument)
         if not declares_names(self.path, private=self.private):
             return
-        for name in self._wanted:
-            if name not in found:
-                raise ValueError(f"{self.where}: {absent(name, found)}")
+        with clear_errors(self.where):
+            refuse_absent(self._wanted, found)
 
     def __len__(self) -> int:
-        if self.path.suffix == ".parquet":
-            return int(_parquet(self.path, self.where).metadata.num_rows)
+        found = files(self.path, self.argument)
+        if found[0].suffix in TYPED:
+            return sum(_num_rows(one, self.where) for one in found)
         with self.path.open("rb") as file:
             if self.path.suffix == ".csv":
                 _csv_records.header(file)
@@ -68,9 +82,12 @@ class TableFile:
 
     @property
     def state(self) -> list[Any]:
-        """Name, size and time of the file."""
-        status = self.path.stat()
-        return [self.path.name, status.st_size, status.st_mtime_ns, *self._wanted]
+        """Name, size and time of the file or files."""
+        told: list[Any] = []
+        for one in files(self.path, self.argument):
+            status = one.stat()
+            told += [one.name, status.st_size, status.st_mtime_ns]
+        return [*told, *self._wanted]
 
     @property
     def name_column(self) -> str:
@@ -89,22 +106,24 @@ class TableFile:
         """
         first = 0
         refuse = not self.private
-        found = tables(self.path, self.where, self._wanted, size, refuse=refuse)
+        classes = class_names(self.path, self.argument, self.label)
+        found = tables(self.path, self.argument, self._wanted, size, refuse=refuse)
         begun = next(found, None)
         for table in itertools.chain([self._nothing() if begun is None else begun], found):
             copied = {name: table.column(name).combine_chunks() for name in self.keep}
             if self.label is not None:
                 copied[LABELS] = table.column(self.label).combine_chunks()
             last = first + table.num_rows
-            yield Rows(table.select(list(self.features)), np.arange(first, last), copied)
+            records = table.select(list(self.features))
+            yield Rows(records, np.arange(first, last), copied, classes)
             first = last
 
     def _nothing(self) -> Any:
         """Return an Arrow table of no record."""
         pa = _arrow.pyarrow()
-        if self.path.suffix == ".parquet":
-            schema = _parquet(self.path, self.where).schema_arrow
-            return schema.empty_table().select(list(self._wanted))
+        found = files(self.path, self.argument)
+        if found[0].suffix in TYPED:
+            return _schema(found, self.argument).empty_table().select(list(self._wanted))
         fields = [(name, pa.large_string()) for name in self._wanted]
         return pa.schema(fields).empty_table()
 
@@ -118,43 +137,142 @@ def declares_names(path: Path, *, private: bool) -> bool:
     return not (private and path.suffix == ".jsonl")
 
 
-def names(path: Path, argument: str) -> list[str]:
-    """Return the names of a file's columns.
+def files(path: Path, argument: str) -> list[Path]:
+    """Return the files that a path names, in order of their names.
+
+    Args:
+      path: File, or a folder or pattern of files in `TYPED`. Names in a folder that begin with a
+        dot or an underscore are left out.
+      argument: Command-line argument that named it, for the errors.
 
     Raises:
-      ValueError: If the file cannot be read, or is in another format.
+      ValueError: If there is none, or a file is in another format.
     """
-    if path.suffix not in SUFFIXES:
+    several = path.is_dir()
+    if several:
+        below = (one.relative_to(path) for one in path.rglob("*"))
+        found = [path / one for one in below if not _hidden(one)]
+    elif any(sign in str(path) for sign in "*?[") and not path.exists():
+        several = True
+        found = [Path(one) for one in glob.glob(str(path), recursive=True)]
+    else:
+        found = [path]
+    known = sorted(one for one in found if one.suffix in (TYPED if several else SUFFIXES))
+    if several and not known:
         raise ValueError(
-            f"Expected {argument} to name a {', '.join(SUFFIXES)} file, got {path}; save it in one "
-            "of these."
+            f"Expected files that end in {', '.join(TYPED)} in {argument} {path}, got none; name a "
+            "folder that holds some."
         )
-    if not path.is_file():
+    if not known:
+        raise ValueError(
+            f"Expected {argument} to name a {', '.join(SUFFIXES)} file, or a folder of "
+            f"{' or '.join(TYPED)} files, got {path}; save it in one of these."
+        )
+    if not known[0].is_file():
         raise ValueError(f"There is no file {argument} {path}; name one that exists.")
-    if path.suffix == ".parquet":
-        return list(_parquet(path, f"{argument} {path}").schema_arrow.names)
+    return known
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)
+
+
+def names(path: Path, argument: str) -> list[str]:
+    """Return the names of the columns.
+
+    Raises:
+      ValueError: If a file cannot be read, is in another format, or has other columns than the
+        first.
+    """
+    found = files(path, argument)
+    where = f"{argument} {path}"
+    if found[0].suffix in TYPED:
+        return list(_schema(found, argument).names)
     with path.open("rb") as file:
         if path.suffix == ".csv":
-            with clear_errors(f"{argument} {path}"):
+            with clear_errors(where):
                 return _csv_records.header(file)
         every = [_record(line) for line in itertools.islice(file, LINES_WITH_NAMES)]
     return list(dict.fromkeys(itertools.chain.from_iterable(every)))
 
 
+def types(path: Path, argument: str) -> dict[str, Any]:
+    """Return the Arrow types of the columns of Parquet or Arrow files, by their names."""
+    return {field.name: field.type for field in _schema(files(path, argument), argument)}
+
+
+def is_typed(path: Path) -> bool:
+    """Return whether a path names Parquet or Arrow files, by itself or in a folder."""
+    try:
+        return files(path, "")[0].suffix in TYPED
+    except ValueError:
+        return False
+
+
+def class_names(path: Path, argument: str, label: str | None) -> tuple[str, ...]:
+    """Return the names that `datasets` declares for the class numbers in a column, or none."""
+    found = files(path, argument)
+    if label is None or found[0].suffix not in TYPED:
+        return ()
+    return _hub.class_names(_schema(found, argument), label)
+
+
+def _schema(found: Sequence[Path], argument: str) -> Any:
+    """Return the Arrow schema of files.
+
+    Raises:
+      ValueError: If a file has other columns than the first, or declares other features.
+    """
+    schemas = [_schema_of(one, f"{argument} {one}") for one in found]
+    for one, schema in zip(found, schemas, strict=True):
+        features = [(held.metadata or {}).get(_hub.KEY) for held in (schema, schemas[0])]
+        if not schema.equals(schemas[0]) or features[0] != features[1]:
+            raise ValueError(
+                f"Expected the same columns and features in all files of {argument}, got others in "
+                f"{one} than in {found[0]}; name a pattern of files that belong together."
+            )
+    return schemas[0]
+
+
+def _schema_of(path: Path, where: str) -> Any:
+    if path.suffix == ".parquet":
+        return _parquet(path, where).schema_arrow
+    with clear_errors(where), path.open("rb") as file:
+        return feather.schema(file)
+
+
+def _num_rows(path: Path, where: str) -> int:
+    if path.suffix == ".parquet":
+        return int(_parquet(path, where).metadata.num_rows)
+    with clear_errors(where), path.open("rb") as file:
+        return sum(batch.num_rows for batch in feather.record_batches(file))
+
+
 def tables(
-    path: Path, where: str, columns: Sequence[str], size: int, *, refuse: bool
+    path: Path, argument: str, columns: Sequence[str], size: int, *, refuse: bool
 ) -> Iterator[Any]:
     """Yield Arrow tables of the named columns, of `size` rows each, but for the last one.
 
     Columns of CSV and JSON lines are text, with null for a missing value.
 
+    Args:
+      path: File, folder or pattern, as for `files`.
+      argument: Command-line argument that named it, for the errors.
+      columns: Names of the columns.
+      size: Number of rows of a table.
+      refuse: Whether a broken record of a CSV file is an error.
+
     Raises:
       ValueError: If `refuse`, and a record of a CSV file is broken.
     """
     pa = _arrow.pyarrow()
-    if path.suffix == ".parquet":
-        for batch in _parquet(path, where).iter_batches(batch_size=size, columns=list(columns)):
-            yield _as_unicode(pa.Table.from_batches([batch]).select(list(columns)))
+    where = f"{argument} {path}"
+    found = files(path, argument)
+    if found[0].suffix in TYPED:
+        batches = itertools.chain.from_iterable(
+            _batches(one, f"{argument} {one}", columns, size) for one in found
+        )
+        yield from map(_as_unicode, _resized(batches, size))
         return
     schema = pa.schema([(name, pa.large_string()) for name in columns])
     if path.suffix == ".csv":
@@ -165,6 +283,18 @@ def tables(
     while block := list(itertools.islice(records, size)):
         values = {name: [record.get(name) for record in block] for name in columns}
         yield pa.table(values, schema=schema)
+
+
+def _batches(path: Path, where: str, columns: Sequence[str], size: int) -> Iterator[Any]:
+    """Yield the columns of a Parquet or Arrow file as tables of any number of rows."""
+    pa = _arrow.pyarrow()
+    if path.suffix == ".parquet":
+        for batch in _parquet(path, where).iter_batches(batch_size=size, columns=list(columns)):
+            yield pa.Table.from_batches([batch]).select(list(columns))
+        return
+    with clear_errors(where), path.open("rb") as file:
+        for batch in feather.record_batches(file):
+            yield pa.Table.from_batches([batch]).select(list(columns))
 
 
 def _as_unicode(table: Any) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from rknn_jax._internal import disk
 from rknn_jax.embedding import Embedded, Model, Rows, Source
 from rknn_jax.embedding.cards import card_path
-from rknn_jax.formats import EMBEDDINGS, _arrow
+from rknn_jax.formats import EMBEDDINGS, LABELS, _arrow, _hub
 
 ROWS_A_PART = 1024
 """Rows that are embedded between two parts."""
@@ -189,8 +189,8 @@ def _table(rows: Rows, model: Model, name_column: str, private: bool) -> Any:
         kept[list(reasons)] = False
     named = {f"{name_column} {rows.names[row]}": reasons[row] for row in sorted(reasons)}
     table = pa.table(columns).filter(pa.array(kept))
-    told = {REASONS: json.dumps(named), TRUNCATED: str(made.truncated)}
-    return table.replace_schema_metadata(told)
+    told = {REASONS: json.dumps(named).encode(), TRUNCATED: str(made.truncated).encode()}
+    return table.replace_schema_metadata(told | _hub.metadata_of({LABELS: rows.classes}))
 
 
 def _join(files: list[Path], joined: Path, private: bool) -> tuple[dict[str, str], int, int]:
@@ -212,7 +212,8 @@ def _join(files: list[Path], joined: Path, private: bool) -> tuple[dict[str, str
             part = pa.parquet.read_table(path)
             unusable |= json.loads(part.schema.metadata[REASONS])
             truncated += int(part.schema.metadata[TRUNCATED])
-            plain = part.replace_schema_metadata(None)
+            declared = part.schema.metadata.get(_hub.KEY)
+            plain = part.replace_schema_metadata(declared and {_hub.KEY: declared})
             writer = writer or pa.parquet.ParquetWriter(file, plain.schema, use_dictionary=False)
             writer.write_table(plain)
             rows += plain.num_rows

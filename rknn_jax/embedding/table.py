@@ -4,6 +4,7 @@ Means, deviations and values are those of the public table alone. The private ta
 with the public table's card, so that both sides have the same features.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from rknn_jax._internal.checks import check_together
 from rknn_jax.embedding import Embedded, rows
 from rknn_jax.formats import _arrow
 from rknn_jax.formats.csv import NUMBER
@@ -132,16 +134,17 @@ def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> Tab
     """
     where = f"{argument} {path}"
     pa = _arrow.pyarrow()
-    parts = list(rows.tables(path, where, names, 2**16, refuse=True)) if names else []
+    parts = list(rows.tables(path, argument, names, 2**16, refuse=True)) if names else []
     if not parts:
         raise ValueError(
             f"Expected columns of features and rows in {where}, got none; name the columns with "
             "--columns."
         )
     table = pa.concat_tables(parts)
-    if not chosen:
-        _refuse_ids(table, where)
-    model = TableModel(tuple(_fitted(table.column(name), name) for name in names))
+    fitted = [functools.partial(_fitted, table.column(name), name) for name in names]
+    refuse = [] if chosen else [functools.partial(_refuse_ids, table, where)]
+    found = check_together(*fitted, *refuse)
+    model = TableModel(tuple(found[: len(names)]))
     if not model.width:
         raise ValueError(f"Expected values in {where}, got none in {', '.join(names)}.")
     return model
@@ -174,12 +177,23 @@ def _column(given: dict[str, Any]) -> Number | Category:
 
 def _refuse_ids(table: Any, where: str) -> None:
     """Raise ValueError if a column is an index or an id, by its name or its numbers."""
-    remedy = "name the columns of features with --columns"
-    features.refuse_unnamed(table.column_names, remedy)
-    found = [numbers(table.column(name), name) for name in table.column_names]
+    remedy = "or name the columns of features with --columns"
+    names = table.column_names
     # Text is no id, and counts among the columns that are none.
-    columns = [values[np.isfinite(values)] if every else np.zeros(0) for values, every in found]
-    features.refuse_ids(columns, table.column_names, where, remedy)
+    columns = [_whole_column(table.column(name), name) for name in names]
+    check_together(
+        lambda: features.refuse_unnamed(names, remedy),
+        lambda: features.refuse_ids(columns, names, where, remedy),
+    )
+
+
+def _whole_column(column: Any, name: str) -> np.ndarray:
+    """Return the finite numbers of a column, or none if it holds something else too."""
+    try:
+        values, every = numbers(column, name)
+    except ValueError:  # it is refused by itself
+        return np.zeros(0)
+    return values[np.isfinite(values)] if every else np.zeros(0)
 
 
 def _fitted(column: Any, name: str) -> Number | Category:
@@ -192,8 +206,8 @@ def _fitted(column: Any, name: str) -> Number | Category:
     if len(found) > MOST_VALUES:
         raise ValueError(
             f"Expected at most {MOST_VALUES} different values in the text column {name!r}, got "
-            f"{len(found):,}; group them, embed the column by --text, or leave it out by naming "
-            "the others with --columns."
+            f"{len(found):,}; group them, embed the column by --text, or leave it out with "
+            "--drop, or by naming the others with --columns."
         )
     return Category(name, tuple(found))
 
@@ -225,7 +239,7 @@ def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:
     if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
         raise ValueError(
             f"Expected numbers or text in column {name!r}, got {kind}; convert it, or leave it out "
-            "by naming the others with --columns."
+            "with --drop, or by naming the others with --columns."
         )
     text = column.cast(pa.large_string())
     is_number = compute.match_substring_regex(text, NUMBER)

@@ -42,9 +42,11 @@ from rknn_jax.privacy.entropy import SEED_BYTES, Entropy
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError
 
-# Suffixes of a round's file: before the spend, and after the answer.
+# Suffixes of a round's file: before the spend, after the answer, and from the server's word that it
+# counts until the end of the round is known.
 NOTED = "noted"
 ANSWERED = "answer"
+COUNTED = "counted"
 
 
 Tell = Callable[[str, str], None]
@@ -139,6 +141,19 @@ class Client:
             return None
         data = path.read_bytes()
         return int.from_bytes(data[:8], "little"), data[8:]
+
+    def note_counted(self, round_id: str) -> None:
+        """Note that a round counts this client, whose end is not known yet."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        disk.write_whole(self.folder / f"{round_id}.{COUNTED}", b"", disk.OWNER)
+
+    def counted(self) -> list[str]:
+        """Return the ids of rounds that count this client, and whose end is not known."""
+        return sorted(path.stem for path in self.folder.glob(f"*.{COUNTED}"))
+
+    def clear_counted(self, round_id: str) -> None:
+        """Remove the note of `note_counted`, since the round is over."""
+        (self.folder / f"{round_id}.{COUNTED}").unlink(missing_ok=True)
 
     def parsed(self, question: bytes) -> Round:
         """Return the round of a question that is within the owner's bounds.

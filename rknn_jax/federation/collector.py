@@ -5,8 +5,8 @@ A killed server continues from its folder.
 One process holds the folder at a time: the file of the answers is locked until the collector is
 closed. Two collectors that count from one file would count a client twice.
 
-Once results were published, no further answer counts. The difference of two results would show the
-messages of the few clients between them.
+Once results are begun, no further answer counts: `Collector.seal` comes before the first of them.
+The difference of two results would show the messages of the few clients between them.
 
 Answers come in batches. Of each batch, the countable answers are appended to one file in one frame,
 and are on disk before they count. So the server's totals are the content of its file, with each
@@ -47,6 +47,8 @@ ANSWERS = "answers.bin"
 QUESTION = "question.bin"
 REJECTED = "rejected.json"
 PUBLISHED = "privacy.json"
+SEALED = "sealed.json"
+OWNER_ONLY = 0o600
 
 
 class Reply(NamedTuple):
@@ -93,7 +95,7 @@ class Collector:
         """
         self.round = round
         self._path = folder / ANSWERS
-        self._published_path = folder / PUBLISHED
+        self._folder = folder
         self._most = most_records
         self._size = wire.message_bytes(round.mechanism)
         self.totals = np.zeros(round.mechanism.num_totals, np.int64)
@@ -103,7 +105,7 @@ class Collector:
         self._rejected_path = folder / REJECTED
         folder.mkdir(parents=True, exist_ok=True)
         # Without a buffer, from which bytes that found no room would be written later.
-        self._file = open(self._path, "a+b", buffering=0)
+        self._file = open(self._path, "a+b", buffering=0, opener=for_owner)
         try:
             lock(
                 self._file.fileno(),
@@ -157,7 +159,7 @@ class Collector:
         Args:
           replies: Answers in any order, from clients that may be broken or dishonest.
           late: Flag for answers after the end of the round. Defaults to False. All are late once
-            results were published.
+            the collector is sealed.
 
         Returns:
           The fate of each answer: `counted`, `busy` if the disk has no room for it, so that it may
@@ -168,7 +170,7 @@ class Collector:
         """
         if not replies:
             return []
-        late = late or self.is_published
+        late = late or self.is_sealed
         clients: Sequence[int]
         payloads: Sequence[bytes]
         clients, rounds, payloads = zip(*replies, strict=True)
@@ -255,9 +257,13 @@ class Collector:
         return len(self.clients)
 
     @property
-    def is_published(self) -> bool:
-        """True if results of these answers were published, so that all further ones are late."""
-        return self._published_path.exists()
+    def is_sealed(self) -> bool:
+        """True if results of these answers were begun, so that all further ones are late."""
+        return is_sealed(self._folder)
+
+    def seal(self) -> None:
+        """Let no further answer count, in this process or a later one."""
+        write_whole(self._folder / SEALED, b"{}")
 
     def counts(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the estimated votes and their standard deviations, float64 `[s, |Y|]`."""
@@ -330,9 +336,23 @@ class Sum:
         """Number of vectors, one from each client."""
         return self.num_clients
 
+    def seal(self) -> None:
+        """Do nothing: a sum is opened once."""
+
     def counts(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the noisy sum and its standard deviations, float64; see `polls.Poll.opened`."""
         return self.round.poll.opened(self.totals, self.num_clients)
+
+
+def is_sealed(folder: Path) -> bool:
+    """Return True if results of the answers in a round's folder were begun."""
+    # Earlier versions marked the end of the results alone.
+    return (folder / SEALED).exists() or (folder / PUBLISHED).exists()
+
+
+def for_owner(path: str, flags: int) -> int:
+    """Open a file that nobody else on this machine may read: messages, each by its client."""
+    return os.open(path, flags, OWNER_ONLY)
 
 
 def most_shift(mechanism: LocalRandomizer) -> float:

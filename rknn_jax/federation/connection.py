@@ -20,6 +20,7 @@ from typing import NamedTuple
 import httpx
 
 from rknn_jax.federation.agreement import RefusedError
+from rknn_jax.federation.certificate_errors import check_certificates, printable
 from rknn_jax.federation.client import Client, tell_question
 from rknn_jax.federation.round_folder import Tell
 from rknn_jax.federation.secure_sum import Participant
@@ -39,25 +40,15 @@ SILENT_SECONDS = POLL_SECONDS + 20.0
 """Longest silence of a server in the middle of a request."""
 
 MOST_TEXT = 2**16
-MOST_LETTERS = 500
 NOTHING_YET = 204
+
+GONE = "The server has gone. The answer was counted, and its end is not known."
+"""Statement of a round whose server ends before this client hears of it."""
+
 MASKED = 2
 """Step of a sum in which a client sends its vector."""
 
 ROUND_ID = re.compile(r"[0-9a-f]{64}")
-
-REMEDIES = {
-    "CERTIFICATE_VERIFY_FAILED": "check --ca and the server's name, and that neither has expired",
-    "UNKNOWN_CA": "the server does not know this certificate; send it --certificate for its --keys",
-    "CERTIFICATE_UNKNOWN": "the server does not know this certificate; send it --certificate",
-    "BAD_CERTIFICATE": "the server does not accept this certificate; make a new one",
-    "CERTIFICATE_EXPIRED": "this certificate has expired; make a new one from the same --key",
-    "CERTIFICATE_REQUIRED": "the server wants a certificate; pass --certificate and --key",
-    "WRONG_VERSION_NUMBER": "the server does not speak TLS; start it with --certificates",
-    "PROTOCOL_VERSION": "the server speaks another version of TLS than 1.2 and 1.3",
-    "HANDSHAKE_FAILURE": "the server and this client have no way of encryption in common",
-}
-"""Remedy for each reason, or end of a reason, of OpenSSL that another attempt does not mend."""
 
 
 class Received(NamedTuple):
@@ -168,7 +159,7 @@ class Connection:
                     if received := self._received(response, most):
                         break
             except httpx.TransportError as error:
-                _check_certificates(error)
+                check_certificates(error)
                 self._tell_waiting(str(error) or type(error).__name__)
             if time.monotonic() >= ends:
                 raise UnreachableError(
@@ -226,19 +217,46 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
       ValueError: If a certificate does not fit.
     """
     while True:
-        round_id, question = _question(client, connection, tell)
+        try:
+            round_id, question = _question(client, connection, tell)
+        except UnreachableError as error:
+            counted = client.counted()  # before this client was stopped
+            if not counted:
+                raise
+            _clear(client, counted)
+            tell("warning", str(error))
+            tell("over", GONE)
+            return Outcome(GONE, True)
+        _clear(client, [other for other in client.counted() if other != round_id])
         took_part = _answer(client, connection, round_id, question, tell)
         try:
             statement = _statement(connection, round_id)
         except UnreachableError as error:
             if not took_part:
                 raise
-            statement = "The server has gone. The answer was counted, and its end is not known."
+            statement = GONE
             tell("warning", str(error))
+        except FailedError:
+            _clear(client, [round_id])
+            raise
+        _clear(client, [round_id])
         if statement is not None:
             tell("over", statement)
             return Outcome(statement, took_part)
         tell("waiting", f"round {round_id[:12]} is not served any more; for the next one")
+
+
+def _clear(client: Client, round_ids: list[str]) -> None:
+    for round_id in round_ids:
+        client.clear_counted(round_id)
+
+
+def _note_counted(client: Client, round_id: str, tell: Tell) -> None:
+    """Note that the round counts this client, so that it knows after it was stopped."""
+    try:
+        client.note_counted(round_id)
+    except OSError as error:
+        tell("warning", f"the server counts the answer, which could not be noted ({error})")
 
 
 def _question(client: Client, connection: Connection, tell: Tell) -> tuple[str, bytes | None]:
@@ -252,7 +270,7 @@ def _question(client: Client, connection: Connection, tell: Tell) -> tuple[str, 
         data = received.data
         if received.status == 200 and _is_whole(received):
             return received.round, data
-        if client.said(received.round):
+        if client.said(received.round) or received.round in client.counted():
             return received.round, b""
         if received.status != 200 and received.round != told:
             told = received.round
@@ -271,6 +289,9 @@ def _answer(
     path = f"/v1/rounds/{round_id}"
     try:
         said = client.said(round_id)
+        if said is None and round_id in client.counted():
+            tell("added", f"to the sum of round {round_id[:12]} before; waiting for its end")
+            return True
         if said is None:
             if question is None:
                 raise RefusedError(
@@ -290,6 +311,7 @@ def _answer(
     connection.ticket, payload = said
     fate = connection.post(f"{path}/answers", payload)
     if fate in ("counted", "again"):
+        _note_counted(client, round_id, tell)
         tell("answered", f"round {round_id[:12]} with {len(payload):,} bytes; waiting for its end")
         return True
     tell("not counted", f"the server calls the answer {printable(fate)}; it was charged")
@@ -317,6 +339,8 @@ def _add(
         if step == MASKED:
             tell("added", f"{length:,} numbers under masks")
             added = True
+    if added:
+        _note_counted(client, round_id, tell)
     if not added:
         tell("not counted", "the sum was taken without this client")
     return added
@@ -343,11 +367,6 @@ def _is_whole(received: Received) -> bool:
     return data is None or hashlib.sha256(data).hexdigest() == received.round
 
 
-def printable(text: str) -> str:
-    """Return text of others for printing, without characters that could control a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:MOST_LETTERS])
-
-
 def _body(response: httpx.Response, most: int) -> bytes | None:
     """Return a body as it came, or None if it is longer than `most`."""
     if _seconds(response.headers.get("content-length", "")) > most:
@@ -363,16 +382,3 @@ def _body(response: httpx.Response, most: int) -> bytes | None:
 def _seconds(text: str) -> float:
     """Return a header's number, or 0 if it holds none."""
     return float(text) if text.isascii() and text.isdecimal() else 0.0
-
-
-def _check_certificates(error: BaseException | None) -> None:
-    """Raise a ValueError with a remedy if the error is about a certificate."""
-    while error is not None:
-        if isinstance(error, ssl.SSLError):
-            reason = (error.reason or "").upper().replace(" ", "_")
-            for end, remedy in REMEDIES.items():
-                if reason.endswith(end):
-                    raise ValueError(
-                        f"The server cannot be joined ({printable(str(error))}); {remedy}."
-                    ) from error
-        error = error.__cause__ or error.__context__

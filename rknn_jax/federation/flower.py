@@ -177,7 +177,9 @@ def serve(grid: Grid, settings: Mapping[str, Any]) -> dict[str, Any]:
     collect(grid, collector, request.clients, closes, told)
     seconds = time.perf_counter() - started
     _printed("round", f"{collector.num_clients:,} clients in {seconds:.1f} s")
-    return publish.publish(request.out, public, wanted, queries, collector, told)
+    card = publish.publish(request.out, public, wanted, queries, collector, told)
+    round_folder.end(request.out, round)
+    return card
 
 
 def _request(settings: Mapping[str, Any], nodes: int) -> Serve:
@@ -239,7 +241,7 @@ def collect(grid: Grid, collector: Collector, clients: int, closes: float, told:
                 f"of {clients} clients",
             )
 
-    wanted = 0 if collector.is_published else clients
+    wanted = 0 if collector.is_sealed else clients
     while collector.num_clients < wanted and time.time() < closes:
         asking.ask()
         time.sleep(POLL)

@@ -28,7 +28,7 @@ MOST_LINES = 8
 
 
 def collect(desk: Desk, collector: Collector, clients: int, tell: Tell) -> None:
-    """Count answers until enough clients have answered, the round closes or is published.
+    """Count answers until enough clients have answered, or the round closes or is sealed.
 
     Args:
       desk: Desk of the round, closed to answers when this returns.
@@ -37,7 +37,7 @@ def collect(desk: Desk, collector: Collector, clients: int, tell: Tell) -> None:
       tell: Function that is called with each answer, refusal and rejection.
     """
     refused = set[int]()
-    wanted = 0 if collector.is_published else clients
+    wanted = 0 if collector.is_sealed else clients
     while collector.num_clients < wanted and (left := desk.closes - time.time()) > 0:
         _count(desk, collector, clients, refused, desk.take(min(left, TICK)), tell)
     desk.change(stage="closed", has_counted=collector.clients.__contains__)

@@ -5,20 +5,29 @@ from pathlib import Path
 import numpy as np
 
 from rknn_jax.federation.request import Public
+from rknn_jax.formats import Columns
+from rknn_jax.records import features
 from rknn_jax.records.classes import FOREIGN
 from rknn_jax.records.labels import plain
 from rknn_jax.release import tables
 
 
-def read_public(path: Path, test: Path | None) -> Public:
+def read_public(path: Path, test: Path | None, drop: tuple[str, ...] = ()) -> Public:
     """Read the server's own data.
+
+    Args:
+      path: File of the public records.
+      test: File of images and labels that measure the student, or None.
+      drop: Names of columns of the public records that are no features. Defaults to none.
 
     Raises:
       ValueError: If a file cannot be used.
     """
-    inputs = read_inputs(path, "--public")
+    columns = Columns(drop=drop)
+    inputs = read_inputs(path, "--public", columns)
+    others = tables.read_others(path, "--public", columns)
     if test is None:
-        return Public(inputs)
+        return Public(inputs, others=others)
     images = read_inputs(test, "--test")
     labels = plain(tables.read_labels(test, argument="--test"), f"--test {test}")
     if len(images) != len(labels) or images.shape[1:] != inputs.shape[1:]:
@@ -31,11 +40,11 @@ def read_public(path: Path, test: Path | None) -> Public:
             f"Expected class numbers as 'labels' in --test {test}, got others; number the classes "
             "0..C-1."
         )
-    return Public(inputs, (images, labels.astype(np.int32)))
+    return Public(inputs, (images, labels.astype(np.int32)), others)
 
 
 def read_inputs(
-    path: Path, argument: str, *, private: bool = False, dimensions: int | None = None
+    path: Path, argument: str, columns: Columns = Columns(), *, private: bool = False
 ) -> np.ndarray:
     """Read `images` uint8 `[n, h, w, c]`, or else `embeddings` float32 `[n, f]`, from a file.
 
@@ -44,21 +53,21 @@ def read_inputs(
     Args:
       path: File to read.
       argument: Command-line argument that named the file, for the errors.
+      columns: Columns to read, without labels. Defaults to the usual names. If private embeddings
+        have no `width`, lists must have one length.
       private: Flag for private records, whose unusable rows become NaN instead of an error. One
         record must not decide whether a client takes part. Defaults to False.
-      dimensions: Number of dimensions f of private embeddings; lists of another length become NaN.
-        Defaults to that of the file, whose lists must have one length then.
 
     Raises:
       ValueError: If the file cannot be used.
     """
+    features.refuse_shared((), columns.label, columns.person, columns.drop)
+    asked = columns._replace(public=not private)
+    tables.refuse_unknown(columns.drop, tables.file_shards(str(path), argument, asked))
     images = tables.read_optional(path, argument, "images") if path.suffix == ".npz" else None
     if images is None:
-        return (
-            tables.read_records(path, argument, dimensions)
-            if private
-            else tables.read_embeddings(path, argument)
-        )
+        read = tables.read_records if private else tables.read_embeddings
+        return read(path, argument, columns)
     if images.dtype != np.uint8 or images.ndim not in (3, 4) or not len(images):
         raise ValueError(
             f"Expected images uint8 [n, h, w, c] in {argument} {path}, got {images.dtype} "

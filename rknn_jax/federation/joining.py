@@ -11,6 +11,7 @@ from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.inputs import read_inputs
 from rknn_jax.federation.settings import Join
+from rknn_jax.formats import Columns
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.ledger import Ledger, fingerprint
 from rknn_jax.release.tables import read_labels
@@ -47,7 +48,8 @@ def read_records(settings: Join) -> Records:
       ValueError: If the file cannot be used.
     """
     argument = "--private"
-    inputs = read_inputs(settings.private, argument, private=True, dimensions=settings.dimensions)
+    columns = Columns(reads_label=False, width=settings.dimensions, drop=settings.drop)
+    inputs = read_inputs(settings.private, argument, columns, private=True)
     labels = read_labels(settings.private)
     if len(inputs) != len(labels):
         raise ValueError(

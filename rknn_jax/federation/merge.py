@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from rknn_jax._internal.disk import locked, read_json, sync_folder, write_whole
-from rknn_jax.federation.collector import ANSWERS, PUBLISHED, QUESTION, REJECTED, Collector
+from rknn_jax.federation.collector import ANSWERS, QUESTION, REJECTED, Collector, for_owner
 from rknn_jax.federation.request import Asked
 from rknn_jax.federation.round_folder import MERGED, PARTS, check_settings, copy_round
 from rknn_jax.federation.rounds import Round
@@ -65,7 +65,7 @@ def _write(parts: Sequence[Path], names: list[str], folder: Path, asked: Asked) 
     rejected = _checked(parts, asked)
     folder.mkdir(parents=True, exist_ok=True)
     unfinished = folder / f".{ANSWERS}.new"
-    with open(unfinished, "wb") as file:
+    with open(unfinished, "wb", opener=for_owner) as file:
         for part in parts:
             with open(part / ANSWERS, "rb") as answers:
                 shutil.copyfileobj(answers, file)
@@ -84,11 +84,6 @@ def _checked(parts: Sequence[Path], asked: Asked) -> Counter[str]:
     for part in parts:
         if (part / MERGED).exists():
             raise ValueError(f"Expected folders that were not merged before, got {part}.")
-        if asked.shuffled and (part / PUBLISHED).exists():
-            raise ValueError(
-                f"Expected folders without results to merge with trust=shuffle, got {part}; pass "
-                "--collect-only to its server."
-            )
         if _round(part).id != round.id:
             raise ValueError(
                 f"Expected the folders of one round, got another round in {part}; begin all "
@@ -97,6 +92,11 @@ def _checked(parts: Sequence[Path], asked: Asked) -> Counter[str]:
         check_settings(part, asked)
         collector = Collector(part, round)
         collector.close()
+        if asked.shuffled and collector.is_sealed:
+            raise ValueError(
+                f"Expected folders without results to merge with trust=shuffle, got {part}; pass "
+                "--collect-only to its server."
+            )
         if twice := sorted(clients & collector.clients):
             named = ", ".join(map(str, twice[:MOST_NAMED]))
             raise ValueError(

@@ -32,6 +32,7 @@ from rknn_jax.privacy.statement import (
     as_json,
     page,
 )
+from rknn_jax.release.tables import carried
 from rknn_jax.report import pages, results
 from rknn_jax.report import release as report
 from rknn_jax.report.summary import summarize
@@ -68,10 +69,15 @@ def publish(
     """
     round = collector.round
     _check_answers(folder, asked, collector)
+    collector.seal()
     guarantee = round.guarantee(round.honest or None)
     features = public.inputs if round.encode is None else np.asarray(round.encode(public.inputs))
     found = reading.read(collector, guarantee, queries, features)
-    rows = {**found.rows, "class_names": np.array(asked.classes)}
+    rows = {**found.rows, "class_names": np.array(asked.classes), **carried(public.others)}
+    words = reading.words(round, len(found.probabilities))
+    told = _statement(asked, collector, guarantee, words)
+    # The statement comes first, so that no label is ever there without one.
+    write_whole(folder / "privacy.html", page(told).encode())
     write_arrays(folder / "labels.npz", rows)
     answered = reading.arrays(found, queries)
     if answered:
@@ -79,8 +85,6 @@ def publish(
     accuracy = None
     if public.images and asked.student != "none":
         accuracy = _train(folder, public, asked, found.labels, tell)
-    words = reading.words(round, len(found.probabilities))
-    told = _statement(asked, collector, guarantee, words)
     card = _card(told, asked, collector, accuracy, words)
     listed = reading.concerns(round, found, queries, features)
     rows_seen = np.asarray(in_metric(features, asked.config.metric))
@@ -90,7 +94,6 @@ def publish(
     pictures = _pictures(public, asked, found)
     question = reading.question(round)
     report.write(folder, released, template, pictures=pictures, question=question)
-    write_whole(folder / "privacy.html", page(told).encode())
     write_whole(folder / "privacy.json", as_json(card).encode())
     tell("privacy", str(guarantee))
     if accuracy is not None and public.test is not None:

@@ -1,6 +1,7 @@
 """Request of a server's owner, and the public data that it is about."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -68,10 +69,13 @@ class Public:
     Attributes:
       inputs: uint8 images `[m, h, w, c]` or float32 features `[m, f]`.
       test: Images and labels that measure the student. Defaults to None.
+      others: Columns of the records that have no role, such as the source row, `[m]` by their
+        names. Defaults to none.
     """
 
     inputs: np.ndarray
     test: tuple[np.ndarray, np.ndarray] | None = None
+    others: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def images(self) -> bool:

@@ -1,6 +1,8 @@
 """Folder of a round on the server: its queries, its question, its clock, and what came of it.
 
-All of it is public or post-processing, so a server that was killed continues from there:
+A server that was killed continues from there. All of it is public or post-processing but the
+messages, each of which is under its client's number. With trust=shuffle, which promises less of a
+message alone than of all of them mixed, they are removed at the end:
 
 ```
 runs/<name>/
@@ -8,7 +10,9 @@ runs/<name>/
   public.npz       the queries, and which public records they stand for
   question.bin     the round, as sent
   opened.json      the time at which the round began
-  answers.bin      the counted messages; with trust=central begun.json and sum.npz
+  answers.bin      the counted messages, for their owner alone; with trust=central begun.json and
+                   sum.npz
+  sealed.json      a mark that results were begun: no further answer counts
   rejected.json    the number of answers not counted, by reason
   labels.npz       labels of the public records
   queries.npz      the estimated votes of each query, and their standard deviations
@@ -38,7 +42,7 @@ from numpy.typing import ArrayLike
 from rknn_jax import representations
 from rknn_jax._internal.disk import read_arrays, read_json, write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
-from rknn_jax.federation.collector import QUESTION, Sum
+from rknn_jax.federation.collector import ANSWERS, QUESTION, Sum, is_sealed
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.rounds import Round
 from rknn_jax.types import Encoder, Queries
@@ -231,12 +235,25 @@ def begin_sum(folder: Path) -> None:
     write_whole(folder / BEGUN, b"{}")
 
 
-def end(folder: Path) -> None:
-    """Record that the clients know of the end.
+def end(folder: Path, round: Round) -> None:
+    """Record that the clients know of the end, and remove messages that were promised a shuffle.
 
     Before that, a restart publishes the same results again and tells the clients.
+
+    Args:
+      folder: Folder of the round.
+      round: Round that is over.
     """
     write_whole(folder / OVER, b"{}")
+    if round.config.trust == "shuffle" and is_sealed(folder):
+        for path in (folder, *_parts(folder)):
+            (path / ANSWERS).unlink(missing_ok=True)
+
+
+def _parts(folder: Path) -> list[Path]:
+    """Return the folders whose answers were merged into this one."""
+    path = folder / PARTS
+    return [Path(name) for name in read_json(path)] if path.exists() else []
 
 
 def keep_sum(folder: Path, found: Sum) -> None:

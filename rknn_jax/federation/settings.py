@@ -55,11 +55,13 @@ class Serve:
     Killed at any time, the same command goes on where it was. Outside this host it needs certificates and the clients' keys.
 
     Attributes:
-      public: .npz with `images` uint8 [m, h, w, c] or `embeddings` [m, f].
+      public: .npz with `images` uint8 [m, h, w, c] or `embeddings` [m, f], or a table of features.
       epsilon: of one record, or with --unit client of one client; above 50 only with --allow-large-epsilon.
-      classes: their number, or their names, with commas between them or as words.
       clients: that are waited for.
       out: folder of the round.
+      classes: their number, or their names, with commas between them or as words.
+      classes_file: file with a name of a class a line, or a .json file with a list of them.
+      drop: names of columns of a table in --public that are no features; they come along to the labels.
       quorum: clients of whom something is published after the deadline, and with --trust central that must stay until the end; all of --clients where it is not given.
       deadline: seconds that the round is open.
       labeler: rknn, whose records vote for queries; or prototypes, least_squares or public_prototypes, whose clients add up one sum, with --trust central.
@@ -97,9 +99,11 @@ class Serve:
 
     public: Path
     epsilon: ReleaseEpsilon
-    classes: str | tuple[str, ...]
     clients: Count
     out: Path
+    classes: str | tuple[str, ...] | None = None
+    classes_file: Path | None = None
+    drop: tuple[str, ...] = ()
     quorum: Count | None = None
     deadline: Deadline = 3600.0
     labeler: str = "rknn"
@@ -175,6 +179,7 @@ class Join:
       ca: the server's root certificate.
       certificate: certificate by which the server knows this client.
       key: its private key.
+      drop: names of columns of a table in --private that are no features, as the server dropped them.
       wait: seconds to try to reach a server that does not answer; inf never gives up.
       json: end with one line of JSON on stdout.
     """  # noqa: E501
@@ -203,6 +208,7 @@ class Join:
     certificate: Path | None = None
     key: Path | None = None
     wait: Seconds = 600.0
+    drop: tuple[str, ...] = ()
     json: bool = False
 
     def beside(self, suffix: str) -> Path:
@@ -269,8 +275,9 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
     from rknn_jax.records.classes import given_classes
     from rknn_jax.students import fit as students
 
-    classes = given_classes(settings.classes)
-    assert classes is not None
+    classes = given_classes(settings.classes, settings.classes_file)
+    if classes is None:
+        raise ValueError("Expected --classes or --classes-file, got none; name all classes.")
     names = classes.names or tuple(map(str, range(classes.count)))
     if (
         settings.clients < 1

@@ -10,7 +10,7 @@ format compresses as one. The number of rows comes from the file's head if it is
 import functools
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import NamedTuple
@@ -39,6 +39,7 @@ class Columns(NamedTuple):
         Defaults to None, which reads none.
       public: Whether a record that cannot be parsed is an error. In a private file, it is a record
         that casts no vote. Defaults to False.
+      drop: Names of columns that are no features. Defaults to none.
     """
 
     embedding: tuple[str, ...] | None = None
@@ -48,11 +49,17 @@ class Columns(NamedTuple):
     raw: bool = False
     person: str | None = None
     public: bool = False
+    drop: tuple[str, ...] = ()
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Names of columns of labels and persons."""
+        return (self.label, LABELS, *([] if self.person is None else [self.person]))
 
     @property
     def aside(self) -> tuple[str, ...]:
         """Names of columns that are no features."""
-        return (self.label, LABELS, *([] if self.person is None else [self.person]))
+        return (*self.roles, *self.drop)
 
 
 class Block(NamedTuple):
@@ -79,11 +86,18 @@ class Layout(NamedTuple):
       empty: Block of no rows, in the shapes and types of the others. Features in columns have their
         names, and not their types.
       typed: Whether columns have types. Without, all fields are text. Defaults to True.
+      names: Names of all columns, or none if the format has arrays. Defaults to none.
+      declares: Whether the file tells which columns it has. Defaults to True.
+      classes: Names of the class numbers among the labels, as `datasets` declares them. Defaults to
+        none.
     """
 
     features: tuple[str, ...]
     empty: Block
     typed: bool = True
+    names: tuple[str, ...] = ()
+    declares: bool = True
+    classes: tuple[str, ...] = ()
 
 
 class FormatError(ValueError):
@@ -111,13 +125,32 @@ def of(suffix: str) -> ModuleType | None:
     return None if name is None else importlib.import_module(f"{__name__}.{name}")
 
 
-def absent(name: str, found: list[str] | tuple[str, ...]) -> AbsentError:
-    """Return the error for an absent array or column."""
-    instead = ", or name their file with --private-labels" if name == LABELS else ""
+def absent(names: Sequence[str], found: Sequence[str]) -> AbsentError:
+    """Return the error for absent arrays or columns.
+
+    Args:
+      names: Names that are absent, in order.
+      found: Names that are there.
+    """
+    instead = ", or name their file with --private-labels" if LABELS in names else ""
+    what = "an array or column" if len(names) == 1 else "arrays or columns"
     return AbsentError(
-        f"Expected an array or column {name!r}, found {', '.join(found) or 'none'}; rename or add "
-        f"it{instead}."
+        f"Expected {what} {', '.join(map(repr, names))}, found {', '.join(found) or 'none'}; "
+        f"rename or add {'it' if len(names) == 1 else 'them'}{instead}."
     )
+
+
+def refuse_absent(names: Iterable[str], found: Sequence[str]) -> None:
+    """Raise AbsentError if columns are absent, with the names of all of them.
+
+    Args:
+      names: Names of columns that are asked for.
+      found: Names of the columns of the file.
+    """
+    known = {*found}
+    missing = [name for name in dict.fromkeys(names) if name not in known]
+    if missing:
+        raise absent(missing, found)
 
 
 @contextmanager

@@ -7,12 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, Layout, absent
+from rknn_jax._internal.checks import check_together
+from rknn_jax.formats import (
+    EMBEDDINGS,
+    Block,
+    Columns,
+    FormatError,
+    Layout,
+    _hub,
+    absent,
+    refuse_absent,
+)
 from rknn_jax.records import features as rules
 from rknn_jax.records.classes import MOST_LABELS
 
 LONGEST_LABEL = 400
 """Most bytes of a text label that are read."""
+
+MOST_EXACT = 2**53
+"""Largest whole number up to which all are exact as float64."""
 
 CUT = "\ufffd"
 """End of a text label of which only the beginning is read, so that it is no other label."""
@@ -44,14 +57,12 @@ def names_of(schema: Any, columns: Columns) -> list[str]:
         wanted.append(columns.label)
     if columns.person is not None:
         wanted.append(columns.person)
-    found = collections.Counter(schema.names)
-    for name in wanted:
-        if name not in found:
-            raise absent(name, schema.names)
-        if found[name] > 1:
-            raise FormatError(
-                f"Expected one column {name!r}, got {found[name]}; rename the others."
-            )
+    refuse_absent(wanted, schema.names)
+    counts = collections.Counter(schema.names)
+    if twice := [name for name in wanted if counts[name] > 1]:
+        raise FormatError(
+            f"Expected every column once, got several {twice[: rules.MOST_NAMED]}; rename them."
+        )
     return wanted
 
 
@@ -69,7 +80,7 @@ def features_of(schema: Any, columns: Columns) -> list[str]:
         )
     if columns.embedding is not None:
         return list(columns.embedding)
-    if EMBEDDINGS in schema.names:
+    if EMBEDDINGS in schema.names and EMBEDDINGS not in columns.drop:
         return [EMBEDDINGS]
     if columns.raw:
         return [raw_name(schema.names, columns)]
@@ -94,22 +105,45 @@ def choose(kinds: dict[str, str], names: Sequence[str]) -> list[str]:
     except ValueError as error:
         raise FormatError(str(error)) from error
     if not found:
-        raise absent(EMBEDDINGS, list(names))
+        raise absent([EMBEDDINGS], names)
     return found
 
 
 def layout(schema: Any, columns: Columns) -> Layout:
     """Return the layout of a file of this schema."""
-    features = features_of(schema, columns)
-    names = names_of(schema, columns)
-    empty = schema.empty_table().select(names)
-    found = block(empty, features, columns)
+    without = columns._replace(reads_label=False, person=None)
+    features: list[str] = []
+    empty = schema.empty_table()
+
+    def features_alone() -> Block:
+        features.extend(features_of(schema, columns))
+        names_of(schema, without._replace(embedding=tuple(features)))
+        if len(features) > 1:
+            rules.refuse_others({name: _kind(schema.field(name).type) for name in features})
+        return block(empty, features, without)
+
+    def aside(**without: Any) -> Block:
+        asked = columns._replace(embedding=(), **without)
+        names_of(schema, asked)
+        return block(empty, [], asked)
+
+    of_features, of_labels, of_persons = check_together(
+        features_alone,
+        lambda: aside(person=None),
+        lambda: aside(reads_label=False),
+        error=FormatError,
+    )
+    found = Block(of_features.embeddings, of_labels.labels, of_persons.persons)
     if found.labels is not None and found.labels.dtype == object:
         held = plain(empty.column(columns.label)).type
         if _is_list(held):  # as objects, lists and their type are hidden
             kind = label_column(pyarrow().array([], held.value_type)).dtype
             found = found._replace(labels=np.zeros((0, 1), "U1" if kind.kind == "U" else float))
-    return Layout(tuple(features), found)
+    declared = _hub.class_names(schema, columns.label) if columns.reads_label else ()
+    if declared and found.labels is not None:
+        # Such labels have numbers beside their names, so that the classes need no names.
+        found = found._replace(labels=np.zeros(found.labels.shape, np.int64))
+    return Layout(tuple(features), found, names=tuple(schema.names), classes=declared)
 
 
 def block(batch: Any, features: Sequence[str], columns: Columns) -> Block:
@@ -120,7 +154,11 @@ def block(batch: Any, features: Sequence[str], columns: Columns) -> Block:
       features: Names of the columns of the embeddings, from `features_of`.
       columns: Arrays or columns to read.
     """
-    labels = label_column(batch.column(columns.label)) if columns.reads_label else None
+    labels = None
+    if columns.reads_label:
+        labels = label_column(
+            batch.column(columns.label), _hub.class_names(batch.schema, columns.label)
+        )
     persons = None
     if columns.person is not None:
         persons = person_column(batch.column(columns.person), columns.person)
@@ -143,7 +181,7 @@ def others(table: Any, features: Sequence[str], columns: Columns) -> dict[str, n
       features: Names of the columns of the features.
       columns: Columns that are read.
     """
-    skip = {*features, *columns.aside, *_pandas_index(table.schema)}
+    skip = {*features, *columns.roles, *_pandas_index(table.schema)}
     times = collections.Counter(table.schema.names)
     found = {}
     for field in table.schema:
@@ -235,15 +273,23 @@ def raw_column(column: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     if types.is_fixed_size_list(column.type):
         values, missing = _fixed_lists(column)
         return values if shape is None else values.reshape(len(column), *shape), missing
+    if _hub.is_image(column.type):
+        column = images(column)
     missing = np.array(column.is_null().to_numpy(zero_copy_only=False), bool)
     if types.is_string(column.type) or types.is_large_string(column.type):
         return text_column(column.cast(pa.large_binary())), missing
     if types.is_binary(column.type) or types.is_large_binary(column.type):
-        return _objects(column.to_pylist()), missing
+        return objects(column.to_pylist()), missing
     raise FormatError(
         f"Expected text, bytes, tensors or lists of one fixed length in column {name!r}, got "
         f"{column.type}; save it so."
     )
+
+
+def images(column: Any) -> Any:
+    """Return the bytes of a column of images of `datasets`. An image of a path alone is missing."""
+    pa = pyarrow()
+    return pa.compute.struct_field(column, _hub.IMAGE[0]).cast(pa.large_binary())
 
 
 def _fixed_lists(column: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -268,13 +314,12 @@ def _fixed_lists(column: Any) -> tuple[np.ndarray, np.ndarray]:
 def text_column(column: Any) -> np.ndarray:
     """Return a column of bytes as text, object `[b]`; what is no Unicode is replaced."""
     texts: Sequence[bytes | None] = column.to_pylist()
-    return _objects([None if text is None else text.decode(errors="replace") for text in texts])
+    return objects([None if text is None else text.decode(errors="replace") for text in texts])
 
 
-def _objects(values: Sequence[Any]) -> np.ndarray:
-    made = np.empty(len(values), object)
-    made[:] = values
-    return made
+def objects(values: Sequence[Any]) -> np.ndarray:
+    """Return values as an object array `[b]`, whatever they are."""
+    return np.fromiter(values, object, len(values))
 
 
 def list_column(column: Any, name: str, width: int | None) -> np.ndarray:
@@ -319,40 +364,56 @@ def lengths(column: Any) -> collections.Counter[int]:
     return collections.Counter({size: count for size, count in counts.items() if size})
 
 
-def label_column(column: Any) -> np.ndarray:
+def label_column(column: Any, names: tuple[str, ...] = ()) -> np.ndarray:
     """Return a column of labels as text or numbers `[b]`, as lists `[b]`, or as a mask `[b, l]`.
 
     Text is compared by its bytes. One label that is no Unicode, or very long, must not raise an
     error, because the error would reveal its record.
+
+    Args:
+      column: Arrow column.
+      names: Names of the class numbers, if the schema declares them. Defaults to none.
     """
     pa = pyarrow()
     types = pa.types
     column = plain(column)
     if _is_list(column.type):
-        return _label_lists(column)
+        return _label_lists(column, names)
+    if names and _kind(column.type) in rules.NUMBERS and not types.is_boolean(column.type):
+        return _hub.named(label_column(column), names)
     if types.is_string(column.type) or types.is_large_string(column.type):
         column = column.cast(pa.large_binary())
     if types.is_binary(column.type) or types.is_large_binary(column.type):
         texts: Sequence[bytes | None] = column.to_pylist()
-        return np.array([_label_text(text or b"") for text in texts], dtype=str)
+        return np.array([label_text(text or b"") for text in texts], dtype=str)
     if _kind(column.type) not in rules.NUMBERS:
         raise FormatError(f"Expected labels as numbers, text or lists, got {column.type}; save so.")
     if types.is_null(column.type):
         return np.full(len(column), np.nan)
     if types.is_floating(column.type):
         return _numbers(column, "")
-    if column.null_count or types.is_decimal(column.type):
-        return _objects(column.to_pylist())  # whole numbers of any size stay what they are
+    if types.is_decimal(column.type) or (column.null_count and not _is_small(column)):
+        return objects(column.to_pylist())  # whole numbers of any size stay what they are
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
-def _label_text(text: bytes) -> str:
+def _is_small(column: Any) -> bool:
+    """Return whether a column holds integers that are exact as float64, as most labels are."""
+    from pyarrow import compute
+
+    if not pyarrow().types.is_integer(column.type):
+        return False
+    ends = compute.min_max(column).as_py()
+    return ends["min"] is None or max(-ends["min"], ends["max"]) <= MOST_EXACT
+
+
+def label_text(text: bytes) -> str:
     """Return a text label. A long one is cut, and then ends like no other label."""
     told = text[:LONGEST_LABEL].decode(errors="replace")
     return told if len(text) <= LONGEST_LABEL else told + CUT
 
 
-def _label_lists(column: Any) -> np.ndarray:
+def _label_lists(column: Any, names: tuple[str, ...] = ()) -> np.ndarray:
     """Return lists of labels as objects `[b]`, or as a mask if they are of bool.
 
     A list without a label holds a missing one, so that each record shows whether labels are text.
@@ -372,7 +433,7 @@ def _label_lists(column: Any) -> np.ndarray:
         return mask
     labels = np.zeros(0, bool)
     if not (types.is_boolean(kind.value_type) or types.is_nested(kind.value_type)):
-        labels = label_column(column.flatten())
+        labels = label_column(column.flatten(), names)
     if labels.dtype.kind == "b":
         raise FormatError(
             f"Expected lists of names or class numbers, or of bool of one fixed size, as labels, "
@@ -409,7 +470,7 @@ def person_column(column: Any, name: str) -> np.ndarray:
         or types.is_large_binary(column.type)
         or types.is_fixed_size_binary(column.type)
     ):
-        return _objects(column.to_pylist())
+        return objects(column.to_pylist())
     raise FormatError(
         f"Expected numbers or text in column {name!r} of persons, got {column.type}; save it so."
     )

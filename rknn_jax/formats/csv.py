@@ -13,7 +13,16 @@ from typing import IO, Any
 
 import numpy as np
 
-from rknn_jax.formats import Block, Columns, FormatError, Layout, _arrow, _csv_records, absent
+from rknn_jax.formats import (
+    Block,
+    Columns,
+    FormatError,
+    Layout,
+    _arrow,
+    _csv_records,
+    refuse_absent,
+)
+from rknn_jax.records import features as rules
 from rknn_jax.records.features import FIELD
 
 SUFFIXES = (".csv",)
@@ -30,13 +39,13 @@ def layout(file: IO[bytes], columns: Columns) -> Layout:
     names = _names(file)
     own = _checked(names, columns)
     empty = _arrow.pyarrow().table({name: _arrow.pyarrow().array([], "binary") for name in names})
-    return Layout(tuple(own), _block(empty, own, columns), typed=False)
+    return Layout(tuple(own), _block(empty, own, columns), typed=False, names=tuple(names))
 
 
 def others(file: IO[bytes], columns: Columns) -> dict[str, np.ndarray]:
     """Return the columns of a public file that have no role, as text."""
     names = _names(file)
-    skip = {*_checked(names, columns), *columns.aside}
+    skip = {*_checked(names, columns), *columns.roles}
     rest = [name for name in names if name not in skip]
     if not rest:
         return {}
@@ -102,8 +111,7 @@ def _checked(names: list[str], columns: Columns) -> list[str]:
     own = _features(names, columns)
     read = [columns.label] if columns.reads_label else []
     read += [] if columns.person is None else [columns.person]
-    for name in {*own, *read}.difference(names):
-        raise absent(name, names)
+    refuse_absent([*own, *read], names)
     return own
 
 
@@ -115,12 +123,15 @@ def _features(names: list[str], columns: Columns) -> list[str]:
     kinds = {name: FIELD for name in names if name not in columns.aside}
     found = _arrow.choose(kinds, names)
     if columns.width is not None and len(found) != columns.width:
-        remedy = "name the features with --embedding"
+        remedy = (
+            "name the features with --embedding, leave others out with --drop, or embed both sides "
+            "first, texts by rknn embed --text and categories by rknn embed --table"
+        )
         if columns.label not in names:
-            remedy = f"name the label's column with --label, one of {names[:5]}, or {remedy}"
+            remedy = f"name the label's column with --label, or {remedy}"
         raise FormatError(
             f"Expected {columns.width} columns beside the label {columns.label!r}, as --public has "
-            f"dimensions, got {len(found)}; {remedy}."
+            f"dimensions, got {len(found)}, {found[: rules.MOST_NAMED]}; {remedy}."
         )
     return found
 

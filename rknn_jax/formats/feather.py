@@ -57,11 +57,23 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     _arrow.names_of(reader.schema, columns)
     num_batches = 0
     for num_batches, batch in enumerate(_batches(reader), 1):  # noqa: B007 counted for below
-        batch.validate(full=True)  # offsets beyond the data would end the process
+        batch.validate(full=True)
         for start in range(0, max(batch.num_rows, 1), size):
             yield _arrow.block(batch.slice(start, size), own, columns)
     if not num_batches:
         yield _arrow.block(reader.schema.empty_table(), own, columns)
+
+
+def schema(file: IO[bytes]) -> Any:
+    """Return the Arrow schema of the file."""
+    return _opened(file).schema
+
+
+def record_batches(file: IO[bytes]) -> Iterator[Any]:
+    """Yield the record batches of the file, whose offsets are checked."""
+    for batch in _batches(_opened(file)):
+        batch.validate(full=True)  # offsets beyond the data would end the process
+        yield batch
 
 
 def _opened(file: IO[bytes]) -> Any:

@@ -106,5 +106,5 @@ def _archive(file: IO[bytes]) -> zipfile.ZipFile:
 def _member(stack: ExitStack, archive: zipfile.ZipFile, name: str) -> IO[bytes]:
     found = [member.removesuffix(".npy") for member in archive.namelist()]
     if name not in found:
-        raise absent(name, found)
+        raise absent([name], found)
     return stack.enter_context(archive.open(f"{name}.npy"))

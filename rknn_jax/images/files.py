@@ -1,19 +1,20 @@
 """Image files as pixels of 8 bits, whatever mode they have."""
 
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from PIL import Image, ImageOps
 
 
-def read(path: Path, *, upright: bool = False) -> Image.Image:
+def read(path: Path | IO[bytes], *, upright: bool = False) -> Image.Image:
     """Return an image file in gray (`L`) or color (`RGB`).
 
     Pixels of 16 bits are scaled to 8 by their depth, so that black and white stay as they are. An
     image has the same pixels whatever other images there are.
 
     Args:
-      path: Path of the file.
+      path: Path of the file, or the open file.
       upright: Whether to turn the image as its EXIF says. Defaults to False.
 
     Raises:

@@ -1,15 +1,14 @@
 """Labelers that simulation alone can run.
 
-A release and a federation take one sum over private records, by a labeler's `tally`, and read the
-noisy sum by its `read`. They never call `contribute` and `release`, which need all records at once.
+A release and a federation take one sum over private records and read it by the methods of
+`SumLabeler`. They never call `contribute` and `release`, which need all records at once.
 """
 
 from inspect import isabstract
 from typing import Any
 
 from rknn_jax.labelers import Labeler, overridden
-from rknn_jax.labelers._one_sum import OneSumLabeler
-from rknn_jax.labelers.rknn import ReverseKNN
+from rknn_jax.labelers._sum_labeler import SumLabeler
 
 
 def hindrance(kind: type[Labeler[Any]]) -> str:
@@ -18,7 +17,7 @@ def hindrance(kind: type[Labeler[Any]]) -> str:
     Args:
       kind: Class of the labeler.
     """
-    if not issubclass(kind, ReverseKNN | OneSumLabeler):
+    if not issubclass(kind, SumLabeler):
         return "needs the private records many times, or has no exact noise"
     if own := overridden(kind):
         return f"has its own {' and '.join(own)} in place of tally and read"

@@ -12,6 +12,7 @@ its result.
 
 import hashlib
 import math
+import os
 import secrets
 from decimal import Context, Decimal
 from fractions import Fraction
@@ -88,6 +89,17 @@ class Entropy:
         chosen = np.zeros((often, count), bool)
         np.put_along_axis(chosen, order[:, :size], True, axis=1)
         return chosen
+
+
+def check_system() -> None:
+    """Raise ValueError if the operating system gives no random numbers."""
+    try:
+        os.urandom(1)
+    except (OSError, NotImplementedError) as error:
+        raise ValueError(
+            "Expected random numbers of the operating system, got an error "
+            f"({error}), so nothing was drawn; allow this process getrandom or /dev/urandom."
+        ) from error
 
 
 def at_most(probability: float) -> int:

@@ -28,6 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rknn_jax.privacy.entropy import check_system
+
 
 def discrete_laplace(counts: ArrayLike, scale: float) -> np.ndarray:
     """Add two-sided geometric noise to every count.
@@ -187,6 +189,7 @@ def _opendp() -> Iterator[tuple[Any, Any, Any, Any]]:
     """
     from opendp import domains, measurements, measures, metrics, mod
 
+    check_system()  # OpenDP would abort the process, without a word
     mod.enable_features("contrib")
     try:
         yield (

@@ -36,7 +36,6 @@ import logging
 import os
 import secrets
 import shlex
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -50,7 +49,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rknn_jax._internal import mounts
+from rknn_jax._internal import disk, mounts
 from rknn_jax._internal.ranges import LEAST_EPSILON
 from rknn_jax.privacy.filters import NOTHING, Accounting, Amount, Cost, Renyi, Rule, Sum
 from rknn_jax.privacy.guarantee import RELATIONS, UNITS, Guarantee, Relation, Unit
@@ -873,15 +872,11 @@ def _write_new(path: Path, line: bytes) -> None:
     """
     _check_mount(path, UNCHARGED)
     with _clear_errors(path, "created", UNCHARGED):
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(line + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(temporary, path)
-        finally:
-            os.unlink(temporary)
+        with disk.part_of(path, disk.OWNER) as (file, part):
+            file.write(line + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+            os.link(part, path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -28,6 +28,12 @@ MOST_LABELS = 256
 MISSING_WORDS = frozenset(("nan", "none", "null", "<na>", "na", "n/a", "nat"))
 """Text that stands for a missing value, in lower case, unless it is the name of a class."""
 
+SEPARATE = (
+    "pass each name as a word of its own, as in --classes 'a' 'b, c', a list in a file of options, "
+    "or --classes-file"
+)
+"""How to name classes without commas between the names."""
+
 _NUMERAL = re.compile(r"[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,3})?", re.ASCII)
 _WORDS = {"true": 1, "false": 0}
 
@@ -96,15 +102,36 @@ def number_of(text: str) -> float | None:
 
 
 def parse_classes(text: str) -> Classes:
-    """Return the classes of `--classes`: a number, or names with commas between them."""
+    """Return the classes of `--classes`: a number, or names with commas between them.
+
+    Raises:
+      ValueError: If there is a space beside a comma, which may belong to a name.
+    """
     if text.strip().isdecimal():
         return Classes(int(text))
-    return named_classes(text.split(","))
+    names = text.split(",")
+    spaced = [name for name in names if name != name.strip()]
+    if spaced and len(names) > 1:
+        raise ValueError(
+            f"Expected names with commas alone between them, got --classes {text!r}, where "
+            f"{spaced[0]!r} may be a name or part of one; leave out the spaces beside commas, or "
+            f"if a name has a comma, {SEPARATE}."
+        )
+    return named_classes(names)
 
 
 def named_classes(names: Sequence[str]) -> Classes:
-    """Return the classes of these names, without spaces around them."""
+    """Return the classes of these names, without spaces around them.
+
+    Raises:
+      ValueError: If a name begins or ends with a comma, as if one text had become several words.
+    """
     plain = tuple(name.strip() for name in names)
+    commas = [name for name in plain if name != name.strip(",")]
+    if commas:
+        raise ValueError(
+            f"Expected names of classes, got {commas[0]!r} with a comma at its end; {SEPARATE}."
+        )
     return Classes(len(plain), plain)
 
 
@@ -123,7 +150,8 @@ def given_classes(classes: str | Sequence[str] | None, file: Path | None = None)
             f"Expected --classes or --classes-file, got both, --classes-file {file}; leave one out."
         )
     if file is not None:
-        return named_classes(_read_names(file))
+        plain = tuple(name.strip() for name in _read_names(file))
+        return Classes(len(plain), plain)
     if classes is None:
         return None
     return parse_classes(classes) if isinstance(classes, str) else named_classes(classes)

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from rknn_jax._internal.checks import check_together
+
 NUMBER = "number"
 WHOLE = "integer"
 FIELD = "text or number"
@@ -72,13 +74,13 @@ def refuse_unnamed(names: Iterable[str], remedy: str) -> None:
 
     Args:
       names: Names of columns among which features are.
-      remedy: What to do if such a column is a feature, for the error.
+      remedy: What to do if such a column is a feature, after a comma, for the error.
     """
     unnamed = [name for name in names if _UNNAMED.fullmatch(name)]
     if unnamed:
         raise ValueError(
             f"Expected features, got {unnamed[:MOST_NAMED]}, which is the name of an index; write "
-            f"the data without its index, as by to_csv(index=False), or {remedy}."
+            f"the data without its index, as by to_csv(index=False), drop it with --drop, {remedy}."
         )
 
 
@@ -91,24 +93,128 @@ def choose(kinds: Mapping[str, str]) -> list[str]:
         index by the file's own word.
 
     Raises:
-      ValueError: If a column may be no feature. An unnamed one and an integer among floats may be
-        an index or an id, which would decide every distance.
+      ValueError: If a column may be no feature, with the names of all such columns. An unnamed one
+        and an integer among floats may be an index or an id, which would decide every distance.
     """
-    refuse_unnamed(kinds, "name the features with --embedding")
-    others = [name for name, kind in kinds.items() if kind not in NUMBERS]
+    check_together(
+        lambda: refuse_unnamed(kinds, "or name the features with --embedding"),
+        lambda: refuse_others(kinds),
+        lambda: _refuse_whole(kinds),
+    )
+    return list(kinds)
+
+
+def refuse_others(kinds: Mapping[str, str]) -> None:
+    """Raise ValueError for columns that hold no numbers, with a remedy for each kind.
+
+    Args:
+      kinds: Kinds of columns by their names, as for `choose`.
+    """
+    others: dict[str, list[str]] = {}
+    for name, kind in kinds.items():
+        if kind not in NUMBERS:
+            others.setdefault(kind, []).append(name)
     if others:
+        told = [
+            f"{names[:MOST_NAMED]} of {kind} ({_remedy(kind)})" for kind, names in others.items()
+        ]
         raise ValueError(
-            f"Expected a column 'embeddings', or columns of numbers alone, got "
-            f"{others[:MOST_NAMED]} too; name the features with --embedding, or make features of "
-            f"text by rknn embed --table. The first of them holds {kinds[others[0]]}."
+            f"Expected a column 'embeddings', or columns of numbers alone, got {', '.join(told)} "
+            "too; leave them out with --drop, or name the features with --embedding."
         )
-    whole = [name for name, kind in kinds.items() if kind == WHOLE]
-    if whole and len(whole) < len(kinds):
+
+
+def _remedy(kind: str) -> str:
+    """Return how features are made of columns of a type."""
+    if "string" in kind:
+        return "embed categories by rknn embed --table, and texts by rknn embed --text"
+    if kind.startswith(("date", "time", "duration")):
+        return "make numbers of them, such as days since a fixed date"
+    if "list" in kind or "tensor" in kind:
+        return "name one column of lists of numbers with --embedding, alone"
+    if "binary" in kind:
+        return "embed images by rknn embed --images"
+    return "make columns of numbers of them"
+
+
+def _refuse_whole(kinds: Mapping[str, str]) -> None:
+    """Raise ValueError for integers among floats, which may be an index or an id."""
+    numbers = [name for name, kind in kinds.items() if kind in NUMBERS]
+    whole = [name for name in numbers if kinds[name] == WHOLE]
+    if whole and len(whole) < len(numbers):
         raise ValueError(
             f"Expected embedding columns of one kind, got integers in {whole[:MOST_NAMED]} among "
-            "floats; drop columns that are no features, or name the features with --embedding."
+            "floats; leave out with --drop what is no feature, or name the features with "
+            "--embedding."
         )
-    return list(kinds)
+
+
+def refuse_values(
+    rows: np.ndarray, names: Sequence[str], where: str, most: float, *, chosen: bool
+) -> None:
+    """Raise ValueError for public columns that cannot be features by their values, all at once.
+
+    Args:
+      rows: float32 `[m, f]`, NaN for what is no number.
+      names: Names of the f columns, or none if they have no names.
+      where: Argument and name of the file, for the error.
+      most: Largest distance from 0.
+      chosen: Whether the user has named the features. Otherwise, an index or an id is refused.
+    """
+    finite = np.isfinite(rows)
+    columns = [rows[finite[:, i], i] for i in range(len(names))]
+    check_together(
+        lambda: _refuse_texts(finite, names, where),
+        lambda: _refuse_holes(finite, names, where),
+        lambda: _refuse_large(rows, names, where, most),
+        lambda: (
+            None
+            if chosen
+            else refuse_ids(columns, names, where, "or name the features, as with --embedding")
+        ),
+    )
+
+
+def _refuse_texts(finite: np.ndarray, names: Sequence[str], where: str) -> None:
+    """Raise ValueError for columns without any number, which hold text."""
+    holds = np.asarray(finite.any(axis=0))
+    texts = [name for name, some in zip(names, holds, strict=False) if not some]
+    if texts:
+        raise ValueError(
+            f"Expected numbers in {where}, got {texts[:MOST_NAMED]} without a number in any row; "
+            "leave them out with --drop, or embed them first: texts by rknn embed --text, and "
+            "categories by rknn embed --table."
+        )
+
+
+def _refuse_holes(finite: np.ndarray, names: Sequence[str], where: str) -> None:
+    """Raise ValueError for rows with a value that is no finite number."""
+    some = np.asarray(finite.any(axis=0)) if names else np.ones(finite.shape[1], bool)
+    holes = ~finite & some
+    if holes.any():
+        columns: np.ndarray = holes.any(axis=0)
+        named = [name for name, hole in zip(names, columns, strict=False) if hole]
+        what = f" in {named[:MOST_NAMED]}" if named else ""
+        raise ValueError(
+            f"Expected finite embeddings in {where}, got NaN, infinity or text{what}, first in row "
+            f"{int(np.argmax(holes.any(axis=1)))}; remove or repair such rows"
+            f"{', or leave the columns out with --drop' if named else ''}."
+        )
+
+
+def _refuse_large(rows: np.ndarray, names: Sequence[str], where: str, most: float) -> None:
+    """Raise ValueError for finite values that are too far from 0."""
+    if np.fmax.reduce(rows, axis=None) <= most and np.fmin.reduce(rows, axis=None) >= -most:
+        return
+    with np.errstate(invalid="ignore"):
+        large = np.isfinite(rows) & (np.abs(rows) > most)
+    if large.any():
+        named = [name for name, one in zip(names, large.any(axis=0), strict=False) if one]
+        what = f" in {named[:MOST_NAMED]}" if named else ""
+        raise ValueError(
+            f"Expected embeddings within {most:g} of 0 in {where}, got larger{what}, first in row "
+            f"{int(np.argmax(large.any(axis=1)))}; rescale them."
+        )
 
 
 def find_ids(columns: Iterable[np.ndarray], names: Sequence[str]) -> list[str]:
@@ -151,24 +257,46 @@ def refuse_ids(
       columns: Finite values of each column of numbers.
       names: Names of the columns, or none if they have no names.
       where: Argument and name of the file, for the error.
-      remedy: What to do if it is a feature, for the error.
+      remedy: What to do if it is a feature, after a comma, for the error.
     """
     ids = find_ids(columns, names) if len(names) > 1 else []
     if ids:
         raise ValueError(
             f"Expected features in {where}, got {ids[:MOST_NAMED]} with another whole number in "
-            "every row, as an id has or an index, which would decide every distance; leave it out, "
-            f"or {remedy}."
+            "every row, as an id has or an index, which would decide every distance; leave it out "
+            f"with --drop, {remedy}."
         )
 
 
-def refuse_shared(embedding: Sequence[str], label: str, person: str | None) -> None:
+def refuse_unknown(drop: Sequence[str], found: Iterable[Sequence[str]]) -> None:
+    """Raise ValueError if a column that is to be dropped is in no file.
+
+    Args:
+      drop: Names of `--drop`.
+      found: Names of the columns of each file.
+    """
+    if not drop:
+        return
+    known = dict.fromkeys(name for names in found for name in names)
+    unknown = [name for name in drop if name not in known]
+    if unknown:
+        raise ValueError(
+            f"Expected columns of the data in --drop, got {unknown[:MOST_NAMED]}; the columns are "
+            f"{', '.join(known) or 'none, because arrays have no columns'}. Correct the names, "
+            "with spaces between them."
+        )
+
+
+def refuse_shared(
+    embedding: Sequence[str], label: str, person: str | None, drop: Sequence[str] = ()
+) -> None:
     """Raise ValueError if a column is named for two roles.
 
     Args:
       embedding: Names of the features that the user gives.
       label: Name of the label.
       person: Name of the person, or None.
+      drop: Names of columns that are no features. Defaults to none.
     """
     named = {"--label": label, "--person": person}
     for flag, name in named.items():
@@ -176,6 +304,13 @@ def refuse_shared(embedding: Sequence[str], label: str, person: str | None) -> N
             raise ValueError(
                 f"Expected features without the {flag.removeprefix('--')}, got {name!r} in "
                 f"--embedding and in {flag}; name it once."
+            )
+    for flag, names in {"--embedding": embedding, "--label": [label], "--person": [person]}.items():
+        both = sorted({name for name in names if name is not None} & {*drop})
+        if both:
+            raise ValueError(
+                f"Expected columns without another role in --drop, got {both[:MOST_NAMED]} in "
+                f"{flag} too; leave them out of one."
             )
     if label == person:
         raise ValueError(

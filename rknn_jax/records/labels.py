@@ -32,6 +32,13 @@ from rknn_jax.records.classes import (
 SEPARATOR = ";"
 """Sign between the names of several classes in one text."""
 
+NUMBERED = "\x1f"
+"""Sign between the name of a class and its number, in a column that declares both.
+
+Such a label is a class by its name. If the classes have no names, or the numbers from 0 on as
+names, it is a class by its number.
+"""
+
 REMEDY = (
     "save a mask of bool [n, num_classes], a list column, names with ; between them, or class "
     "numbers [n, l] with -1 for none"
@@ -120,7 +127,7 @@ def plain(labels: np.ndarray, where: str) -> np.ndarray:
     """
     _check_single(labels, where)
     if labels.dtype.kind == "U":
-        return np.char.strip(labels)
+        return np.char.strip(without_numbers(labels))
     if labels.dtype.kind == "O" and any(isinstance(value, str) for value in labels):
         return np.array([_text_of(value) for value in labels], str)
     if labels.dtype.kind == "O":
@@ -135,6 +142,13 @@ def _text_of(value: Any) -> str:
     except Exception:  # an error would reveal the record, whatever it holds
         return ""
     return "" if text.lower() in MISSING_WORDS and not isinstance(value, str) else text
+
+
+def without_numbers(labels: np.ndarray) -> np.ndarray:
+    """Return text labels without the class numbers that follow `NUMBERED`."""
+    if not np.any(np.char.find(labels, NUMBERED) >= 0):
+        return labels
+    return np.char.partition(labels, NUMBERED)[..., 0]
 
 
 def _float_of(value: Any) -> float:
@@ -181,6 +195,7 @@ class _Lookup:
         self.counts_from_0 = classes.counts_from_0 and not classes.numerals
         self.names = {name: i for i, name in enumerate(classes.names or ())}
         self.values = classes.numerals
+        self.named_from_0 = classes.names == tuple(map(str, range(classes.count)))
 
     def array(self, labels: np.ndarray) -> np.ndarray:
         """Return class numbers int64 of the shape of an array of any type."""
@@ -201,7 +216,17 @@ class _Lookup:
     def text(self, text: str) -> int:
         """Return the class number of a text."""
         number = self.names.get(text)
+        if number is None and NUMBERED in text:
+            return self._numbered(*text.split(NUMBERED)[:2])
         return self._other_text(text.strip()) if number is None else number
+
+    def _numbered(self, name: str, number: str) -> int:
+        """Return the class number of a name with its number in the column."""
+        value = number_of(number)
+        by_number = not self.names or (self.named_from_0 and number_of(name.strip()) is None)
+        if by_number and value is not None:
+            return self.number(value)
+        return self._other_text(name.strip()) if self.names and name else FOREIGN
 
     def _other_text(self, text: str) -> int:
         number = self.names.get(text)
@@ -260,7 +285,7 @@ def _several(labels: np.ndarray, lookup: _Lookup, where: str) -> np.ndarray:
 def _of_lists(labels: np.ndarray, lookup: _Lookup) -> np.ndarray:
     """Return the class numbers of lists, as objects, or of text with `SEPARATOR`."""
     split = labels.dtype.kind == "U"
-    rows = [text.split(SEPARATOR) for text in labels.tolist()] if split else labels
+    rows = [_split(text) for text in labels.tolist()] if split else labels
     heads = [_head(row) for row in rows]
     numbers = [[lookup.any(value) for value in head] for head in heads]
     lengths = np.array([len(row) for row in numbers], np.int64)
@@ -270,6 +295,10 @@ def _of_lists(labels: np.ndarray, lookup: _Lookup) -> np.ndarray:
     further = found[:, MOST_LABELS:]
     further[further != MISSING] = FOREIGN  # given, but not counted
     return found
+
+
+def _split(text: str) -> list[str]:
+    return [text] if NUMBERED in text else text.split(SEPARATOR)
 
 
 def _head(labels: Any) -> Sequence[Any]:

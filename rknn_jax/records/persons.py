@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -35,11 +36,29 @@ def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray
             f"Expected numbers or text [n] that tell whose a record is in {where}, got "
             f"{values.dtype} {values.shape}; save one value a record."
         )
-    texts = [_person_text(value) for value in values]
+    if values.dtype.kind == "f":
+        exact = 2.0 ** (np.finfo(values.dtype).nmant + 1)
+        values = np.where(np.abs(values.astype(np.float64)) < exact, values, np.nan)
+    texts = _person_texts(values.tolist())
     digests = {text: blake2b(text, digest_size=16).digest() for text in set(texts)}
     joined = b"".join([digests[text] for text in texts])
     known = np.array([bool(text) for text in texts], bool)
     return np.frombuffer(joined, "<u8").reshape(-1, 2), known
+
+
+def _person_texts(values: Sequence[Any]) -> list[bytes]:
+    """Return the text of each value, each of which is looked at by itself."""
+    known: dict[bytes | str | int, bytes] = {}
+    texts = []
+    for value in values:
+        if type(value) not in (bytes, str, int):  # others may be equal and mean something else
+            texts.append(_person_text(value))
+            continue
+        text = known.get(value)
+        if text is None:
+            text = known[value] = _person_text(value)
+        texts.append(text)
+    return texts
 
 
 def _person_text(value: Any) -> bytes:

@@ -6,6 +6,7 @@ fingerprint is taken without queries, labels or classes.
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rknn_jax.formats import Columns
@@ -14,7 +15,7 @@ from rknn_jax.privacy.guarantee import Relation
 from rknn_jax.privacy.ledger import DataSet, Digest, combined
 from rknn_jax.records.features import real_rows
 from rknn_jax.release import tables
-from rknn_jax.release.shards import FileShard, Records, Shard, find, with_one_order
+from rknn_jax.release.shards import Records, Shard, with_one_order
 from rknn_jax.release.tables import ROWS_AT_ONCE
 from rknn_jax.release.widths import with_one_width
 
@@ -69,13 +70,15 @@ def private_records(
       ValueError: If the files cannot be used.
     """
     order: tuple[str, ...] = ()
+    shards = tables.file_shards(private, "--private", columns)
+    others = tables.file_shards(public or (), "--public", columns._replace(public=True))
+    tables.refuse_unknown(columns.drop, [*shards, *others])
     if public is not None and not columns.raw:
         asked = columns._replace(person=None)
         features, order = tables.read_named_embeddings(public, "--public", asked)
         columns = columns._replace(width=features.shape[1])
-    files = find(private, "--private").files
-    shards = with_one_order([FileShard(one, "--private", columns) for one in files], order)
-    return Records.of(with_one_width(shards))
+        shards = [replace(shard, columns=columns) for shard in shards]
+    return Records.of(with_one_width(with_one_order(shards, order)))
 
 
 def _digest(shard: Shard, rows: int, *, raw: bool) -> str:
@@ -126,6 +129,8 @@ def _named(settings: "Settings") -> list[str]:
         words += ["--embedding", *settings.embedding]
     if settings.label != Columns().label:
         words += ["--label", settings.label]
+    if settings.drop:
+        words += ["--drop", *settings.drop]
     if settings.person:
         words += ["--person", settings.person]
     if settings.representation is not None:

@@ -66,6 +66,7 @@ from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.students.ensemble import Ensemble
 from rknn_jax.students.fit import Student
+from rknn_jax.students.inputs import prepared
 from rknn_jax.students.models import linear, mlp
 
 Format = Literal["parquet", "csv", "stablehlo", "registry"]
@@ -281,8 +282,8 @@ def exported(model: Ensemble | Student | Head) -> export.Exported:
     The function runs on all `PLATFORMS`.
 
     Args:
-      model: Students that take uint8 images `[n, height, width, channels]`, or a head. A head takes
-        float32 features `[n, f]` of the encoder that it was trained behind.
+      model: Students that take uint8 images `[n, height, width, channels]` or float32 features
+        `[n, f]`, or a head, which takes features of the encoder that it was trained behind.
 
     Returns:
       A function to float32 `[n, num_classes]`, which agrees with `predict_proba` up to rounding.
@@ -303,13 +304,12 @@ def exported(model: Ensemble | Student | Head) -> export.Exported:
         members = model.members if isinstance(model, Ensemble) else (model,)
 
         def one(given: jax.Array) -> jax.Array:
-            pixels = given[None].astype(jnp.float32) / 255
             return jnp.mean(
-                jnp.stack([_probabilities(member, pixels)[0] for member in members]), axis=0
+                jnp.stack([_probabilities(member, given[None])[0] for member in members]), axis=0
             )
 
         shape = members[0].image_shape
-        dtype = jnp.uint8
+        dtype = jnp.uint8 if members[0].scale is None else jnp.float32
     (n,) = export.symbolic_shape("n")
     frames = jax.config.values["jax_traceback_in_locations_limit"]
     jax.config.update("jax_traceback_in_locations_limit", 0)  # keeps local paths out of the file
@@ -337,12 +337,14 @@ def serialized(function: export.Exported) -> bytes:
         ) from error
 
 
-def _probabilities(student: Student, pixels: jax.Array) -> jax.Array:
+def _probabilities(student: Student, given: jax.Array) -> jax.Array:
+    scale = student.scale
+    if scale is not None:
+        given = (given - jnp.float32(scale.mean)) / jnp.float32(scale.stddev)
+    rows = prepared(given)
     variables = {"params": student.params, "batch_stats": student.batch_stats}
     return jax.nn.softmax(
-        students.network_of(student.config, student.num_classes).apply(
-            variables, pixels, train=False
-        )
+        students.network_of(student.config, student.num_classes).apply(variables, rows, train=False)
     )
 
 

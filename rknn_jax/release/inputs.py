@@ -3,7 +3,6 @@
 Private rows are counted by `rknn_jax.release.counting`, once everything else is known.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -18,7 +17,7 @@ from rknn_jax.privacy.ledger import Digest, fingerprint
 from rknn_jax.records import classes as sets
 from rknn_jax.records import features, labels, persons
 from rknn_jax.records.classes import Classes
-from rknn_jax.release import embedding_models, encoding, engines, tables
+from rknn_jax.release import embedding_models, encoding, engines, known_classes, tables
 from rknn_jax.release.counting import num_persons
 from rknn_jax.release.embedding_models import EmbeddingModel
 from rknn_jax.release.encoding import Chain, Encoding, Scaling
@@ -80,7 +79,7 @@ def check(settings: "Settings") -> None:
     """Raise ValueError for settings that are wrong for any data and any labeler."""
     engines.named(settings.engine)
     ranges.check(settings)
-    features.refuse_shared(settings.embedding, settings.label, settings.person)
+    features.refuse_shared(settings.embedding, settings.label, settings.person, settings.drop)
     if settings.epsilon > LARGE_EPSILON and not settings.allow_large_epsilon:
         raise ValueError(
             f"Expected --epsilon of at most {LARGE_EPSILON:g}, got --epsilon "
@@ -108,23 +107,27 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         settings.label,
         reads_label=False,
         raw=settings.representation is not None,
+        drop=settings.drop,
     )
     found = Found([], []) if private is not None else find(_listed(settings.private), "--private")
     public_files = find(_listed(settings.public), "--public").files
     _refuse_private_as_public(public_files, found.files)
-    classes = named_classes(settings.classes, settings.classes_file, found.files)
+    _refuse_ledger(settings, found.files)
+    of_public = [FileShard(one, "--public", asked._replace(public=True)) for one in public_files]
+    of_private = [FileShard(one, "--private", asked) for one in found.files]
+    tables.refuse_unknown(settings.drop, [*of_public, *of_private, *(private or ())])
+    classes = known_classes.find(settings, found.files if private is None else private)
     public = _public(settings, asked, classes)
-    columns = asked._replace(
-        reads_label=not settings.dry_run,
-        person=settings.person,
-        width=public.features.shape[1],
-    )
+    width = public.features.shape[1]
+    columns = asked._replace(reads_label=True, person=settings.person, width=width)
     if private is None:
-        private = with_one_order(
-            private_shards(found.files, columns, settings.private_labels), public.names
-        )
+        own = private_shards(found.files, columns, settings.private_labels)
+        files = with_one_order(own, public.names)
+        if settings.dry_run:
+            files = [replace(one, columns=one.columns._replace(reads_label=False)) for one in files]
+        private = files
     elif not asked.raw:  # else lists of another length would be an error
-        private = [_with_width(shard, public.features.shape[1]) for shard in private]
+        private = [_with_width(shard, width) for shard in private]
     records = Records.of(private)
     if not len(records) and settings.relation == "replace-one":
         raise ValueError(
@@ -214,11 +217,6 @@ def _public(settings: "Settings", asked: Columns, classes: Classes | None) -> Pu
     others = tables.read_others(settings.public, "--public", asked)
     if settings.representation is None:
         rows, names = tables.read_named_embeddings(settings.public, "--public", asked)
-        if not settings.embedding:
-            where = f"--public {_words(settings.public)}"
-            features.refuse_ids(
-                rows.T[: len(names)], names, where, "name the features with --embedding"
-            )
         return Public(rows, names, others=others)
     digest = Digest()
     encode, rows = encoding.learned(
@@ -229,18 +227,6 @@ def _public(settings: "Settings", asked: Columns, classes: Classes | None) -> Pu
         seed=settings.seed,
     )
     return Public(rows, (), encode, digest.text(), others)
-
-
-def named_classes(
-    classes: str | Sequence[str] | None, file: Path | None, private: Sequence[str]
-) -> Classes | None:
-    """Return the classes of `--classes`, `--classes-file` or the private file, or None."""
-    given = sets.given_classes(classes, file)
-    if given is not None:
-        return given
-    if len(private) == 1 and os.path.isfile(private[0]):
-        return tables.read_classes(Path(private[0]))
-    return None
 
 
 def _assumed(settings: "Settings") -> Classes:
@@ -376,6 +362,16 @@ def _refuse_private_as_public(public: list[str], private: list[str]) -> None:
         raise ValueError(
             f"Expected --public to hold public data, got the private file {both[0]}; bring data "
             "that is public."
+        )
+
+
+def _refuse_ledger(settings: "Settings", private: Sequence[str]) -> None:
+    """Raise ValueError if the ledger is among the private files, as its lines would be records."""
+    named = set() if settings.ledger is None else identities(str(settings.ledger))
+    if any(identities(name) & named for name in private):
+        raise ValueError(
+            f"Expected --ledger outside of --private, got --ledger {settings.ledger} among its "
+            "files; name the files of records alone, or move the ledger."
         )
 
 

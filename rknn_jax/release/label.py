@@ -12,7 +12,6 @@ Private records are read by `rknn_jax.release.counting`, record by record, and t
 """
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from rknn_jax import postprocessing
+from rknn_jax._internal import memory as memories
 from rknn_jax._internal.disk import write_arrays, write_text
 from rknn_jax.answers import Decoded
 from rknn_jax.answers.concerns import Concern
@@ -29,7 +29,7 @@ from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.ledger import Ledger, fingerprint
 from rknn_jax.privacy.ledger_lines import MOST_SHARDS
 from rknn_jax.privacy.statement import Statement, as_json, new_release, page
-from rknn_jax.release import engines, preview, release_folder
+from rknn_jax.release import engines, preview, release_folder, tables
 from rknn_jax.release.accounts import open_ledger, open_or_make
 from rknn_jax.release.counting import Counted, Progress
 from rknn_jax.release.planning import Plan, request
@@ -46,7 +46,8 @@ BYTES_PER_LABEL = 40
 BYTES_PER_GRID = 50
 """Memory after the charge, in bytes per cell, per label and per point of the posterior's grid.
 
-The sizes exceed the measured 52 to 765 MB, for 400 to 10^6 cells and 8 * 10^5 to 2 * 10^7 labels.
+With `Survey.reading_memory`, the sizes exceed the measured 52 MB to 1.6 GB, for 400 to 10^6 cells
+and 8 * 10^5 to 2 * 10^7 labels.
 """
 SECONDS_PER_CELL = 1e-4
 SECONDS_PER_LABEL = 4e-6
@@ -238,25 +239,13 @@ def write(staging: Path, plan: Plan, done: Release) -> None:
     rows = files["labels.npz"]
     if names:
         rows["class_names"] = np.array(names)
-    rows |= _carried(plan.data.others)
+    rows |= tables.carried(plan.data.others)
     for name, arrays in files.items():
         write_arrays(staging / name, arrays)
     told = results.of(rows, files.get("queries.npz", {}), done.card, _summary(plan, done))
     report.write(staging, told)
     write_text(staging / "privacy.html", page(done.statement))
     write_text(staging / "privacy.json", as_json(done.card))
-
-
-def _carried(others: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the arrays of the public columns that have no role: `row`, `file`, `public_NAME`."""
-    return {
-        name if name == "file" or _is_row(name, values) else f"public_{name}": values
-        for name, values in others.items()
-    }
-
-
-def _is_row(name: str, values: np.ndarray) -> bool:
-    return name == "row" and values.dtype.kind in "iu"
 
 
 def _room(plan: Plan) -> int:
@@ -273,7 +262,8 @@ def memory(plan: Plan) -> int:
     cells = int(np.prod(plan.survey.tally.shape))
     labels = len(plan.data.public) * plan.data.classes.count
     grid = min(cells * postprocessing.GRID, postprocessing.LARGEST_GRID)
-    return 2**24 + BYTES_PER_CELL * cells + BYTES_PER_LABEL * labels + BYTES_PER_GRID * grid
+    sizes = BYTES_PER_CELL * cells + BYTES_PER_LABEL * labels + BYTES_PER_GRID * grid
+    return 2**24 + sizes + plan.survey.reading_memory
 
 
 def seconds(plan: Plan) -> float:
@@ -284,20 +274,31 @@ def seconds(plan: Plan) -> float:
     return of_cells + (SECONDS_PER_LABEL + SECONDS_PER_PRODUCT * queries) * labels
 
 
+def check_memory(plan: Plan) -> None:
+    """Raise ValueError if there is not as much free memory as a release takes after its charge."""
+    free = memories.available()
+    if free is not None and memory(plan) > free:
+        raise _too_large(plan, f"{free / 1e9:.2g} GB")
+
+
 def _reserve_memory(plan: Plan) -> None:
     """Allocate and free the memory of the release, to find a shortage before anything is spent.
 
     Raises:
       ValueError: If there is not enough memory.
     """
-    size = memory(plan)
+    check_memory(plan)  # otherwise the system may end the process
     try:
-        np.ones(size, np.uint8)  # written to, because unused pages take no memory
+        np.ones(memory(plan), np.uint8)  # written to, because unused pages take no memory
     except MemoryError as error:
-        first, second = plan.survey.tally.shape
-        raise ValueError(
-            f"Expected {size / 1e9:.2g} GB of free memory for a sum of {first} by {second} and "
-            f"{len(plan.data.public)} "
-            f"public rows of {plan.data.classes.count} classes, got less; nothing was spent, "
-            "use fewer."
-        ) from error
+        raise _too_large(plan, "less") from error
+
+
+def _too_large(plan: Plan, free: str) -> ValueError:
+    first, second = plan.survey.tally.shape
+    return ValueError(
+        f"Expected {memory(plan) / 1e9:.2g} GB of free memory for a sum of {first:,} by "
+        f"{second:,} and {len(plan.data.public):,} public rows of {plan.data.classes.count:,} "
+        f"classes, got {free}; nothing was spent. Use fewer classes, --queries or public rows, or "
+        "a machine with more memory."
+    )

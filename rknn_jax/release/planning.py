@@ -36,6 +36,7 @@ UNSEEN = (
     "private_labels",
     "embedding",
     "label",
+    "drop",
     "classes_file",
     "budget",
     "budget_delta",

@@ -57,6 +57,9 @@ HALVINGS = 40
 MOST_QUERIES = 600
 """Most queries that are simulated, which takes some seconds a release."""
 
+MOST_CELLS = 60_000
+"""Most cells, queries times classes, that are simulated, which takes as long."""
+
 
 @dataclass(frozen=True)
 class Rehearsal:
@@ -81,11 +84,17 @@ class Rehearsal:
 
     @property
     def num_draws(self) -> int:
-        """Number of simulated releases; 0 if there are too many queries."""
+        """Number of simulated releases; 0 if there are too many queries or classes."""
         num_queries = len(self.size)
-        if num_queries > MOST_QUERIES:
+        if not is_quick(self.mechanism):
             return 0
         return min(DRAWS, max(1, FEW_QUERIES // num_queries))
+
+
+def is_quick(mechanism: CentralMechanism) -> bool:
+    """Return whether a release by the mechanism is simulated in some seconds."""
+    cells = mechanism.num_queries * mechanism.num_classes
+    return mechanism.num_queries <= MOST_QUERIES and cells <= MOST_CELLS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ def expect(
     num_records = public_size(settings, data)
     mine = None
     others: dict[str, preview.Rehearsal] = {}
-    if num_records is not None and mechanism.num_queries <= preview.MOST_QUERIES:
+    if num_records is not None and preview.is_quick(mechanism):
         mine = rehearsal(settings, public, queries, mechanism)
         others = dict(_others(settings, data, queries, mine))
     return preview.preview(

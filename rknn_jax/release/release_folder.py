@@ -7,7 +7,8 @@ The steps are those of a client of the federation, and each is on disk before th
 3. The ledger is charged. Its line names the release.
 4. The noise is drawn, and the noisy counts are kept in a hidden folder, for the owner alone.
 5. The ledger records that the noise of this release was drawn, with a hash of the counts.
-6. The results are made from the counts and moved to the visible folder, `privacy.json` last.
+6. The results are made from the counts and moved to the visible folder: the statement's page first,
+   so that no label is ever there without a statement, and `privacy.json` last.
 
 A stopped process leaves the hidden folder if it has paid. The same command then continues from
 there and pays nothing. If the counts were not kept, they are drawn anew. That is safe: nothing of
@@ -45,10 +46,13 @@ RESULTS = (
     "privacy.html",
     "privacy.json",
 )
-"""Files of a release, in the order in which they are shown.
+"""Files of a release. The last one marks it as complete.
 
-A labeler without queries has no `queries.npz`. The last file marks the release as complete.
+A labeler without queries has no `queries.npz`.
 """
+
+STATEMENT = "privacy.html"
+"""Page of the statement, which is shown first."""
 
 _NOTE = "note.json"
 _COUNTS = "counts.npy"
@@ -154,8 +158,11 @@ class ReleaseFolder:
         """
         write(self.staging)
         made = {path.name for path in self.staging.iterdir()}
+        if STATEMENT in made:
+            os.replace(self.staging / STATEMENT, self.path / STATEMENT)
+            disk.sync_folder(self.path)
         for name in RESULTS[:-1]:
-            if name in made:
+            if name in made and name != STATEMENT:
                 os.replace(self.staging / name, self.path / name)
         disk.sync_folder(self.path)
         os.replace(self.staging / RESULTS[-1], self.path / RESULTS[-1])

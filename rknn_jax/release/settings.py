@@ -18,7 +18,7 @@ AUTO = "auto"
 class Settings:
     """Label public embeddings with private records: a real release at epsilon, charged to the private data set's ledger.
 
-    Both sides are embeddings by one model, in files, folders, patterns or URLs such as s3://bucket/folder: .npz (arrays `embeddings` and, for the private side, `labels`), .npy, .parquet, .feather or .csv. Private files may be larger than memory. A label that is NaN, null, negative or '' is missing, and its record casts no vote; nor does a record whose embedding is no finite number or whose label is none of the classes. The set of classes is public: name it with --classes or in an array `classes` of the private .npz. If the program is stopped after the budget was charged, the same command finishes the release and costs nothing.
+    Both sides are embeddings by one model, in files, folders, patterns or URLs such as s3://bucket/folder: .npz (arrays `embeddings` and, for the private side, `labels`), .npy, .parquet, .feather, .csv or .jsonl. Private files may be larger than memory. A label that is NaN, null, negative or '' is missing, and its record casts no vote; nor does a record whose embedding is no finite number or whose label is none of the classes. The set of classes is public: name it with --classes or in an array `classes` of the private .npz. If the program is stopped after the budget was charged, the same command finishes the release and costs nothing.
 
     Attributes:
       public: public embeddings.
@@ -27,6 +27,7 @@ class Settings:
       private_labels: private labels, if --private does not hold them.
       embedding: name of the array or list column of the embeddings, or of a column for each feature.
       label: name of the array or column of the labels.
+      drop: names of columns of tables that are no features, such as an id, on both sides. Those of the public side come along to the labels.
       person: name of the array or column that tells whose a record is. Epsilon then protects a person with all records, not a record, and n is the number of persons. A record that names no person casts no vote.
       records_per_person: number m of a person's records that are drawn and count 1/m each; where it is not given, all records of a person share one vote, or with Gaussian noise have the L2 norm of one, which leaves more where they are near many queries.
       labels_per_record: most labels r of a record that count, if a record may have several. Each public row then gets a set of classes, each of which at least half of the records near it have. Labels are a list column, a mask of bool [n, classes], text with ; between names, or class numbers [n, l] with -1 for none. A record with more keeps its first r; one without labels counts as a record of no class, so leave out records whose labels are not known. The noise is r + 1 times that of one label.
@@ -66,6 +67,7 @@ class Settings:
     private_labels: str | tuple[str, ...] | None = None
     embedding: tuple[str, ...] = ()
     label: str = "labels"
+    drop: tuple[str, ...] = ()
     person: str | None = None
     records_per_person: Count | None = None
     labels_per_record: Count | None = None

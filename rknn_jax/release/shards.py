@@ -20,6 +20,9 @@ from fsspec.implementations.local import LocalFileSystem
 from rknn_jax import formats
 from rknn_jax.formats import Block, Columns, Layout, _objects
 
+LEDGER = ".ledger.jsonl"
+"""End of the name of a budget, which may lie beside the records."""
+
 
 class Shard(Protocol):
     """Part of a data set that is read by itself.
@@ -243,7 +246,7 @@ class FileShard:
         if self.num_rows() != self._num_rows(self.labels_name, argument, self._labels_alone):
             raise self._unequal()
         block = rows.empty._replace(labels=labels.empty.labels)
-        return Layout(rows.features, block, typed=labels.typed)
+        return Layout(rows.features, block, labels.typed, labels.classes)
 
     def others(self) -> dict[str, np.ndarray]:
         """Return the columns of a public file that have no role, by their names."""
@@ -252,8 +255,18 @@ class FileShard:
 
     def features(self) -> tuple[str, ...]:
         """Return the names of the columns of the embeddings; none if the format has none."""
-        columns = self.columns._replace(reads_label=False)
-        return self._layout(self.name, self.argument, columns).features
+        return self.own_layout().features
+
+    def own_layout(self) -> Layout:
+        """Return the layout of this file, without that of a separate file of labels.
+
+        Raises:
+          ValueError: If columns of this file cannot be used, whatever their role.
+        """
+        columns = self.columns
+        if self.labels_name is not None:
+            columns = columns._replace(reads_label=False)
+        return self._layout(self.name, self.argument, columns)
 
     def lengths(self) -> Counter[int]:
         """Return how many lists of embeddings have each length, if their type leaves it open."""
@@ -419,7 +432,8 @@ def _files(name: str, argument: str) -> Found:
         raise ValueError(f"{where} could not be opened: No such file; name a file or a folder.")
     # A pattern may name hidden files itself.
     seen = [each for each in inside if not _hidden(each[len(path.rstrip("/")) :])]
-    known = [each for each in seen if _suffix(each) in formats.suffixes()]
+    seen = [each for each in seen if not each.endswith(LEDGER)]
+    known = [each for each in seen if suffix(each) in formats.suffixes()]
     if not known:
         raise ValueError(
             f"Expected files that end in {', '.join(sorted(formats.suffixes()))} in {where}, got a "
@@ -450,10 +464,15 @@ def with_one_order(shards: Sequence[FileShard], first: tuple[str, ...] = ()) -> 
     Raises:
       ValueError: If a file has other columns.
     """
+    layouts = [shard.own_layout() for shard in shards]
+    first = first or next((one.features for one in layouts if len(one.features) > 1), ())
     found = []
-    for shard in shards:
-        names = shard.features()
-        first = first or (names if len(names) > 1 else ())
+    for shard, layout in zip(shards, layouts, strict=True):
+        names = layout.features
+        if not layout.declares and shard.columns.embedding is None:
+            unnamed = shard.columns._replace(embedding=first or (formats.EMBEDDINGS,))
+            found.append(replace(shard, columns=unnamed))
+            continue
         if len(names) > 1 and set(names) != set(first):
             other = sorted(set(names) ^ set(first))
             raise ValueError(
@@ -501,7 +520,7 @@ def _values(block: Block) -> np.ndarray:
 
 
 def _format(name: str, argument: str) -> Any:
-    found = formats.of(_suffix(name))
+    found = formats.of(suffix(name))
     if found is None:
         raise ValueError(
             f"Expected {argument} to name a {', '.join(sorted(formats.suffixes()))} file, got "
@@ -510,7 +529,8 @@ def _format(name: str, argument: str) -> Any:
     return found
 
 
-def _suffix(name: str) -> str:
+def suffix(name: str) -> str:
+    """Return the suffix of a format, in small letters, without that of a compression."""
     path = PurePosixPath(name.lower())
     return PurePosixPath(path.stem).suffix if _compressed(name) else path.suffix
 

@@ -164,6 +164,11 @@ class Survey(abc.ABC):
         return public_size(self.settings, self.data)
 
     @property
+    def reading_memory(self) -> int:
+        """Most bytes that reading the labels takes, beside the sum and the labels themselves."""
+        return 0
+
+    @property
     def room(self) -> int:
         """Most bytes that the results take on disk, beside labels and statement."""
         return 20 * int(np.prod(self.drawn))

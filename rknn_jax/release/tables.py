@@ -5,7 +5,8 @@ those of `rknn_jax.records`. Nothing is ever unpickled, because loading a pickle
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ import numpy as np
 from rknn_jax.formats import AbsentError, Columns, absent, clear_errors
 from rknn_jax.neighbors import LARGEST, usable_rows
 from rknn_jax.privacy.ledger import Digest
+from rknn_jax.records import features
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.features import real_rows
-from rknn_jax.release.shards import FileShard, find, with_one_order
+from rknn_jax.release.shards import ArrowShard, FileShard, Shard, find, with_one_order
 
 ROWS_AT_ONCE = 2**14
 """Rows that are read at once into a whole array."""
@@ -54,20 +56,11 @@ def read_named_embeddings(
     where = f"{argument} {_words(names)}"
     shards = _opened(names, argument, columns._replace(reads_label=False, public=True))
     array = _joined(shards, where)
-    if not np.isfinite(array).all():
-        row = int(np.argmin(np.isfinite(array).all(axis=1)))
-        raise ValueError(
-            f"Expected finite embeddings in {where}, got NaN or infinity, first in row {row}; "
-            "remove or repair such rows, or name the columns of numbers with --embedding."
-        )
-    if max(float(array.max()), -float(array.min())) > LARGEST:
-        row = int(np.argmax(np.abs(array.astype(np.float64)).max(axis=1)))
-        raise ValueError(
-            f"Expected embeddings within {LARGEST:g} of 0 in {where}, got larger in row {row}; "
-            "rescale them."
-        )
-    features = shards[0].columns.embedding or ()
-    return array, features if len(features) == array.shape[1] else ()
+    names = shards[0].columns.embedding or shards[0].features()
+    if len(names) != array.shape[1]:
+        names = ()
+    features.refuse_values(array, names, where, LARGEST, chosen=bool(columns.embedding))
+    return array, names
 
 
 def read_others(
@@ -90,6 +83,24 @@ def read_others(
     shared = set.intersection(*map(set, parts))
     whole = {name: np.concatenate([part[name] for part in parts]) for name in sorted(shared)}
     return {name: values for name, values in whole.items() if values.nbytes <= MOST_TEXT}
+
+
+def carried(others: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays of `labels.npz` for public columns that have no role.
+
+    They are `row`, the number of the row in its source, `file`, and `public_NAME` for the others.
+
+    Args:
+      others: Result of `read_others`.
+    """
+    return {
+        name if name == "file" or _is_row(name, values) else f"public_{name}": values
+        for name, values in others.items()
+    }
+
+
+def _is_row(name: str, values: np.ndarray) -> bool:
+    return name == "row" and values.dtype.kind in "iu"
 
 
 def read_raw(
@@ -116,7 +127,7 @@ def read_raw(
             yield block.embeddings
 
 
-def read_records(path: Path, argument: str, width: int | None = None) -> np.ndarray:
+def read_records(path: Path, argument: str, columns: Columns = Columns()) -> np.ndarray:
     """Read embeddings of private records, whole.
 
     No content of a single record raises an error, because the error would reveal that record.
@@ -124,7 +135,7 @@ def read_records(path: Path, argument: str, width: int | None = None) -> np.ndar
     Args:
       path: File to read.
       argument: Command-line argument that named the file, for the errors.
-      width: Required number of dimensions f. Defaults to that of the file.
+      columns: Columns to read. Defaults to the usual names, and the width of the file.
 
     Returns:
       float32 `[n, f]`. A record is a row of NaN if it holds NaN, infinity, more than `LARGEST` or
@@ -133,8 +144,8 @@ def read_records(path: Path, argument: str, width: int | None = None) -> np.ndar
     Raises:
       ValueError: If the file as a whole cannot be used.
     """
-    columns = Columns(reads_label=False, width=width)
-    return usable_rows(_joined(_opened(path, argument, columns), f"{argument} {path}"))
+    shards = _opened(path, argument, columns._replace(reads_label=False))
+    return usable_rows(_joined(shards, f"{argument} {path}"))
 
 
 def read_optional(path: Path, argument: str, name: str) -> np.ndarray | None:
@@ -211,10 +222,33 @@ def read_classes(path: Path) -> Classes | None:
     )
 
 
+def refuse_unknown(drop: Sequence[str], shards: Sequence[Shard]) -> None:
+    """Raise ValueError if a column that is to be dropped is in no file or table.
+
+    Args:
+      drop: Names of `--drop`.
+      shards: Public and private files and tables.
+    """
+    if not drop:
+        return
+    only = Columns(embedding=(), reads_label=False)
+    tables = [shard for shard in shards if isinstance(shard, FileShard | ArrowShard)]
+    layouts = [
+        replace(one, columns=only._replace(public=one.columns.public)).layout() for one in tables
+    ]
+    if all(layout.declares for layout in layouts):
+        features.refuse_unknown(drop, [layout.names for layout in layouts])
+
+
+def file_shards(names: str | Sequence[str], argument: str, columns: Columns) -> list[FileShard]:
+    """Return the files that names stand for, each with its own order of columns."""
+    given = [names] if isinstance(names, str) else list(names)
+    return [FileShard(name, argument, columns) for name in find(given, argument).files]
+
+
 def _opened(names: str | Sequence[str] | Path, argument: str, columns: Columns) -> list[FileShard]:
-    given = [os.fspath(names)] if isinstance(names, str | Path) else list(names)
-    files = find(given, argument).files
-    return with_one_order([FileShard(name, argument, columns) for name in files])
+    given = os.fspath(names) if isinstance(names, Path) else names
+    return with_one_order(file_shards(given, argument, columns))
 
 
 def _joined(shards: Sequence[FileShard], where: str) -> np.ndarray:
@@ -258,7 +292,7 @@ def _array_of(path: Path, argument: str, name: str) -> np.ndarray:
     """
     with clear_errors(f"{argument} {path}"), np.load(path, allow_pickle=False) as archive:
         if name not in archive.files:
-            raise absent(name, archive.files)
+            raise absent([name], archive.files)
         array: np.ndarray = archive[name]
         if not isinstance(array, np.ndarray):
             raise ValueError(f"its member {name} is no .npy file")

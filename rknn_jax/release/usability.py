@@ -8,16 +8,16 @@ Nothing is spent or written, and the counts are private.
 import difflib
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rknn_jax.formats import Block
 from rknn_jax.neighbors import usable_rows
-from rknn_jax.records.classes import MISSING, Classes
+from rknn_jax.records.classes import MISSING, Classes, number_of
 from rknn_jax.records.features import real_rows
-from rknn_jax.records.labels import check_types, encode
+from rknn_jax.records.labels import NUMBERED, check_types, encode
 from rknn_jax.records.persons import person_names
 from rknn_jax.release.shards import Shard
 from rknn_jax.release.tables import ROWS_AT_ONCE
@@ -39,6 +39,7 @@ class Usability(NamedTuple):
       reasons: Number of records that cannot be used, by reason; a record may have several.
       foreign: Number of records of each label that is none of the classes.
       near: Class that a foreign label is spelled like, for those that are near to one.
+      advice: What to change about the classes, in sentences.
     """
 
     records: int
@@ -47,6 +48,7 @@ class Usability(NamedTuple):
     reasons: dict[str, int]
     foreign: dict[str, int]
     near: dict[str, str]
+    advice: tuple[str, ...] = ()
 
 
 def examine(
@@ -88,10 +90,33 @@ def examine(
             usable += int(counts.sum())
             found.update(ids[counts].ravel().tolist())
             if most is None and len(foreign) < MOST_FOREIGN:
-                foreign.update(str(label) for label in block.labels[unknown].tolist())
+                foreign.update(map(_as_text, block.labels[unknown].tolist()))
     named = {classes.name(i): found[i] for i in range(classes.count)}
     near = {text: alike for text in foreign if (alike := _near(text, list(named)))}
-    return Usability(records, usable, named, {k: n for k, n in reasons.items() if n}, foreign, near)
+    counted = {reason: number for reason, number in reasons.items() if number}
+    advice = tuple(_advice(classes, named, foreign))
+    return Usability(records, usable, named, counted, foreign, near, advice)
+
+
+def _advice(
+    classes: Classes, found: Mapping[str, int], foreign: Mapping[str, int]
+) -> Iterator[str]:
+    """Yield what to change about the classes, by the labels that are none of them."""
+    if classes.names is not None:
+        return
+    texts = [text for text in foreign if number_of(text) is None]
+    if texts:
+        number = sum(foreign[text] for text in texts)
+        yield (
+            f"{number:,} labels are text, and --classes {classes.count} is a number, so none of "
+            "them is counted; name all classes, as in --classes benign,malignant, or by "
+            "--classes-file."
+        )
+    if not found["0"] and classes.count in map(number_of, foreign):
+        yield (
+            f"No label is 0 and some are {classes.count}, while --classes {classes.count} counts "
+            f"from 0; name the numbers, as in --classes 1,2,...,{classes.count}."
+        )
 
 
 def _unusable(block: Block, width: int | None, where: str) -> dict[str, np.ndarray]:
@@ -103,6 +128,12 @@ def _unusable(block: Block, width: int | None, where: str) -> dict[str, np.ndarr
     if block.persons is not None:
         found["missing person"] = np.logical_not(person_names(block.persons, where)[1])
     return found
+
+
+def _as_text(label: Any) -> str:
+    """Return a label as text, and a class number that its column has no name for as a number."""
+    name, _, number = str(label).partition(NUMBERED)
+    return name or number
 
 
 def _near(text: str, names: Sequence[str]) -> str:

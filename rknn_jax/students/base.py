@@ -12,14 +12,19 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Self, TypeVar, get_args
 
 import jax
+import numpy as np
 
 from rknn_jax import students as folder
 from rknn_jax.labels import Labels, Targets
 from rknn_jax.students import fit as students
+from rknn_jax.students import inputs as given
 from rknn_jax.students.ensemble import Ensemble
 from rknn_jax.types import Array
 
 Kind = TypeVar("Kind", bound="StudentSettings")
+
+FEATURES_MODEL = "mlp"
+"""Network of features in the place of the default network, which takes images alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +36,8 @@ class StudentSettings(abc.ABC):
       members: Number of students that differ by chance alone, whose probabilities are averaged.
         Defaults to 1.
       targets: Training targets: the label of a record (`hard`), its votes (`soft`), or the label
-        with its confidence, the rest shared by all classes (`posterior`). Defaults to `posterior`.
+        with its confidence, the rest shared by all classes (`posterior`). Arrays of a release have
+        their probabilities as targets, unless `hard` is set. Defaults to `posterior`.
     """
 
     student: students.Config = field(default_factory=students.Config, kw_only=False)
@@ -101,13 +107,13 @@ class StudentSettings(abc.ABC):
           ValueError: If there would be nothing to learn from or to start from.
         """
 
-    @abc.abstractmethod
     def fit(
         self,
         key: jax.Array,
         images: Array,
-        labels: Labels,
+        labels: Labels | Array,
         *,
+        num_classes: int | None = None,
         start: Mapping[str, object] | None = None,
         on_epoch: students.OnEpoch | None = None,
     ) -> Ensemble:
@@ -115,16 +121,48 @@ class StudentSettings(abc.ABC):
 
         Args:
           key: Random key, consumed by the call.
-          images: Public images, uint8 `[m, height, width, channels]`.
-          labels: Labels of these records.
+          images: Public images, uint8 `[m, height, width, channels]`, or features `[m, f]`, numpy
+            or jax arrays. Features are learned by `mlp`, unless the settings name another network
+            that takes them.
+          labels: Labels of these records, or the arrays of a release: class numbers `[m]`, -1 for a
+            record without a label, or probabilities `[m, num_classes]`.
+          num_classes: Number of classes, for class numbers. Defaults to None: one more than the
+            largest.
           start: Layers of the representation's network, from which fine-tuning starts. Defaults to
             none.
           on_epoch: Callback after every epoch, as for `ensemble.fit`. Defaults to none.
 
         Raises:
           KeyboardInterrupt: If interrupted before the end of the very first epoch.
-          ValueError: If the records do not suit the training.
+          ValueError: If the records do not suit the training or the labels.
         """
+        settings = self
+        rows = given.as_arrays(images, "images")
+        if rows.ndim == 2 and self.student.model == students.Config().model:
+            settings = settings.with_model(FEATURES_MODEL)
+        if rows.ndim == 2:
+            students.check_features(settings.student)
+        if not isinstance(labels, Labels):
+            labels = given.as_labels(labels, len(rows), num_classes)
+            if self.targets == "posterior":
+                settings = replace(settings, targets="soft")
+        if len(labels.probabilities) != len(rows):
+            raise ValueError(
+                f"Expected labels of {len(rows)} records, got {len(labels.probabilities)}; pass "
+                "one label a record."
+            )
+        return settings.fit_labels(key, rows, labels, start, on_epoch)
+
+    @abc.abstractmethod
+    def fit_labels(
+        self,
+        key: jax.Array,
+        images: np.ndarray,
+        labels: Labels,
+        start: Mapping[str, object] | None,
+        on_epoch: students.OnEpoch | None,
+    ) -> Ensemble:
+        """Train all members, with the arguments of `fit` as they were checked."""
 
 
 def names() -> list[str]:

@@ -31,7 +31,7 @@ import optax
 from rknn_jax._internal import checkpoints, compilation, pytree
 from rknn_jax._internal.one_record import map_records
 from rknn_jax.images import augment
-from rknn_jax.students import models
+from rknn_jax.students import inputs, models
 from rknn_jax.types import Array
 
 MODELS = tuple(module.name for module in pkgutil.iter_modules(models.__path__))
@@ -118,19 +118,23 @@ class Student:
       batch_stats: Averaged batch statistics; `{}` if the network has none.
       config: Training settings.
       num_classes: Number of classes |Y|.
-      image_shape: Shape `(height, width, channels)` of one image.
+      image_shape: Shape `(height, width, channels)` of one image, or `(f,)` of features.
       interrupted: True if a KeyboardInterrupt ended the training. Defaults to False.
+      scale: Center and scale of the features. Defaults to None, for images.
     """
 
     params: Any
     batch_stats: Any
     config: Config = field(metadata=pytree.STATIC)
     num_classes: int = field(metadata=pytree.STATIC)
-    image_shape: tuple[int, int, int] = field(metadata=pytree.STATIC)
+    image_shape: tuple[int, ...] = field(metadata=pytree.STATIC)
     interrupted: bool = field(default=False, metadata=pytree.STATIC)
+    scale: inputs.Scale | None = None
 
     def predict_proba(self, images: Array) -> np.ndarray:
         """Return class probabilities of uint8 images `[n, height, width, channels]`.
+
+        A student of features takes features `[n, f]`.
 
         Returns:
           Float32 `[n, num_classes]`.
@@ -141,7 +145,7 @@ class Student:
         blocks = []
         for start in range(0, max(len(images), 1), PREDICT_BLOCK):
             block = images[start : start + PREDICT_BLOCK]
-            padded = np.pad(block, ((0, PREDICT_BLOCK - len(block)), (0, 0), (0, 0), (0, 0)))
+            padded = np.pad(block, [(0, PREDICT_BLOCK - len(block)), *[(0, 0)] * (block.ndim - 1)])
             blocks.append(np.asarray(_forward(network, False, variables, padded))[: len(block)])
         return np.concatenate(blocks)
 
@@ -153,17 +157,28 @@ class Student:
         return np.asarray(map_records(Student.describe, self, self.checked(images)))
 
     def describe(self, image: jax.Array) -> jax.Array:
-        """Return the layer before the head of one image, float32 `[f]`, from uint8 `[h, w, c]`."""
+        """Return the layer before the head of one image, float32 `[f]`, from uint8 `[h, w, c]`.
+
+        A student of features takes one record of scaled features.
+        """
         network, variables = self._network()
         features: jax.Array = _forward(network, True, variables, image[None])[0]
         return features
 
     def checked(self, images: Array) -> np.ndarray:
-        """Return images as they are.
+        """Return images as they are, or features as float32 in the scale of the training.
 
         Raises:
-          ValueError: For images of another shape or dtype than in training.
+          ValueError: For records of another shape or dtype than in training.
         """
+        if self.scale is not None:
+            rows = inputs.as_arrays(images)
+            if rows.shape[1:] != self.image_shape:
+                raise ValueError(
+                    f"Expected features [n, {self.image_shape[0]}] as in training, got "
+                    f"{rows.shape}; pass the same columns."
+                )
+            return self.scale(rows)
         if images.dtype != np.uint8 or images.shape[1:] != self.image_shape:
             raise ValueError(
                 f"Expected images uint8 [n, {self.image_shape}] as in training, got "
@@ -199,7 +214,7 @@ def fit(
 
     Args:
       key: Random key, consumed by the call.
-      images: Training images, uint8 `[m, height, width, channels]`.
+      images: Training images, uint8 `[m, height, width, channels]`, or features `[m, f]`.
       targets: One-hot or soft labels, float32 `[m, num_classes]`; every row sums to 1.
       config: Training settings.
       weights: Relative weight of each record in the loss, float32 `[m]`. Records of weight 0 are
@@ -222,6 +237,9 @@ def fit(
     num_records = len(data[0])
     num_classes = data[1].shape[1]
     image_shape = data[0].shape[1:]
+    scale = inputs.Scale.of(data[0])
+    if scale:
+        data = scale(data[0]), *data[1:]
     batch_size = min(config.batch_size, num_records)
     num_steps = config.epochs * -(-num_records // batch_size)
     init_key, shuffle_key, warp_key = jax.random.split(key, 3)
@@ -244,31 +262,34 @@ def fit(
         epoch_batches,
         num_records / batch_size,
         on_epoch,
+        scale,
     )
 
 
 def run(
     config: Config,
     num_classes: int,
-    image_shape: tuple[int, int, int],
+    image_shape: tuple[int, ...],
     state: State,
     step: Callable[[State, Any], tuple[State, jax.Array]],
     epoch_batches: Callable[[int], Iterable[Any]],
     num_batches: float,
     on_epoch: OnEpoch | None,
+    scale: inputs.Scale | None = None,
 ) -> Student:
     """Run all epochs with any kind of step, and keep the student of the last finished epoch.
 
     Args:
       config: Settings of the student.
       num_classes: Number of classes |Y|.
-      image_shape: Shape `(height, width, channels)` of one image.
+      image_shape: Shape `(height, width, channels)` of one image, or `(f,)` of features.
       state: Initial state, consumed by the call.
       step: Function that trains one batch and returns the new state and the batch's loss.
       epoch_batches: Function from an epoch's number, from 0 on, to its batches.
       num_batches: Batches per epoch, which divide the sum of the losses. A partly filled last batch
         counts as a fraction.
       on_epoch: Callback after every epoch, as for `fit`.
+      scale: Center and scale of the features. Defaults to None, for images.
 
     Returns:
       The student, as for `fit`.
@@ -290,6 +311,7 @@ def run(
                 config=config,
                 num_classes=num_classes,
                 image_shape=image_shape,
+                scale=scale,
             )
             if on_epoch:
                 on_epoch(epoch + 1, config.epochs, metrics, student)
@@ -345,6 +367,8 @@ def average(old: Any, new: Any, step: jax.Array | int, decay: float) -> Any:
 def save(student: Student, folder: str | Path) -> None:
     """Write a checkpoint, whole or not at all. Raises ValueError if `folder` exists."""
     arrays = {"params": student.params, "batch_stats": student.batch_stats}
+    if student.scale is not None:
+        arrays["scale"] = asdict(student.scale)
     record = {
         name: getattr(student, name) for name in ("num_classes", "image_shape", "interrupted")
     } | {"config": asdict(student.config)}
@@ -355,6 +379,8 @@ def load(folder: str | Path) -> Student:
     """Read a student that `save` wrote. Raises ValueError if there is none."""
     arrays, record = checkpoints.load(folder, "student")
     record |= {"config": Config(**record["config"]), "image_shape": tuple(record["image_shape"])}
+    if "scale" in arrays:
+        arrays["scale"] = inputs.Scale(**arrays["scale"])
     return Student(**arrays, **record)
 
 
@@ -471,8 +497,8 @@ def _step(
 ) -> tuple[State, jax.Array]:
     """Train one batch; return the new state and the batch's mean loss."""
     images, targets, weights = (array[index] for array in data)
-    images = images.astype(jnp.float32) / 255
-    images = augment.AUGMENTATIONS[config.augmentation](jax.random.fold_in(key, state.step), images)
+    images = inputs.prepared(images)
+    images = inputs.augmented(config.augmentation, jax.random.fold_in(key, state.step), images)
     network = network_of(config, targets.shape[1])
 
     def loss_of(params: Any) -> tuple[jax.Array, Any]:
@@ -489,8 +515,23 @@ def _step(
 
 @partial(jax.jit, static_argnames=("network", "features"))
 def _forward(network: Any, features: bool, variables: Any, images: jax.Array) -> jax.Array:
-    out = network.apply(variables, images.astype(jnp.float32) / 255, train=False, features=features)
+    out = network.apply(variables, inputs.prepared(images), train=False, features=features)
     return out if features else jax.nn.softmax(out)
+
+
+def takes_features(model: str) -> bool:
+    """Return whether a network takes features `[n, f]` as well as images."""
+    found: bool = getattr(_model(Config(model, epochs=1)), "FEATURES", False)
+    return found
+
+
+def check_features(config: Config) -> None:
+    """Raise ValueError if the network takes images alone."""
+    if not takes_features(config.model):
+        raise ValueError(
+            f"Expected images uint8 [m, height, width, channels] for model={config.model!r}, got "
+            f"features [m, f]; choose {' or '.join(filter(takes_features, MODELS))} for features."
+        )
 
 
 def checked(
@@ -498,12 +539,17 @@ def checked(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the records of positive weight, with weights scaled to mean 1."""
     images = np.asarray(images)
+    if images.ndim == 2:
+        check_features(config)
+        images = inputs.as_arrays(images)
     targets = np.asarray(targets, np.float32)
     weights = (
         np.ones(len(images), np.float32) if weights is None else np.asarray(weights, np.float32)
     )
     smallest = _model(config).MIN_SIZE
-    if images.dtype != np.uint8 or images.ndim != 4 or min(images.shape[1:3]) < smallest:
+    if images.ndim != 2 and (
+        images.dtype != np.uint8 or images.ndim != 4 or min(images.shape[1:3]) < smallest
+    ):
         raise ValueError(
             f"Expected images uint8 [m, height, width, channels] of {smallest}x{smallest} pixels "
             f"or more for model={config.model!r}, "

@@ -24,9 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax.images import augment
 from rknn_jax.students import fit as students
-from rknn_jax.students import semi_supervised
+from rknn_jax.students import inputs, semi_supervised
 from rknn_jax.types import Array
 
 
@@ -119,7 +118,7 @@ def objective(
     num_labelled = len(batch.images)
     repeats = config.num_guesses
     images = jnp.concatenate([batch.images, *[batch.unlabelled] * repeats])
-    images = augment.AUGMENTATIONS[config.student.augmentation](augment_key, images)
+    images = inputs.augmented(config.student.augmentation, augment_key, images)
     predicted, _ = apply(images[num_labelled:])
     guesses = guess(predicted.reshape(repeats, len(batch.unlabelled), -1), config.temperature)
     targets = jnp.concatenate([batch.targets, *[guesses] * repeats])

@@ -22,7 +22,7 @@ from jax.scipy.special import xlogy
 
 from rknn_jax._internal import compilation
 from rknn_jax.labels import Labels
-from rknn_jax.students import ensemble
+from rknn_jax.students import ensemble, inputs
 from rknn_jax.students import fit as students
 from rknn_jax.students.base import StudentSettings
 from rknn_jax.types import Array
@@ -63,14 +63,13 @@ class SemiSupervisedSettings(StudentSettings):
                 "0.1."
             )
 
-    def fit(
+    def fit_labels(
         self,
         key: jax.Array,
-        images: Array,
+        images: np.ndarray,
         labels: Labels,
-        *,
-        start: Mapping[str, object] | None = None,
-        on_epoch: students.OnEpoch | None = None,
+        start: Mapping[str, object] | None,
+        on_epoch: students.OnEpoch | None,
     ) -> ensemble.Ensemble:
         """Train all members on the surest labels and on the images of all other records.
 
@@ -83,7 +82,6 @@ class SemiSupervisedSettings(StudentSettings):
                 f"semi_supervised={self.name}, got none; pass --unlabelled 0.1, or --smoothing "
                 "none where queries are declined."
             )
-        images = np.asarray(images)
         targets = labels.targets(self.targets)[learned]
 
         def fit_member(key: jax.Array, report: students.OnEpoch) -> students.Student:
@@ -107,10 +105,11 @@ class Batch(NamedTuple):
     """Input of a step: n labeled and u unlabeled records.
 
     Attributes:
-      images: Labeled images, float32 `[n, height, width, channels]` in [0, 1].
+      images: Labeled images, float32 `[n, height, width, channels]` in [0, 1], or scaled features
+        `[n, f]`.
       targets: Target probabilities, float32 `[n, num_classes]`.
       weights: Weight of each labeled record, float32 `[n]`; 0 for padding.
-      unlabelled: Unlabeled images, float32 `[u, height, width, channels]` in [0, 1].
+      unlabelled: Unlabeled images or features, likewise.
       present: 1 for an unlabeled record, 0 for padding, float32 `[u]`.
     """
 
@@ -154,9 +153,9 @@ def fit(
 
     Args:
       key: Random key, consumed by the call.
-      images: Labeled images, uint8 `[m, height, width, channels]`.
+      images: Labeled images, uint8 `[m, height, width, channels]`, or features `[m, f]`.
       targets: One-hot or soft labels, float32 `[m, num_classes]`; every row sums to 1.
-      unlabelled: Unlabeled images, uint8 `[u, height, width, channels]`.
+      unlabelled: Unlabeled records of the same kind and shape.
       config: Hashable settings of the method; `config.student` is the network and its optimizer.
       objective: The method's loss.
       unlabelled_ratio: Unlabeled records in a batch for each of `config.student.batch_size` labeled
@@ -178,12 +177,17 @@ def fit(
     unlabelled = np.asarray(unlabelled)
     image_shape = labelled[0].shape[1:]
     num_classes = labelled[1].shape[1]
-    if unlabelled.dtype != np.uint8 or unlabelled.shape[1:] != image_shape or not len(unlabelled):
+    if unlabelled.ndim == 2 and len(unlabelled):
+        unlabelled = inputs.as_arrays(unlabelled, "unlabelled")
+    dtype = labelled[0].dtype
+    if unlabelled.dtype != dtype or unlabelled.shape[1:] != image_shape or not len(unlabelled):
         raise ValueError(
-            f"Expected unlabelled uint8 [u, {image_shape}] as the labeled images, u >= 1, got "
-            f"{unlabelled.dtype} {unlabelled.shape}; use "
-            "students.fit where there is none."
+            f"Expected unlabelled {dtype} [u, {image_shape}] as the labeled records, u >= 1, got "
+            f"{unlabelled.dtype} {unlabelled.shape}; use students.fit where there is none."
         )
+    scale = inputs.Scale.of(labelled[0], unlabelled)
+    if scale:
+        labelled, unlabelled = (scale(labelled[0]), *labelled[1:]), scale(unlabelled)
     kinds = (
         (len(labelled[0]), student.batch_size),
         (len(unlabelled), unlabelled_ratio * student.batch_size),
@@ -212,7 +216,7 @@ def fit(
         return itertools.islice(chosen, epoch_steps)
 
     return students.run(
-        student, num_classes, image_shape, state, step, epoch_batches, epoch_steps, on_epoch
+        student, num_classes, image_shape, state, step, epoch_batches, epoch_steps, on_epoch, scale
     )
 
 
@@ -256,10 +260,10 @@ def _step(
     (images, targets, weights), unlabelled = data
     (index, present), (unlabelled_index, unlabelled_present) = chosen
     batch = Batch(
-        images[index].astype(jnp.float32) / 255,
+        inputs.prepared(images[index]),
         targets[index],
         weights[index] * present,
-        unlabelled[unlabelled_index].astype(jnp.float32) / 255,
+        inputs.prepared(unlabelled[unlabelled_index]),
         unlabelled_present,
     )
     network = students.network_of(config.student, targets.shape[1])

@@ -10,7 +10,6 @@ from rknn_jax.labels import Labels
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.students.base import StudentSettings
-from rknn_jax.types import Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,20 +37,19 @@ class Config(StudentSettings):
                 f"backbone={backbone}; choose that network, or leave fine_tune out."
             )
 
-    def fit(
+    def fit_labels(
         self,
         key: jax.Array,
-        images: Array,
+        images: np.ndarray,
         labels: Labels,
-        *,
-        start: Mapping[str, object] | None = None,
-        on_epoch: students.OnEpoch | None = None,
+        start: Mapping[str, object] | None,
+        on_epoch: students.OnEpoch | None,
     ) -> ensemble.Ensemble:
         """Train all members on the labeled records. `start` is used if `fine_tune` is set."""
         known = labels.known
         return ensemble.fit(
             key,
-            np.asarray(images)[known],
+            images[known],
             labels.targets(self.targets)[known],
             self.student,
             self.members,

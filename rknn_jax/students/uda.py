@@ -26,7 +26,7 @@ import jax.numpy as jnp
 
 from rknn_jax.images import augment
 from rknn_jax.students import fit as students
-from rknn_jax.students import semi_supervised
+from rknn_jax.students import inputs, semi_supervised
 from rknn_jax.types import Array
 
 Strong = Literal["digit", "photo"]
@@ -45,7 +45,8 @@ class Config(semi_supervised.SemiSupervisedSettings):
       weak: Weak augmentation of unlabeled images, a name in `rknn_jax.images.augment`. Defaults to
         `none`.
       strong: Strong augmentation of unlabeled images, a name in `rknn_jax.images.augment.STRONG`,
-        or `auto`: `photo` if the labeled images are cropped, otherwise `digit`. Defaults to `auto`.
+        or `auto`: `photo` if the labeled images are cropped, otherwise `digit`. Features instead
+        take some of their values from other records. Defaults to `auto`.
       temperature: Sharpening temperature of the targets; 1 leaves them as they are. Defaults to
         0.4.
       confidence: Probability above which an image counts. Defaults to 0.8.
@@ -149,10 +150,10 @@ def objective(
     del progress
     labelled_key, weak_key, strong_key = jax.random.split(key, 3)
     num_labelled = len(batch.images)
-    images = augment.AUGMENTATIONS[config.student.augmentation](labelled_key, batch.images)
-    guessed, _ = apply(augment.AUGMENTATIONS[config.weak](weak_key, batch.unlabelled))
-    strong = augment.STRONG[config.strong_augmentation]
-    logits, updates = apply(jnp.concatenate([images, strong(strong_key, batch.unlabelled)]))
+    images = inputs.augmented(config.student.augmentation, labelled_key, batch.images)
+    guessed, _ = apply(inputs.augmented(config.weak, weak_key, batch.unlabelled))
+    strong = inputs.strongly_augmented(config.strong_augmentation, strong_key, batch.unlabelled)
+    logits, updates = apply(jnp.concatenate([images, strong]))
     labelled = students.cross_entropy(
         logits[:num_labelled], batch.targets, config.student.label_smoothing
     )

@@ -33,9 +33,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax.images import augment
 from rknn_jax.students import fit as students
-from rknn_jax.students import semi_supervised
+from rknn_jax.students import inputs, semi_supervised
 from rknn_jax.types import Array
 
 
@@ -132,7 +131,7 @@ def objective(
     augment_key, start_key = jax.random.split(key)
     num_labelled = len(batch.images)
     images = jnp.concatenate([batch.images, batch.unlabelled])
-    images = augment.AUGMENTATIONS[config.student.augmentation](augment_key, images)
+    images = inputs.augmented(config.student.augmentation, augment_key, images)
     present = jnp.concatenate([(batch.weights > 0).astype(jnp.float32), batch.present])
 
     def logits_of(images: jax.Array) -> jax.Array:

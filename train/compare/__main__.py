@@ -4,7 +4,8 @@ import sys
 
 import tyro
 
-from rknn_jax._internal import compilation
+from rknn_jax._internal import compilation, ranges
+from rknn_jax._internal.terminal import run_program
 
 from .. import compare, stages
 from .plan import Config
@@ -19,6 +20,7 @@ def cli() -> int:
     config = tyro.cli(Config, description=compare.__doc__)
     compilation.keep()
     try:
+        ranges.check(config)
         return 1 if main(config)["failed"] else 0
     except (ValueError, OSError) as error:
         stages.console.print(f"error: {error}")
@@ -30,4 +32,4 @@ def cli() -> int:
 
 if __name__ == "__main__":
     sys.argv[0] = "python -m train.compare"
-    sys.exit(cli())
+    run_program(cli)

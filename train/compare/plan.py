@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rknn_jax._internal.ranges import AnyEpsilon, AnySeed, Seed
 from rknn_jax.privacy.contributions import Protected
 from rknn_jax.students.fit import Config as Network
 from rknn_jax.students.supervised import Config as Supervised
@@ -39,11 +40,11 @@ class Config:
     dataset: str = "digits"
     data_dir: Path | None = None
     methods: tuple[str, ...] = ()
-    epsilons: tuple[float, ...] = ()
-    seeds: tuple[int, ...] = ()
+    epsilons: tuple[AnyEpsilon, ...] = ()
+    seeds: tuple[Seed, ...] = ()
     student: str = "cnn"
     unit: Protected = "record"
-    noise_seed: int | None = None
+    noise_seed: AnySeed | None = None
     out: Path | None = None
 
     @property

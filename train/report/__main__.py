@@ -5,6 +5,8 @@ import sys
 import tyro
 from rich.console import Console
 
+from rknn_jax._internal.terminal import run_program
+
 from .. import report
 
 
@@ -25,4 +27,4 @@ def cli() -> int:
 
 if __name__ == "__main__":
     sys.argv[0] = "python -m train.report"
-    sys.exit(cli())
+    run_program(cli)

@@ -12,6 +12,9 @@ EPOCHS = 30
 MIN_SIZE = 1
 """Smallest image height and width, in pixels."""
 
+FEATURES = True
+"""Whether the network takes features `[n, f]` as well as images."""
+
 
 class MLP(nn.Module):
     """Map float32 `[n, ...]` to logits `[n, num_classes]`.

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rknn_jax.formats import Columns
 from rknn_jax.release import tables
 from tests.fuzz import npz
 
@@ -28,7 +29,7 @@ def readers(folder: Path):
     path = folder / "x.npz"
     return [
         lambda: tables.read_embeddings(path, "--public"),
-        lambda: tables.read_records(path, "--private", 4),
+        lambda: tables.read_records(path, "--private", Columns(width=4)),
         lambda: tables.read_labels(path),
         lambda: tables.read_classes(path),
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
+from rknn_jax.formats import Columns
 from rknn_jax.release import tables
 from tests.fuzz.targets.embeddings_npz import LABELS, ROWS
 
@@ -55,6 +56,6 @@ def readers(folder: Path):
     path = folder / "x.parquet"
     return [
         lambda: tables.read_embeddings(path, "--public"),
-        lambda: tables.read_records(path, "--private", 4),
+        lambda: tables.read_records(path, "--private", Columns(width=4)),
         lambda: tables.read_labels(path),
     ]

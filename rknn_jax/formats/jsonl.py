@@ -1,0 +1,356 @@
+"""JSON lines: an object a line, whose keys are columns.
+
+A line is a row, whatever it holds, and no other line changes it. A line of a private file that is
+no object is a row without values, which casts no vote. Values are read as in CSV, each by itself:
+numbers, true and false, and text that is a number are numbers, and everything else is NaN. A list
+of numbers of the public width is an embedding, and a list of names or numbers several labels.
+
+A private file tells no names of columns: which keys a record has is that record's own affair. Its
+features are those of the public side or of `--embedding`, or else the lists under `embeddings`. The
+columns of a public file are the keys of its first lines.
+"""
+
+import contextlib
+import itertools
+import json
+import math
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
+
+import numpy as np
+
+from rknn_jax.formats import (
+    EMBEDDINGS,
+    Block,
+    Columns,
+    FormatError,
+    Layout,
+    _arrow,
+    csv,
+    refuse_absent,
+)
+from rknn_jax.records.classes import MOST_LABELS
+from rknn_jax.records.features import FIELD
+from rknn_jax.records.labels import SEPARATOR
+
+SUFFIXES = (".jsonl",)
+
+LINES_WITH_NAMES = 100
+"""Lines of a public file that tell the names of its columns."""
+
+LONGEST = 2**26
+"""Most bytes of a line that is read, so that memory is bounded."""
+
+READ_AT_ONCE = 2**24
+"""Bytes of lines that are read at once."""
+
+Record = Mapping[str, Any]
+
+
+def layout(file: IO[bytes], columns: Columns) -> Layout:
+    """Return the layout of the file. Of a private file, nothing is read.
+
+    There are no features in it before `columns.embedding` names them.
+    """
+    head = _head(file, columns)
+    unknown = columns.embedding is None and not columns.public
+    own = [] if unknown else _features(head, columns)
+    names = tuple(_names(head))
+    empty = _block([], own, _width(head, own, columns), columns)
+    return Layout(tuple(own), empty, typed=False, names=names, declares=columns.public)
+
+
+def others(file: IO[bytes], columns: Columns) -> dict[str, np.ndarray]:
+    """Return the columns of a public file that have no role, as numbers or text."""
+    head = _head(file, columns)
+    skip = {*_features(head, columns), *columns.roles}
+    names = [name for name in _names(head) if name not in skip]
+    values: dict[str, list[Any]] = {name: [] for name in names}
+    file.seek(0)
+    for record in _records(file, public=True):
+        for name in names:
+            values[name].append(record.get(name))
+    return {name: column for name in names if (column := _plain_column(values[name])) is not None}
+
+
+def num_rows(file: IO[bytes], columns: Columns) -> int:
+    """Count the lines, by reading the file once."""
+    del columns
+    rows = 0
+    last = b"\n"
+    while content := file.read(READ_AT_ONCE):
+        rows += content.count(b"\n")
+        last = content[-1:]
+    return rows + (last != b"\n")
+
+
+def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
+    """Yield at most `size` rows at a time, at least one block, which may be empty.
+
+    Raises:
+      FormatError: If a line of a public file is no object.
+    """
+    head = _head(file, columns)
+    own = _features(head, columns)
+    width = _width(head, own, columns)
+    file.seek(0)
+    first = True
+    broken = 0
+    for lines in _groups(file, size):
+        records = list(_parsed(lines, public=columns.public))
+        broken += sum(record is None for record in records)
+        yield _block([record or {} for record in records], own, width, columns)
+        first = False
+    if first:
+        yield _block([], own, width, columns)
+    if broken:
+        warnings.warn(
+            f"{broken:,} lines of {getattr(file, 'name', 'a file of JSON lines')} are no objects "
+            "of JSON and cast no vote; tell nobody how many",
+            stacklevel=2,
+        )
+
+
+def _groups(file: IO[bytes], size: int) -> Iterator[list[bytes | None]]:
+    """Yield `size` lines, or about `READ_AT_ONCE` bytes, at a time; None for a line too long."""
+    held: list[bytes | None] = []
+    count = 0
+    for line in _lines(file):
+        held.append(line)
+        count += len(line or b"")
+        if len(held) == size or count >= READ_AT_ONCE:
+            yield held
+            held = []
+            count = 0
+    if held:
+        yield held
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes | None]:
+    first = True
+    while line := file.readline(LONGEST):
+        if first:
+            line = line.removeprefix(b"\xef\xbb\xbf")
+            first = False
+        if len(line) < LONGEST or line.endswith(b"\n"):
+            yield line
+            continue
+        while (more := file.readline(LONGEST)) and not more.endswith(b"\n"):
+            pass
+        yield None
+
+
+def _parsed(
+    lines: Sequence[bytes | None], *, public: bool, row: int = 0
+) -> Iterator[Record | None]:
+    """Yield the object of each line, or None.
+
+    Args:
+      lines: Lines of a file.
+      public: Whether a line that is no object is an error.
+      row: Number of the first line, for the error. Defaults to 0.
+
+    Raises:
+      FormatError: If a public line is no object.
+    """
+    for number, line in enumerate(lines, row):
+        found = None
+        try:
+            found = None if line is None else json.loads(line.decode(errors="replace"))
+        except (ValueError, RecursionError):
+            pass
+        if isinstance(found, dict):
+            yield found
+        elif public:
+            raise FormatError(
+                'Expected an object of JSON in every line, such as {"x": 1.5}, got something '
+                f"else in row {number}; repair it, or save the data as Parquet."
+            )
+        else:
+            yield None
+
+
+def _records(file: IO[bytes], *, public: bool) -> Iterator[Record]:
+    row = 0
+    for lines in _groups(file, 2**10):
+        yield from (record or {} for record in _parsed(lines, public=public, row=row))
+        row += len(lines)
+
+
+def _head(file: IO[bytes], columns: Columns) -> list[Record]:
+    """Return the first records of a public file, and none of a private one."""
+    if not columns.public:
+        return []
+    return list(itertools.islice(_records(file, public=True), LINES_WITH_NAMES))
+
+
+def _names(head: Sequence[Record]) -> list[str]:
+    return list(dict.fromkeys(itertools.chain.from_iterable(head)))
+
+
+def _features(head: Sequence[Record], columns: Columns) -> list[str]:
+    """Return the names of the columns of features.
+
+    Raises:
+      FormatError: If it is not clear which they are.
+    """
+    names = _names(head)
+    own = list(columns.embedding or ())
+    if columns.embedding is None and not columns.public:
+        if columns.raw:
+            raise FormatError(
+                "Expected the column of the records, which private JSON lines do not tell, got "
+                "none; name it with --embedding."
+            )
+        own = [EMBEDDINGS]
+    elif columns.embedding is None:
+        own = _chosen(head, names, columns)
+    if columns.public:
+        refuse_absent([*own, *([columns.label] if columns.reads_label else [])], names)
+    return own
+
+
+def _chosen(head: Sequence[Record], names: list[str], columns: Columns) -> list[str]:
+    if EMBEDDINGS in names and EMBEDDINGS not in columns.drop:
+        return [EMBEDDINGS]
+    if columns.raw:
+        return [_arrow.raw_name(names, columns)]
+    kinds = {name: _kind(head, name) for name in names if name not in columns.aside}
+    return _arrow.choose(kinds, names)
+
+
+def _kind(head: Sequence[Record], name: str) -> str:
+    """Return the kind of a public column, for `records.features.choose`."""
+    types = {type(record.get(name)) for record in head}
+    return "list" if list in types else "object" if dict in types else FIELD
+
+
+def _width(head: Sequence[Record], own: Sequence[str], columns: Columns) -> int:
+    """Return the number of dimensions f.
+
+    Raises:
+      FormatError: If it is not known.
+    """
+    if len(own) != 1 or columns.raw:
+        return len(own)
+    if columns.public:
+        value = next(iter(head), {}).get(own[0])
+        return len(value) if isinstance(value, list) else 1
+    if columns.width is None:
+        raise FormatError(
+            "Expected the number of dimensions, which private JSON lines do not tell, got none; "
+            "name the public records with --public, or in rknn join pass --dimensions, or name the "
+            "columns of features with --embedding."
+        )
+    return columns.width
+
+
+def _block(records: Sequence[Record], own: Sequence[str], width: int, columns: Columns) -> Block:
+    labels = None
+    if columns.reads_label:
+        texts = [_label(record.get(columns.label)) for record in records]
+        labels = np.array(texts, dtype=str)
+    persons = None
+    if columns.person is not None:
+        persons = _arrow.objects([_person(record.get(columns.person)) for record in records])
+    if not own:
+        return Block(None, labels, persons)
+    if columns.raw:
+        found = [record.get(own[0]) for record in records]
+        there = np.array([isinstance(text, str) for text in found], bool)
+        raw = [text if is_text else None for text, is_text in zip(found, there, strict=True)]
+        if labels is not None:
+            labels = np.where(there, labels, "")
+        return Block(_arrow.objects(raw), labels, persons)
+    rows = np.full((len(records), width), np.nan)
+    for row, record in zip(rows, records, strict=True):
+        values = [record.get(name) for name in own]
+        if len(own) == 1 and isinstance(values[0], list):
+            _fill(row, values[0], columns)
+        elif len(own) == width:
+            row[:] = [_number(value) for value in values]
+    return Block(rows, labels, persons)
+
+
+def _fill(row: np.ndarray, values: list[Any], columns: Columns) -> None:
+    """Copy a list of numbers into a row, which stays NaN if it is of another length.
+
+    Raises:
+      FormatError: If a public list is of another length.
+    """
+    if len(values) != len(row):
+        if columns.public:
+            raise FormatError(
+                f"Expected lists of one length, got lengths {len(row)} and {len(values)}; embed "
+                "all with the same model."
+            )
+        return
+    if {*map(type, values)} <= {int, float}:
+        with contextlib.suppress(OverflowError):
+            row[:] = values
+            return
+    row[:] = [math.nan if isinstance(value, str) else _number(value) for value in values]
+
+
+_NUMERAL = re.compile(csv.NUMBER, re.ASCII)
+_TRUTH = {"true": 1.0, "false": 0.0}
+
+
+def _number(value: Any) -> float:
+    """Return a value as a number, and NaN for what is none.
+
+    >>> [_number(value) for value in (2, "2.5", True, "False", None, "x", [1], 10**400)]
+    [2.0, 2.5, 1.0, 0.0, nan, nan, nan, inf]
+    """
+    if isinstance(value, str):
+        if _NUMERAL.match(value):
+            return float(value)
+        return _TRUTH.get(value.strip().lower(), math.nan)
+    if not isinstance(value, int | float):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def _label(value: Any) -> str:
+    """Return a label as text, and several with `SEPARATOR` between them.
+
+    What is no label ends like no other one. Bools in a list may be a mask or labels.
+    """
+    if isinstance(value, list):
+        some = value[: MOST_LABELS + 1]
+        return SEPARATOR.join(_arrow.CUT if isinstance(one, bool) else _text(one) for one in some)
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list | dict):
+        return _arrow.CUT
+    text = value if isinstance(value, str) else json.dumps(value)
+    return _arrow.label_text(text[: _arrow.LONGEST_LABEL + 1].encode(errors="replace"))
+
+
+def _person(value: Any) -> Any:
+    """Return whose a record is: a number or text, and None for anything else."""
+    return None if isinstance(value, bool) or not isinstance(value, str | int | float) else value
+
+
+def _plain_column(values: Sequence[Any]) -> np.ndarray | None:
+    """Return public values as numbers or text `[m]`, or None if they hold lists or objects."""
+    types = {type(value) for value in values} - {type(None)}
+    if types & {list, dict}:
+        return None
+    if types <= {int} and None not in values and all(abs(value) < 2**63 for value in values):
+        return np.array(values, np.int64)
+    if types <= {int, float, bool}:
+        return np.array([_number(value) for value in values], np.float64)
+    texts = [
+        "" if one is None else one if isinstance(one, str) else json.dumps(one) for one in values
+    ]
+    return np.array([text.encode(errors="replace").decode() for text in texts], str)

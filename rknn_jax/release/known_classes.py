@@ -1,0 +1,102 @@
+"""Classes that are known before a record is read: named by the user, or by the private files."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from rknn_jax.formats import Columns, feather, parquet
+from rknn_jax.records import classes as sets
+from rknn_jax.records.classes import Classes
+from rknn_jax.release import tables
+from rknn_jax.release.shards import ArrowShard, FileShard, Shard, suffix
+from rknn_jax.release.shards import find as find_files
+
+WITH_SCHEMA = (*parquet.SUFFIXES, *feather.SUFFIXES)
+"""Suffixes of files whose schema may declare the names of class numbers."""
+
+
+class Named(Protocol):
+    """Settings that name classes and labels, as those of a release."""
+
+    @property
+    def classes(self) -> str | tuple[str, ...] | None:
+        """Text of `--classes`, or a list of names."""
+
+    @property
+    def classes_file(self) -> Path | None:
+        """File of `--classes-file`."""
+
+    @property
+    def label(self) -> str:
+        """Name of the labels' column."""
+
+    @property
+    def private_labels(self) -> str | tuple[str, ...] | None:
+        """Files of the labels, if the private files do not hold them."""
+
+
+def find(settings: Named, private: Sequence[str] | Sequence[Shard]) -> Classes | None:
+    """Return the classes that the user or the private files name, or None.
+
+    One .npz file may hold an array `classes`. Files of `datasets` declare the names of their class
+    numbers.
+
+    Args:
+      settings: Settings that name classes and labels.
+      private: Private files, or shards.
+
+    Raises:
+      ValueError: If they are no classes, or files declare different ones.
+    """
+    given = sets.given_classes(settings.classes, settings.classes_file)
+    if given is not None:
+        return given
+    files = [one for one in private if isinstance(one, str)]
+    if len(files) == 1 and os.path.isfile(files[0]):
+        held = tables.read_classes(Path(files[0]))
+        if held is not None:
+            return held
+    names = declared(private, settings.label, settings.private_labels)
+    return Classes(len(names), names) if len(names) > 1 else None
+
+
+def declared(
+    private: Sequence[str] | Sequence[Shard],
+    label: str,
+    private_labels: str | Sequence[str] | None = None,
+) -> tuple[str, ...]:
+    """Return the names of the classes that the schemas of all files declare, or none.
+
+    No row is read.
+
+    Args:
+      private: Private files, or shards.
+      label: Name of the labels' column.
+      private_labels: Files of the labels. Defaults to None, for labels in `private`.
+
+    Raises:
+      ValueError: If files declare different names, so that a number has two meanings.
+    """
+    columns = Columns((), label)
+    argument = "--private"
+    if private_labels is not None:
+        argument = "--private-labels"
+        listed = [private_labels] if isinstance(private_labels, str) else private_labels
+        private = find_files(listed, argument).files
+    shards: list[FileShard | ArrowShard] = []
+    for one in private:
+        if isinstance(one, str) and suffix(one) in WITH_SCHEMA:
+            shards.append(FileShard(one, argument, columns))
+        elif isinstance(one, ArrowShard):
+            shards.append(replace(one, columns=columns))
+    found = {shard.where: shard.layout().classes for shard in shards}
+    different = list(dict.fromkeys(found.values()))
+    if len(different) > 1:
+        places = [next(where for where in found if found[where] == names) for names in different]
+        raise ValueError(
+            f"Expected the same names of classes in all files, got others in {places[1]} than in "
+            f"{places[0]}; write all files with one ClassLabel feature, or name them by --classes."
+        )
+    return different[0] if different else ()

@@ -1,0 +1,90 @@
+"""A client that was stopped after the server counted it: it exits 0 when it comes back."""
+
+import contextlib
+
+import pytest
+
+from rknn_jax.federation import connection as module
+from rknn_jax.federation.connection import GONE, Connection, UnreachableError, take_part
+from tests.test_federation_http import (
+    HERE,
+    a_client,
+    a_round,
+    free_port,
+    joined,
+    quick,  # noqa: F401 a fixture
+    serving,
+)
+
+
+def gone(client, told):
+    """Take part where no server is."""
+    server = f"http://{HERE}:{free_port()}"
+    line = lambda *line: told.append(line)  # noqa: E731
+    with contextlib.closing(Connection(server, None, line, patience=0.2)) as connection:
+        return take_part(client, connection, line)
+
+
+class KilledError(Exception):
+    """End of a process, which no code sees."""
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """Return a client that was killed after it was counted, and whose server has gone."""
+    client = a_client(tmp_path / "client")
+    round = a_round(mechanism="randomized_response")
+
+    def killed(*_):
+        raise KilledError
+
+    with serving(tmp_path / "server", round) as running, monkeypatch.context() as patch:
+        patch.setattr(module, "_statement", killed)
+        with pytest.raises(KilledError):
+            joined(client, running.port)
+        running.go.set()
+    assert client.counted() == [round.id]
+    return client
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_counted_client_whose_server_has_gone_took_part(stopped):
+    told = []
+    spent = stopped.ledger.spent
+    assert gone(stopped, told) == (GONE, True)
+    assert "Expected a server at" in dict(told)["warning"]
+    assert stopped.ledger.spent == spent
+    with pytest.raises(UnreachableError):
+        gone(stopped, told)  # of the next round, it knows nothing
+
+
+@pytest.mark.usefixtures("quick")
+def test_another_round_is_not_taken_for_the_one_that_counted(stopped, tmp_path):
+    other = a_round(0.5, mechanism="randomized_response")
+    with serving(tmp_path / "other", other) as running:
+        running.go.set()
+        assert joined(stopped, running.port)[0] == ("done", True)
+    assert stopped.counted() == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_client_that_was_not_counted_still_fails(tmp_path):
+    client = a_client(tmp_path / "client")
+    client.answer(a_round(mechanism="randomized_response").data)
+    with pytest.raises(UnreachableError, match="the same command sends it again"):
+        gone(client, [])
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_note_that_cannot_be_written_loses_no_answer(tmp_path, monkeypatch):
+    client = a_client(tmp_path / "client")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(client), "note_counted", full)
+    with serving(tmp_path / "server", a_round(mechanism="randomized_response")) as running:
+        running.go.set()
+        outcome, told = joined(client, running.port)
+    assert outcome == ("done", True)
+    assert "could not be noted" in told["warning"]

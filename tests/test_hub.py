@@ -1,0 +1,313 @@
+"""Files of Hugging Face's `datasets`: `save_to_disk` folders and the hub's Parquet, at every door.
+
+Class numbers have names in the schema, so that another order of the classes changes nothing.
+"""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from rknn_jax.cli import main as cli
+from rknn_jax.formats import Columns, _hub
+from rknn_jax.records.classes import MISSING, Classes, parse_classes
+from rknn_jax.records.labels import encode, plain
+from rknn_jax.release import known_classes, tables
+from rknn_jax.release.shards import FileShard
+from tests import tiny_network
+
+NAMES = ("cat", "dog", "owl")
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+layouts = pytest.mark.parametrize("form", ["parquet", "arrow"])
+
+
+def features(names=NAMES, column="label", **others) -> dict[bytes, bytes]:
+    every = {column: {"names": list(names), "_type": "ClassLabel"}} | others
+    return {b"huggingface": json.dumps({"info": {"features": every}}).encode()}
+
+
+def write(folder: Path, table: pa.Table, form: str, metadata=None) -> Path:
+    """Write a table in two parts, as the hub or `save_to_disk` name them."""
+    table = table.replace_schema_metadata(features() if metadata is None else metadata)
+    data = folder / "data" if form == "parquet" else folder
+    data.mkdir(parents=True)
+    half = table.num_rows // 2
+    for part, rows in enumerate((table.slice(0, half), table.slice(half))):
+        if form == "parquet":
+            pq.write_table(rows, data / f"train-{part:05}-of-00002.parquet")
+            continue
+        path = data / f"data-{part:05}-of-00002.arrow"
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as stream:
+            stream.write_table(rows)
+    if form == "arrow":
+        (folder / "state.json").write_text("{}")
+        (folder / "dataset_info.json").write_text("{}")
+    return folder
+
+
+def clusters(rows: int) -> pa.Table:
+    """Well-separated classes; the label is the class number."""
+    truth = np.arange(rows) % 3
+    spread = np.random.default_rng(rows).normal(0, 0.1, (rows, 2))
+    points = np.array([[0, 0], [9, 0], [0, 9]])[truth] + spread
+    return pa.table({"embeddings": list(points.astype(np.float32)), "label": truth})
+
+
+def run(*words: str) -> dict:
+    """Run a command, and return what it printed as JSON."""
+    with pytest.MonkeyPatch.context() as patch:
+        told = io.StringIO()
+        patch.setattr(cli.stdout, "write", told.write)
+        status = cli.main([*words, "--json"])
+    found = json.loads(told.getvalue())
+    assert found["exit_status"] == status
+    return found
+
+
+@layouts
+@pytest.mark.parametrize("classes", ["cat,dog,owl", "owl,cat,dog", "3", None])
+def test_label_reads_class_numbers_by_their_names(tmp_path, monkeypatch, form, classes):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "R", clusters(300), form)
+    write(tmp_path / "P", clusters(30).select(["embeddings"]), form, {})
+    named = [] if classes is None else ["--classes", classes]
+    words = ["label", "--public", "P", "--private", "R", "--label", "label", "--epsilon", "20"]
+    dry = run(*words, *named, "--dry-run")
+    assert dry["exit_status"] == 0
+    assert run(*words, *named, "--out", "out")["exit_status"] == 0
+    order = NAMES if classes in (None, "3") else tuple(classes.split(","))
+    wanted = [order.index(NAMES[number]) for number in np.arange(30) % 3]
+    with np.load("out/labels.npz") as rows:
+        assert rows["label"].tolist() == wanted
+        assert ("class_names" in rows) == (classes != "3")
+
+
+@layouts
+def test_check_counts_by_the_names(tmp_path, monkeypatch, form):
+    monkeypatch.chdir(tmp_path)
+    table = clusters(90)
+    labels = table["label"].to_numpy().copy()
+    labels[:4] = -1
+    labels[4] = 7
+    table = table.set_column(1, "label", pa.array(labels))
+    write(tmp_path / "R", table, form)
+    found = run("check", "R", "--label", "label", "--classes", "owl,cat")
+    assert found["classes"] == {"owl": 29, "cat": 28}
+    assert found["foreign"] == {"dog": 28, "7": 1}
+    assert found["reasons"] == {"foreign label": 29, "missing label": 4}
+    assert run("check", "R", "--label", "label")["classes"] == {"cat": 28, "dog": 28, "owl": 29}
+
+
+@layouts
+def test_classes_offers_the_declared_names_for_nothing(tmp_path, monkeypatch, form, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "R", clusters(90), form)
+    found = run("classes", "--private", "R", "--label", "label")
+    assert found["classes"] == list(NAMES)
+    assert found["declared"]
+    assert "--classes cat,dog,owl" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.jsonl")), "nothing is charged"
+    told = run(
+        *("classes", "--private", "R", "--label", "label", "--epsilon", "9", "--delta", "1e-2")
+    )
+    assert told["classes"] == list(NAMES)
+    assert "prints without" in capsys.readouterr().err
+
+
+def test_classes_without_declared_names_asks_for_epsilon(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "R", clusters(9), "parquet", {})
+    told = run("classes", "--private", "R", "--label", "label")
+    assert told["exit_status"] == 2
+    assert "or --epsilon and --delta for a private selection" in told["error"]
+    told = run("classes", "--private", "R", "--label", "label", "--epsilon", "1")
+    assert "got no --delta" in told["error"]
+
+
+def test_files_that_declare_other_names_are_refused_unless_the_user_names_them(tmp_path):
+    write(tmp_path / "a", clusters(9), "parquet")
+    write(tmp_path / "b", clusters(9), "parquet", features(("dog", "cat", "owl")))
+    files = sorted(map(str, tmp_path.rglob("*.parquet")))
+    with pytest.raises(ValueError, match="the same names of classes in all files, got others in"):
+        known_classes.declared(files, "label")
+    ids = [
+        encode(tables.read_labels(Path(file)), parse_classes("owl,dog,cat")).ids[:3].tolist()
+        for file in [renamed(file) for file in (files[0], files[2])]
+    ]
+    assert ids == [[2, 1, 0], [1, 2, 0]]
+
+
+def renamed(file: str) -> str:
+    """Write a file again with its labels under the usual name."""
+    table = pq.read_table(file).rename_columns(["embeddings", "labels"])
+    names = _hub.class_names(pq.read_schema(file), "label")
+    path = file.replace(".parquet", ".again.parquet")
+    pq.write_table(table.replace_schema_metadata(features(names, "labels")), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("names", "classes", "wanted"),
+    [
+        (("1", "2", "3"), parse_classes("1,2,3"), [0, 1, 2]),
+        (("1", "2", "3"), parse_classes("3,2,1"), [2, 1, 0]),
+        (("1", "2", "3"), Classes(3), [0, 1, 2]),
+        (NAMES, Classes(3, ("0", "1", "2")), [0, 1, 2]),  # as a federation counts its classes
+        (("2", "1", "0"), Classes(3, ("0", "1", "2")), [2, 1, 0]),
+        (NAMES, parse_classes("dog,owl"), [-1, 0, 1]),
+        (NAMES, parse_classes("Cat,Dog"), [-1, -1, -1]),
+        (("a;b", " b ", "nan"), parse_classes("b,a;b"), [1, 0, -1]),
+    ],
+)
+def test_a_class_number_is_what_its_name_says(tmp_path, names, classes, wanted):
+    for kind in (pa.int64(), pa.int8(), pa.float32(), pa.decimal128(20, 0)):
+        numbers = pa.array([0, 1, 2, None, -1]).cast(kind)
+        table = pa.table({"labels": numbers, "x": np.zeros(5)})
+        pq.write_table(
+            table.replace_schema_metadata(features(names, "labels")), tmp_path / "t.parquet"
+        )
+        shard = FileShard(str(tmp_path / "t.parquet"), "--private", Columns())
+        (block,) = shard.blocks(9)
+        assert encode(block.labels, classes).ids.tolist() == [*wanted, MISSING, MISSING]
+        assert shard.layout().classes == names
+        assert plain(block.labels, "here").tolist() == [*(n.strip() for n in names), "", ""]
+
+
+def test_lists_of_class_numbers_have_names_too(tmp_path):
+    table = pa.table({"labels": [[0], [2, 1], [], [5]], "x": np.zeros(4)})
+    feature = {"names": list(NAMES), "_type": "ClassLabel"}
+    for nested in ({"feature": feature, "_type": "Sequence"}, [feature]):
+        held = {"info": {"features": {"labels": nested}}}
+        written = table.replace_schema_metadata({b"huggingface": json.dumps(held).encode()})
+        pq.write_table(written, tmp_path / "t.parquet")
+        shard = FileShard(str(tmp_path / "t.parquet"), "--private", Columns())
+        (block,) = shard.blocks(9)
+        ids = encode(block.labels, parse_classes("owl,dog,cat"), 2).ids
+        assert ids[:, :2].tolist() == [[2, -1], [0, 1], [-1, -1], [-1, -1]]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"info": {"features": {"labels": {"names": "abc", "_type": "ClassLabel"}}}}',
+        b'{"info": {"features": {"labels": {"names": ["a", "a"], "_type": "ClassLabel"}}}}',
+        b'{"info": {"features": {"labels": {"names": ["a", 1], "_type": "ClassLabel"}}}}',
+        b'{"info": {"features": {"labels": {"dtype": "int64", "_type": "Value"}}}}',
+        b'{"info": {"features": {"labels": []}}}',
+        b'{"info": ' + b"[" * 100_000,
+    ],
+)
+def test_metadata_that_declare_no_names_leave_the_numbers(metadata):
+    schema = pa.schema([("labels", pa.int64())], metadata={b"huggingface": metadata})
+    assert _hub.class_names(schema, "labels") == ()
+
+
+def picture(number: int) -> bytes:
+    buffer = io.BytesIO()
+    pixels = np.random.default_rng(number).integers(0, 256, (6, 7, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def pictures(rows: int) -> pa.Table:
+    held = [{"bytes": picture(row), "path": f"{row}.png"} for row in range(rows)]
+    return pa.table({"image": pa.array(held, IMAGE), "label": np.arange(rows) % 3})
+
+
+@layouts
+def test_embed_reads_columns_of_images(tmp_path, monkeypatch, form):
+    monkeypatch.chdir(tmp_path)
+    network = str(tiny_network.write(tmp_path))
+    write(tmp_path / "P", pictures(12), form)
+    (tmp_path / "files").mkdir()
+    for row in range(12):
+        (tmp_path / f"files/{row:02}.png").write_bytes(picture(row))
+    asked = ["embed", "--images", "P", "--model", network, "--label", "label", "--out", "p.parquet"]
+    assert run(*asked)["rows"] == 12
+    assert run("embed", "--images", "files", "--model", network, "--out", "f.parquet")["rows"] == 12
+    found = pq.read_table("p.parquet")
+    assert found["embeddings"].equals(pq.read_table("f.parquet")["embeddings"])
+    assert found["row"].to_pylist() == list(range(12))
+    labels = tables.read_labels(Path("p.parquet"))
+    assert encode(labels, parse_classes("owl,cat,dog")).ids.tolist() == [1, 2, 0] * 4
+    assert encode(labels, Classes(3)).ids.tolist() == [0, 1, 2] * 4
+    assert known_classes.declared(["p.parquet"], "labels") == NAMES
+
+
+def test_images_that_cannot_be_read_are_told_apart_by_side(tmp_path, monkeypatch):
+    """A path is never opened: an image without bytes is missing."""
+    monkeypatch.chdir(tmp_path)
+    network = str(tiny_network.write(tmp_path))
+    (tmp_path / "own.png").write_bytes(picture(1))
+    held = [
+        {"bytes": picture(0), "path": None},
+        {"bytes": None, "path": str(tmp_path / "own.png")},
+        None,
+        {"bytes": b"no image", "path": None},
+    ]
+    table = pa.table({"image": pa.array(held, IMAGE), "label": [0, 1, 2, 0], "who": list("abcd")})
+    write(tmp_path / "P", table, "parquet")
+    asked = ["embed", "--images", "P", "--model", network, "--label", "label", "--keep", "who"]
+    told = run(*asked, "--out", "public.parquet")
+    assert (told["rows"], told["unusable"]) == (1, 3)
+    told = run(*asked, "--card", "public.card.json", "--private", "--out", "private.parquet")
+    assert (told["rows"], told["unusable"]) == (4, 3)
+    assert pq.read_table("private.parquet")["who"].to_pylist() == list("abcd")
+
+
+@layouts
+def test_embed_reads_text_and_tables_in_folders_and_patterns(tmp_path, monkeypatch, form):
+    monkeypatch.chdir(tmp_path)
+    rows = pa.table(
+        {"kind": ["x", "y"] * 10, "size": np.arange(20) % 7, "label": np.arange(20) % 3}
+    )
+    write(tmp_path / "P", rows, form)
+    pattern = "P/data/train-*.parquet" if form == "parquet" else "P/data-*.arrow"
+    for number, name in enumerate(("P", pattern)):
+        out = f"{number}.parquet"
+        told = run("embed", "--table", name, "--label", "label", "--out", out)
+        assert (told["rows"], told["dimensions"]) == (20, 3)
+        assert known_classes.declared([out], "labels") == NAMES
+        assert tables.read_labels(Path(out))[:2].tolist() == ["cat\x1f0", "dog\x1f1"]
+    assert pq.read_table("0.parquet").equals(pq.read_table("1.parquet"))
+
+
+def test_other_folders_and_columns_are_refused_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    network = str(tiny_network.write(tmp_path))
+    (tmp_path / "empty").mkdir()
+    for words, error in (
+        (("--table", "empty"), "files that end in .parquet, .arrow in --table empty, got none"),
+        (("--text", "none-*.parquet"), "in --text none-*.parquet, got none"),
+    ):
+        assert error in run("embed", *words, "--out", "o.parquet")["error"]
+    write(tmp_path / "two", pictures(4), "parquet")
+    other = clusters(4).replace_schema_metadata(features())
+    pq.write_table(other, tmp_path / "two/data/test-00000-of-00001.parquet")
+    told = run("embed", "--images", "two", "--model", network, "--out", "o.parquet")
+    assert "the same columns and features in all files of --images" in told["error"]
+    write(tmp_path / "plain", clusters(4), "parquet")
+    told = run("embed", "--images", "plain", "--model", network, "--out", "o.parquet")
+    assert "Expected one column of images in --images plain, got none" in told["error"]
+    told = run(
+        *("embed", "--images", "two/data/train-*", "--columns", "label", "--model", network),
+        *("--out", "o.parquet"),
+    )
+    assert "name one of them with --columns" in told["error"]
+
+
+def test_raw_images_of_the_hub_go_to_an_encoder_as_bytes(tmp_path):
+    write(tmp_path / "P", pictures(6), "parquet")
+    columns = Columns(("image",), "label", raw=True)
+    (block,) = FileShard(
+        str(tmp_path / "P/data/train-00000-of-00002.parquet"), "--private", columns
+    ).blocks(9)
+    assert block.embeddings.tolist() == [picture(row) for row in range(3)]

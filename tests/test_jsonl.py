@@ -1,0 +1,237 @@
+"""JSON lines: a line is a record, whatever it holds, and a table is read as in other formats."""
+
+import json
+import re
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rknn_jax.formats import Columns, jsonl
+from rknn_jax.records.classes import parse_classes
+from rknn_jax.records.labels import encode
+from rknn_jax.records.persons import person_names
+from rknn_jax.release.shards import FileShard, find
+from tests.test_cli import arguments, arrays
+from tests.test_inputs import LABELS, NO_NOISE, PRIVATE, PUBLIC, TRUTH, frame, refused
+
+LISTS = ({"embeddings": PUBLIC.tolist()}, {"embeddings": PRIVATE.tolist(), "labels": LABELS})
+
+
+def write(path, columns):
+    pd.DataFrame(columns).to_json(path, orient="records", lines=True)
+
+
+def shard(path, **changes):
+    return FileShard(str(path), "--private", Columns(width=2)._replace(**changes))
+
+
+@pytest.mark.parametrize("kind", ["lists", "columns"])
+@pytest.mark.parametrize("labels", ["numbers", "names"])
+def test_both_sides_may_be_json_lines(rknn, tmp_path, kind, labels):
+    named = np.array(["b", "a", "c"])[LABELS] if labels == "names" else LABELS
+    if kind == "lists":
+        write(tmp_path / "P.jsonl", LISTS[0])
+        write(tmp_path / "R.jsonl", LISTS[1] | {"labels": named})
+    else:
+        write(tmp_path / "P.jsonl", frame(PUBLIC).assign(site="s", row=np.arange(60) + 7))
+        write(tmp_path / "R.jsonl", frame(PRIVATE).assign(labels=named)[::-1].iloc[:, ::-1])
+    data = {"public": "P.jsonl", "private": "R.jsonl"} | NO_NOISE
+    classes = {"classes": "b,a,c" if labels == "names" else 3}
+    drop = ["--drop", "site", "row"] if kind == "columns" else []
+    if drop:
+        refused(rknn, tmp_path, data | classes, "'site'")
+    done = rknn("check", "R.jsonl", "--public", "P.jsonl", "--classes", classes["classes"], *drop)
+    assert "90, of which 90 can be used" in done.out + done.err
+    done = rknn(*arguments(**data | classes), *drop)
+    assert done.status == 0, done.err
+    found = arrays(tmp_path / "new" / "labels.npz")
+    np.testing.assert_array_equal(found["label"], TRUTH)
+    if drop:
+        np.testing.assert_array_equal(found["row"], np.arange(60) + 7)
+        assert found["public_site"].tolist() == ["s"] * 60
+
+
+@pytest.mark.parametrize("other", ["npz", "csv", "parquet"])
+@pytest.mark.parametrize("side", ["public", "private"])
+def test_one_side_may_be_json_lines(rknn, tmp_path, other, side):
+    as_lists = other == "npz"
+    for name, rows, labels in (("P", PUBLIC, {}), ("R", PRIVATE, {"labels": LABELS})):
+        if as_lists:
+            write(tmp_path / f"{name}.jsonl", {"embeddings": rows.tolist(), **labels})
+            np.savez(tmp_path / f"{name}.npz", embeddings=rows, **labels)
+            continue
+        write(tmp_path / f"{name}.jsonl", frame(rows).assign(**labels))
+        frame(rows).assign(**labels).to_csv(tmp_path / f"{name}.csv", index=False)
+        frame(rows).assign(**labels).to_parquet(tmp_path / f"{name}.parquet")
+    data = {"public": f"P.{other}", "private": f"R.{other}"}
+    data[side] = data[side].replace(other, "jsonl")
+    done = rknn(*arguments(**data, **NO_NOISE))
+    assert done.status == 0, done.err
+    np.testing.assert_array_equal(arrays(tmp_path / "new" / "labels.npz")["label"], TRUTH)
+
+
+def test_one_column_and_one_dimension_are_read(rknn, tmp_path):
+    write(tmp_path / "P.jsonl", {"x": TRUTH * 4.0})
+    write(tmp_path / "R.jsonl", {"x": LABELS * 4.0, "labels": LABELS})
+    done = rknn(*arguments(public="P.jsonl", private="R.jsonl", **NO_NOISE))
+    assert done.status == 0, done.err
+    np.testing.assert_array_equal(arrays(tmp_path / "new" / "labels.npz")["label"], TRUTH)
+
+
+def test_classes_are_selected_from_json_lines(rknn, tmp_path):
+    write(tmp_path / "P.jsonl", LISTS[0])
+    write(tmp_path / "R.jsonl", LISTS[1] | {"labels": np.array(["a", "b", "c"])[LABELS]})
+    words = ["--private", "R.jsonl", "--public", "P.jsonl", "--epsilon", 30, "--delta", 0.1]
+    done = rknn("classes", *words, "--json")
+    assert done.status == 0, done.err
+    assert done.json["classes"] == ["a", "b", "c"]
+    assert "tell the number of dimensions" not in done.err
+    alone = rknn("classes", *words[:2], *words[4:])
+    assert alone.status == 2
+    assert "--public" in alone.err
+
+
+BROKEN = [
+    b"",
+    b"   ",
+    b"null",
+    b"[1, 2]",
+    b"{",
+    b'{"x": 1, "y": 2, "labels": 1',
+    b'{"x": 1 "y"}',
+    b"\xff\xfe{}",
+    b"[" * 100_000,
+    b'{"x": ' + b"9" * 5000 + b"}",
+    b'{"y": {"x": 1}, "x": [1], "labels": {"a": 1}, "who": [1]}',
+    b'{"x": "one", "y": null, "labels": [[1]], "who": true}',
+    b'{"x": 1e999, "y": NaN, "labels": NaN, "who": NaN}',
+    b'{"X": 1, "Y": 2, "Labels": 1}',
+    b'{"x": 1, "y": 2, "labels": "\\ud800", "who": "\\ud800"}',
+]
+
+
+@pytest.mark.parametrize("line", BROKEN, ids=range(len(BROKEN)))
+@pytest.mark.parametrize("place", [0, 3, 6])
+@pytest.mark.filterwarnings("ignore:1 lines")
+def test_a_line_is_a_record_and_moves_no_other(tmp_path, line, place):
+    lines = [json.dumps({"x": i, "y": -i, "labels": i % 3, "who": i}).encode() for i in range(6)]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([*lines[:place], line, *lines[place:]]) + b"\n")
+    given = shard(tmp_path / "a.jsonl", embedding=("x", "y"), person="who")
+    assert given.num_rows() == 7
+    (block,) = given.blocks(10)
+    rows = np.delete(block.embeddings, place, axis=0)
+    np.testing.assert_array_equal(rows, [[i, -i] for i in range(6)])
+    ids = encode(block.labels, parse_classes("3")).ids
+    assert np.delete(ids, place).tolist() == [i % 3 for i in range(6)]
+    names, known = person_names(block.persons, "here")
+    np.testing.assert_array_equal(
+        np.delete(names, place, axis=0), person_names(np.arange(6), "here")[0]
+    )
+    usable = np.isfinite(block.embeddings[place]).all() and ids[place] >= 0 and known[place]
+    assert not usable
+
+
+def test_lists_of_another_length_and_odd_values_are_rows_of_nan(tmp_path):
+    values = [[1, 2], [1], [], [1, 2, 3], [1, None], ["1", "2"], None, 5, [True, False], [[1], 2]]
+    lines = [json.dumps({"embeddings": value, "labels": 0}) for value in values]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    (block,) = shard(tmp_path / "a.jsonl").blocks(99)
+    finite = np.isfinite(block.embeddings).all(axis=1)
+    assert finite.tolist() == [True, *[False] * 7, True, False]
+
+
+def test_values_are_read_as_in_csv(tmp_path):
+    values = ["1.5", " 2 ", True, "false", "x", None, 3]
+    lines = [json.dumps({"x": value, "y": 0, "labels": value}) for value in values]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    (block,) = shard(tmp_path / "a.jsonl", embedding=("x", "y")).blocks(99)
+    np.testing.assert_array_equal(block.embeddings[:, 0], [1.5, 2, 1, 0, np.nan, np.nan, 3])
+    ids = encode(block.labels, parse_classes("0,1,2,3,1.5")).ids
+    assert ids.tolist() == [4, 2, 1, 0, -1, -1, 3]
+
+
+def test_several_labels_are_lists_or_text(tmp_path):
+    labels = [["a", "b"], "a;b", ["c", "x"], [], None, [0, 2], ["a"] * 9999, [True, False, False]]
+    lines = [json.dumps({"embeddings": [0, 0], "labels": value}) for value in labels]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    (block,) = shard(tmp_path / "a.jsonl").blocks(99)
+    found = encode(block.labels, parse_classes("a,b,c"), 2)
+    assert [sorted(row[row >= 0].tolist()) for row in found.ids[:, :2]][:6] == [
+        [0, 1],
+        [0, 1],
+        [2],
+        [],
+        [],
+        [0, 2],
+    ]
+    assert found.told.tolist()[:3] == [1, 1, 2]
+    assert found.told[7] == 2
+
+
+def test_a_long_line_costs_no_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(jsonl, "LONGEST", 1000)
+    line = b'{"x": 1, "y": 2, "labels": 1}\n'
+    long = b'{"x": 1, "y": 2, "labels": 1, "z": "' + b"a" * 2500 + b'"}\n'
+    (tmp_path / "a.jsonl").write_bytes(line + long + line)
+    given = shard(tmp_path / "a.jsonl", embedding=("x", "y"))
+    with pytest.warns(UserWarning, match="1 lines of .* cast no vote"):
+        (block,) = given.blocks(10)
+    assert np.isfinite(block.embeddings).all(axis=1).tolist() == [True, False, True]
+    assert given.num_rows() == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"{", "an object of JSON in every line, such as .* row 60"),
+        (b"", "row 60"),
+        (b"{}", r"Expected finite embeddings .* \['x0', 'x1', 'x2', 'x3'\], first in row 60"),
+    ],
+)
+def test_a_broken_public_line_is_an_error(rknn, tmp_path, line, words):
+    write(tmp_path / "P.jsonl", frame(PUBLIC))
+    write(tmp_path / "R.jsonl", frame(PRIVATE).assign(labels=LABELS))
+    content = (tmp_path / "P.jsonl").read_bytes().rstrip(b"\n")
+    (tmp_path / "P.jsonl").write_bytes(content + b"\n" + line + b"\n")
+    done = rknn(*arguments(public="P.jsonl", private="R.jsonl"), "--dry-run")
+    assert done.status == 2
+    assert re.search(words, " ".join(done.err.split()))
+
+
+def test_what_private_lines_do_not_tell_is_asked_for(rknn, tmp_path):
+    write(tmp_path / "R.jsonl", LISTS[1])
+    done = rknn("check", "R.jsonl", "--classes", 3)
+    assert done.status == 2
+    assert "name the public records with --public" in " ".join(done.err.split())
+    write(tmp_path / "R.jsonl", frame(PRIVATE).assign(labels=LABELS, who="a"))
+    words = ["check", "R.jsonl", "--classes", 3, "--embedding", "x0", "x1", "x2", "x3"]
+    assert rknn(*words, "--json", "--person", "who").json["usable"] == 90
+    assert rknn(*words, "--json", "--label", "ill").json["reasons"] == {"missing label": 90}
+
+
+def test_a_ledger_is_no_file_of_records(rknn, tmp_path):
+    (tmp_path / "R").mkdir()
+    np.savez(tmp_path / "R" / "a.npz", embeddings=PRIVATE, labels=LABELS)
+    (tmp_path / "R" / "a.npz.ledger.jsonl").write_text("{}\n")
+    assert [name[-5:] for name in find([str(tmp_path / "R")], "--private").files] == ["a.npz"]
+    (tmp_path / "R" / "L.jsonl").write_text("{}\n")
+    np.savez(tmp_path / "P.npz", embeddings=PUBLIC)
+    done = rknn(*arguments(private="R"), "--ledger", "R/L.jsonl")
+    assert done.status == 2
+    assert "--ledger outside of --private" in " ".join(done.err.split())
+
+
+def test_reading_is_linear_in_rows_and_columns(tmp_path):
+    def seconds(rows, columns):
+        line = json.dumps({f"x{i}": i for i in range(columns)} | {"labels": 1})
+        (tmp_path / "a.jsonl").write_text("\n".join([line] * rows))
+        names = tuple(f"x{i}" for i in range(columns))
+        given = shard(tmp_path / "a.jsonl", embedding=names, width=columns)
+        start = time.process_time()
+        assert sum(len(block.labels) for block in given.blocks(1000)) == rows
+        return time.process_time() - start
+
+    assert seconds(2000, 200) < 30 * seconds(1000, 40) + 1
+    assert seconds(20, 10_000) < 2

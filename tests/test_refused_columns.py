@@ -1,0 +1,116 @@
+"""All columns that cannot be used are named in one error, with what to do about each kind."""
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.test_cli import arguments
+from tests.test_drop import write
+from tests.test_inputs import LABELS, PRIVATE, PUBLIC, frame, refused, save
+
+ODD = {
+    "Unnamed: 0": lambda n: np.arange(n),
+    "ward": lambda n: ["a", "b"] * (n // 2),
+    "note": lambda n: [f"a cold day {i}" for i in range(n)],
+    "born": lambda n: [datetime.date(2000, 1, 1)] * n,
+    "visits": lambda n: [[1, 2]] * n,
+}
+REMEDIES = {
+    "Unnamed: 0": "index=False",
+    "ward": "rknn embed --table",
+    "note": "rknn embed --text",
+    "born": "days since a fixed date",
+    "visits": "lists of numbers",
+}
+
+
+def odd_table(rows, **more):
+    return frame(rows).assign(**{name: make(len(rows)) for name, make in ODD.items()}, **more)
+
+
+@pytest.mark.parametrize("form", ["parquet", "feather"])
+@pytest.mark.parametrize("side", ["public", "private"])
+def test_columns_that_are_no_features_are_refused_at_once(rknn, tmp_path, form, side):
+    save(tmp_path, "npz", LABELS)
+    table = odd_table(PUBLIC) if side == "public" else odd_table(PRIVATE, labels=LABELS)
+    write(table, tmp_path / f"T.{form}")
+    for words in [*REMEDIES.values(), *map(repr, ODD)]:
+        refused(rknn, tmp_path, {side: f"T.{form}"}, words)
+    if side == "private":
+        done = rknn("check", f"T.{form}", "--classes", 3)
+        told = " ".join(done.err.split())
+        assert done.status == 2
+        assert all(repr(name) in told for name in ODD)
+        return
+    named = ["--embedding", "x0", "ward", "note", "visits"]
+    done = rknn(*arguments(**{side: f"T.{form}"}), *named, "--dry-run")
+    assert all(repr(name) in done.err for name in ("ward", "note", "visits"))
+    dropped = rknn(*arguments(**{side: f"T.{form}"}), "--dry-run", "--drop", *ODD)
+    assert dropped.status == 0, dropped.err
+
+
+def test_columns_of_a_public_csv_are_refused_at_once(rknn, tmp_path):
+    """A CSV has no types, but public values may be looked at."""
+    save(tmp_path, "npz", LABELS)
+    table = odd_table(PUBLIC).assign(patient=np.random.default_rng(0).permutation(900)[:60])
+    table.loc[5, "x1"] = np.nan
+    table["x2"] = 1e20
+    write(table.drop(columns="Unnamed: 0"), tmp_path / "P.csv")
+    for words in ("['ward', 'note', 'born', 'visits']", "['x1'], first in row 5", "['x2']"):
+        refused(rknn, tmp_path, {"public": "P.csv"}, words)
+    refused(rknn, tmp_path, {"public": "P.csv"}, "['patient'] with another whole number")
+
+
+def test_text_is_to_be_embedded_first(rknn, tmp_path):
+    save(tmp_path, "npz", LABELS)
+    for name, rows in (("P", 60), ("R", 90)):
+        table = pd.DataFrame({"text": [f"word {i}, and more" for i in range(rows)]})
+        write(table.assign(labels=[*LABELS][:rows]), tmp_path / f"{name}.csv")
+        write(table.assign(labels=[*LABELS][:rows]), tmp_path / f"{name}.parquet")
+    for form in ("csv", "parquet"):
+        for side in ("public", "private"):
+            name = f"{'P' if side == 'public' else 'R'}.{form}"
+            refused(rknn, tmp_path, {side: name}, "rknn embed --text")
+            refused(rknn, tmp_path, {side: name}, "'text'")
+
+
+def test_absent_columns_are_named_at_once(rknn, tmp_path):
+    for form in ("csv", "parquet"):
+        changes = save(tmp_path, form, LABELS)
+        words = [*arguments(**changes), "--embedding", "x0", "x9", "y9", "--label", "ill"]
+        done = rknn(*words)
+        assert done.status == 2
+        assert "'x9', 'y9'" in done.err
+        done = rknn("check", f"R.{form}", "--classes", 3, *words[-6:], "--person", "who")
+        assert all(repr(name) in done.err for name in ("x9", "y9", "ill", "who"))
+    done = rknn("embed", "--table", "P.csv", "--columns", "x9", "y9", "--out", "new.parquet")
+    assert "'x9', 'y9'" in done.err
+
+
+def test_labels_persons_and_features_are_refused_at_once(rknn, tmp_path):
+    held = frame(PRIVATE).assign(labels=ODD["born"](90), who=[0.5] * 90, note=ODD["note"](90))
+    table = pa.Table.from_pandas(held.assign(who=ODD["born"](90)), preserve_index=False)
+    pq.write_table(table, tmp_path / "R.parquet")
+    done = rknn("check", "R.parquet", "--classes", 3, "--person", "who")
+    told = " ".join(done.err.split())
+    assert "['note'] of large_string" in told
+    assert "Expected labels as numbers, text or lists" in told
+    assert "in column 'who' of persons" in told
+
+
+def test_columns_of_a_table_to_embed_are_refused_at_once(rknn, tmp_path):
+    table = odd_table(PUBLIC).assign(patient=np.random.default_rng(0).permutation(900)[:60])
+    table["code"] = [f"c{i}" for i in range(60)]
+    write(table, tmp_path / "T.parquet")
+    done = rknn("embed", "--table", "T.parquet", "--out", "P.parquet")
+    told = " ".join(done.err.split())
+    assert done.status == 2
+    for name in ("Unnamed: 0", "note", "born", "visits", "patient", "code"):
+        assert repr(name) in told
+    drop = ["--drop", "Unnamed: 0", "note", "born", "visits", "patient", "code"]
+    done = rknn("embed", "--table", "T.parquet", "--out", "P.parquet", *drop)
+    assert done.status == 0, done.err
