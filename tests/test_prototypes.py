@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from rknn_jax.labelers import _class_sums, _one_sum, public_prototypes
+from rknn_jax.labelers import _class_sums, _one_sum, _tally, public_prototypes
 from rknn_jax.labelers._class_sums import GRID, NoisySums
 from rknn_jax.labelers._cosines import PublicCosines
 from rknn_jax.labelers._public_ball import Ball, Spectrum
@@ -218,7 +218,7 @@ def test_terms_beyond_the_sensitivity_never_reach_a_sum(labeler, wrong, unit, mo
 
     monkeypatch.setattr(type(tally), "terms", spoiled)
     parts = tally.parts(np.ones((3, WIDTH), np.float32), np.zeros(3, np.int32))
-    persons = _one_sum.Persons(np.array([0, 0, 1]), np.array([7, 7, 8], np.uint64))
+    persons = _tally.Persons(np.array([0, 0, 1]), np.array([7, 7, 8], np.uint64))
     add = {
         "person": lambda: tally.bounded(parts, persons),
         "record": lambda: tally.total(np.ones((3, WIDTH), np.float32), np.zeros(3, np.int32)),
@@ -267,7 +267,7 @@ def test_a_sum_is_the_same_in_blocks_of_any_size(labeler, block, monkeypatch):
     given = labeler, rows, np.arange(9) % NUM_CLASSES, np.arange(9) // 2
     whole = contributed(*given).totals
     assert whole.any()
-    monkeypatch.setattr(_one_sum, "BLOCK", block)
+    monkeypatch.setattr(_tally, "BLOCK", block)
     np.testing.assert_array_equal(contributed(*given).totals, whole)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from rknn_jax import postprocessing
 from rknn_jax._internal import disk
-from rknn_jax.labelers import rknn as labeler
+from rknn_jax.labelers import _vote_labels
 from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy import ledger as ledgers
 from rknn_jax.privacy.ledger import Ledger, LedgerError
@@ -214,7 +214,7 @@ CALLS = (
     (np, ("save", "savez_compressed", "load")),
     (exact_noise, ("discrete_laplace",)),
     (postprocessing, ("public_labels",)),
-    (labeler, ("connect", "answer")),
+    (_vote_labels, ("answer", "of_answers")),
     (label, ("page", "card")),
 )
 ERRORS = (

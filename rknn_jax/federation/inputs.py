@@ -25,7 +25,7 @@ def read_public(path: Path, test: Path | None, drop: tuple[str, ...] = ()) -> Pu
     """
     columns = Columns(drop=drop)
     inputs = read_inputs(path, "--public", columns)
-    others = tables.read_others(path, "--public", columns)
+    others = {} if inputs.ndim > 2 else tables.read_others(path, "--public", columns)
     if test is None:
         return Public(inputs, others=others)
     images = read_inputs(test, "--test")

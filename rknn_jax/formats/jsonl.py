@@ -301,8 +301,8 @@ _TRUTH = {"true": 1.0, "false": 0.0}
 def _number(value: Any) -> float:
     """Return a value as a number, and NaN for what is none.
 
-    >>> [_number(value) for value in (2, "2.5", True, "False", None, "x", [1], 10**400)]
-    [2.0, 2.5, 1.0, 0.0, nan, nan, nan, inf]
+    >>> [_number(value) for value in (2, "2.5", True, "False", None, "x", [1], -(10**400))]
+    [2.0, 2.5, 1.0, 0.0, nan, nan, nan, -inf]
     """
     if isinstance(value, str):
         if _NUMERAL.match(value):
@@ -313,7 +313,7 @@ def _number(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def _label(value: Any) -> str:

@@ -115,13 +115,16 @@ def _no_labels(shard: Shard) -> np.ndarray:
     Raises:
       ValueError: If a record may have several, by their type alone.
     """
-    empty = shard.layout().empty.labels
+    layout = shard.layout()
+    empty = layout.empty.labels
     if empty is None or empty.ndim != 1:
         found = "none" if empty is None else "lists or rows of labels"
         raise ValueError(
             f"Expected one label a record in {shard.where}, got {found}; save a column with the "
             "label that is to be counted, or name the classes yourself in a release."
         )
+    if layout.classes:  # labels come with the names of their numbers, which are text
+        return np.zeros(0, "U1")
     return rules.plain(empty, shard.where)
 
 
