@@ -7,6 +7,7 @@ from tests.test_cli import arguments
 from tests.test_inputs import LABELS, PRIVATE, PUBLIC, frame, refused, save
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 def test_text_labels_without_names_are_told_by_the_check_that_the_dry_run_names(
     rknn, tmp_path, form

@@ -53,6 +53,7 @@ def test_a_space_beside_a_comma_is_refused_in_a_file_of_options(rknn, tmp_path):
         assert "may be a name or part of one" in " ".join(rknn(*words).err.split())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["words", "toml", "json options", "txt", "json"])
 def test_names_with_commas_are_given_at_every_door(rknn, tmp_path, form):
     np.savez(tmp_path / "P.npz", embeddings=PUBLIC)

@@ -61,6 +61,7 @@ def test_class_numbers_are_one_hot_probabilities(kind):
 
 
 @each
+@pytest.mark.long
 def test_the_defaults_take_features(kind, monkeypatch):
     """As a reader of the tutorial writes it, with fewer epochs."""
     usual = kind()
@@ -71,6 +72,7 @@ def test_the_defaults_take_features(kind, monkeypatch):
 
 
 @each
+@pytest.mark.long
 def test_images_take_released_arrays_and_records_without_a_label_are_left(kind, monkeypatch):
     tiny.use(monkeypatch, tiny.Linear)
     network = fit.Config(epochs=1, batch_size=4, augmentation="none", learning_rate=0.011)
