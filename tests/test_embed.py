@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rknn_jax.embedding import cards, images, run, table, text
+from rknn_jax.embedding import cards, images, rows, run, table, text
 from rknn_jax.formats import Columns
 from rknn_jax.release.shards import FileShard
 from rknn_jax.representations import pretrained
@@ -476,6 +476,28 @@ def test_a_table_is_standardized_as_the_public_one(rknn, tmp_path):
     np.testing.assert_allclose(found[:, 0] * std, [0, 40, 0, 0], atol=1e-5)
     np.testing.assert_array_equal(found[:, 1:3], [[0, 1], [0, 0], [0, 0], [1, 0]])
     np.testing.assert_allclose(found[:, 3] * member, -0.75, rtol=1e-6)
+
+
+@pytest.mark.parametrize("values", [pa.string(), pa.string_view()])
+def test_categories_of_arrow_files_are_one_hot_and_text(rknn, tmp_path, values):
+    """Polars writes its categories as dictionaries of views, which cannot be cast."""
+    words = pa.DictionaryArray.from_arrays(
+        pa.array(np.arange(40) % 3, pa.uint32()), pa.array(["a b", "c", "d"]).cast(values)
+    )
+    found = pa.table({"x": np.arange(40) / 3, "material": words})
+    with pa.ipc.new_file(tmp_path / "T.arrow", found.schema) as file:
+        file.write_table(found)
+    done = rknn("embed", "--table", "T.arrow", "--out", "T.parquet")
+    assert done.status == 0, done.err
+    embedded = pq.read_table(tmp_path / "T.parquet")["embeddings"]
+    assert len(embedded[0]) == 1 + 3
+    assert rows.texts(found.select(["material"]))[:3] == ["a b", "c", "d"]
+
+
+def test_pyarrow_comes_with_all_that_is_used_of_it():
+    """In a process in which nothing else has imported it."""
+    code = "from rknn_jax.formats._arrow import pyarrow as pa; pa().compute; pa().parquet; pa().ipc"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_private_table_without_a_card_is_refused(rknn, tmp_path):

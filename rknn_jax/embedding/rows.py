@@ -330,8 +330,7 @@ def _text_values(column: Any, name: str) -> list[str | None]:
       ValueError: If the column holds something else.
     """
     types = _arrow.pyarrow().types
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = _arrow.plain(column)
     kind = column.type
     if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
         raise ValueError(

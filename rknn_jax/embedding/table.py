@@ -229,8 +229,8 @@ def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:
     from pyarrow import compute
 
     types = pa.types
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    if types.is_dictionary(column.type):  # views in it cannot be cast
+        column = pa.chunked_array([_arrow.plain(column)])
     kind = column.type
     if types.is_boolean(kind):
         column = column.cast(pa.int8())
@@ -253,5 +253,5 @@ def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:
 def texts(column: Any) -> list[str | None]:
     """Return an Arrow column of text or booleans as a list."""
     pa = _arrow.pyarrow()
-    values: list[str | None] = column.cast(pa.large_string()).to_pylist()
+    values: list[str | None] = _arrow.plain(column).cast(pa.large_string()).to_pylist()
     return values

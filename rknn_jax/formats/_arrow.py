@@ -39,6 +39,7 @@ def pyarrow() -> Any:
     """
     try:
         import pyarrow as pa
+        import pyarrow.compute
         import pyarrow.parquet
     except ImportError as error:
         raise ImportError("pip install 'rknn-jax[parquet]', or save the data as .npz.") from error
