@@ -135,7 +135,9 @@ def measured(name: str, parties: Sequence[dict[str, Any]]) -> list[dict[str, Any
             with tempfile.TemporaryDirectory() as folder:
                 answers, longest = answered(Path(folder), round, party, private, task.private)
             guarantee = round.guarantee(round.honest or None)
-            labels = reading.read(answers, guarantee, queries, public).labels
+            labels = reading.read(
+                answers, guarantee, reading.rows_of(round, queries, public)
+            ).labels
             found[number].append(float(np.mean(labels == task.public.true_labels)))
             sizes[number] = {
                 "messages": answers.num_messages,

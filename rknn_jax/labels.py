@@ -64,6 +64,11 @@ class PublicLabels:
         return labels
 
     @property
+    def noise(self) -> float:
+        """Mean standard deviation of the noise of a count, in votes; 0 without counts."""
+        return 0.0 if self.stddev is None else float(self.stddev.mean())
+
+    @property
     def rows_of_classes(self) -> np.ndarray:
         """Number of rows with each class, int64 `[num_classes]`."""
         if self.sets is not None:

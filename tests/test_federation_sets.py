@@ -52,7 +52,7 @@ def rows_of(seed, size):
 def test_a_record_moves_as_many_cells_as_its_noise_covers(trust):
     round = a_round(trust)
     labels = np.array([[0, 1, 2, -1], [2, 2, -1, -1], [-1] * 4, [7, 1, 0, -1]], np.int32)
-    cells = round.connect(QUERIES[[0, 0, 1, 2]] + 0.01, round.said(labels))
+    cells = round.connect(QUERIES[[0, 0, 1, 2]] + 0.01, round.encoded(labels).ids)
     held = [sorted(row[row >= 0]) for row in cells]
     assert [len(set(row)) for row in held] == [6, 4, 2, 6]
     width = len(CLASSES) + 1
@@ -206,14 +206,14 @@ def test_clients_read_masks_and_lists(tmp_path):
     round = a_round()
     mask = np.array([[True, False, True], [False] * 3])
     np.savez(tmp_path / "mask.npz", embeddings=np.ones((2, 2)), labels=mask)
-    found = round.said(read_labels(tmp_path / "mask.npz"))
+    found = round.encoded(read_labels(tmp_path / "mask.npz")).ids
     np.testing.assert_array_equal(found, [[0, 2, 3], [-1, -1, 3]])
     lists = pa.table({"embeddings": [[1.0, 2.0]] * 3, "labels": [[2, 0], None, [1, 5, 1]]})
     pq.write_table(lists, tmp_path / "lists.parquet")
-    found = round.said(read_labels(tmp_path / "lists.parquet"))
+    found = round.encoded(read_labels(tmp_path / "lists.parquet")).ids
     assert found.tolist() == [[2, 0, 3], [-1, -1, 3], [1, -1, 3]]
     with pytest.raises(ValueError, match="mask or class numbers"):
-        round.said(np.eye(3, dtype=int))
+        round.encoded(np.eye(3, dtype=int))
 
 
 def test_test_images_have_one_label(tmp_path):

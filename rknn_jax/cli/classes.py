@@ -28,7 +28,7 @@ class SelectClasses:
     Attributes:
       private: private records, in files, folders, patterns or URLs.
       epsilon: what the selection may cost; left out to print the classes that the files declare.
-      delta: probability that a class of a single record shows; left out likewise.
+      delta: probability that a class of a single record shows; left out with --epsilon.
       public: public embeddings, if the order of their columns is another one.
       embedding: name of the array or list column of the embeddings, or of a column for each feature.
       label: name of the array or column of the labels.

@@ -13,6 +13,7 @@
 | `client`             | client | answers within its budget, and the same when asked again         |
 | `connection`         | client | asks for the round, answers it, and waits for its end            |
 | `collector`          | server | checks answers, writes them to disk and adds them up             |
+| `answer_frames`      | server | the file of the answers, of which a crash cuts the end at most   |
 | `listener`, `server` | server | bounded connections, and the HTTP resources of a round           |
 | `desk`, `hosting`    | server | what clients bring, counted in batches from beginning to end     |
 | `merge`              | server | folders of several servers of one round, counted together        |

@@ -169,7 +169,7 @@ class Client:
         It never fails because of values in the data.
         """
         try:
-            said = round.said(self.labels)
+            said = round.encoded(self.labels).ids
         except ValueError as error:
             raise RefusedError(str(error)) from error
         images = self.inputs.dtype == np.uint8

@@ -22,7 +22,6 @@ who reaches the server is a client, any number of times.
 """
 
 import functools
-import hashlib
 import json
 import os
 from collections import Counter
@@ -36,12 +35,11 @@ import numpy as np
 
 from rknn_jax._internal import compilation
 from rknn_jax._internal.disk import is_full, lock, read_json, write_whole
-from rknn_jax.federation import wire
+from rknn_jax.federation import answer_frames, wire
 from rknn_jax.federation.rounds import MOST_RECORDS, Round
 from rknn_jax.mechanisms.local import LocalRandomizer
 
 MESSAGES_AT_ONCE = 2**16
-HASH_BYTES = 32
 
 ANSWERS = "answers.bin"
 QUESTION = "question.bin"
@@ -140,7 +138,7 @@ class Collector:
                 "folder."
             )
         size = 0
-        for clients, payload in _frames(self._path):
+        for clients, payload in answer_frames.read(self._path):
             if len(payload) % self._size or len(self.clients.union(clients.tolist())) < len(
                 self.clients
             ) + len(clients):
@@ -149,7 +147,7 @@ class Collector:
                     "frames; restore the file from a copy."
                 )
             self._count(clients, _parts(self.round.mechanism, payload))
-            size += _frame_bytes(len(clients), len(payload))
+            size += answer_frames.num_bytes(len(clients), len(payload))
         self.cut = os.path.getsize(self._path) - size
         self._file.truncate(size)
 
@@ -301,9 +299,7 @@ class Collector:
 
     def _append(self, clients: np.ndarray, payload: bytes) -> None:
         """Write a frame. The file is as before if that fails."""
-        body = clients.astype("<u8").tobytes() + payload
-        head = np.array([len(clients), len(payload)], "<u8").tobytes()
-        frame = memoryview(head + hashlib.sha256(head + body).digest() + body)
+        frame = memoryview(answer_frames.packed(clients, payload))
         before = os.fstat(self._file.fileno()).st_size
         try:
             while frame:
@@ -395,29 +391,3 @@ def _parts(mechanism: LocalRandomizer, payload: bytes) -> Iterator[tuple[Any, in
 
 def _kept(fates: Sequence[str], values: Sequence[Any]) -> list[Any]:
     return [value for fate, value in zip(fates, values, strict=True) if fate == "counted"]
-
-
-def _frame_bytes(num_clients: int, payload: int) -> int:
-    return 16 + HASH_BYTES + 8 * num_clients + payload
-
-
-def _frames(path: Path) -> Iterator[tuple[np.ndarray, bytes]]:
-    """Yield the undamaged frames of a file."""
-    with open(path, "rb") as file:
-        while len(head := file.read(16)) == 16:
-            num_clients, size = np.frombuffer(head, "<u8").tolist()
-            if (
-                num_clients == 0
-                or file.tell() + HASH_BYTES + 8 * num_clients + size > os.path.getsize(path)
-            ):
-                return  # runs past the end, or holds a file system's zeros: cut short by a crash
-            said = file.read(HASH_BYTES)
-            body = file.read(8 * num_clients + size)
-            if said != hashlib.sha256(head + body).digest():
-                if file.read(1):  # a crash can only have damaged the last frame
-                    raise ValueError(
-                        f"A frame of {path} that is not the last does not hold what was written; "
-                        "restore the file from a copy."
-                    )
-                return
-            yield np.frombuffer(body, "<u8", num_clients), body[8 * num_clients :]

@@ -72,7 +72,8 @@ def publish(
     collector.seal()
     guarantee = round.guarantee(round.honest or None)
     features = public.inputs if round.encode is None else np.asarray(round.encode(public.inputs))
-    found = reading.read(collector, guarantee, queries, features)
+    rows_asked = reading.rows_of(round, queries, features)
+    found = reading.read(collector, guarantee, rows_asked)
     rows = {**found.rows, "class_names": np.array(asked.classes), **carried(public.others)}
     words = reading.words(round, len(found.probabilities))
     told = _statement(asked, collector, guarantee, words)
@@ -86,7 +87,7 @@ def publish(
     if public.images and asked.student != "none":
         accuracy = _train(folder, public, asked, found.labels, tell)
     card = _card(told, asked, collector, accuracy, words)
-    listed = reading.concerns(round, found, queries, features)
+    listed = reading.concerns(round, found, rows_asked)
     rows_seen = np.asarray(in_metric(features, asked.config.metric))
     summary = summarize(rows_seen, listed, found.decoded, answered.get("stddev"))
     released = results.of(rows, answered, card, summary)

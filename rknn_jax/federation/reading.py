@@ -1,4 +1,4 @@
-"""Labels of the public rows from what clients sent: post-processing, and what is said of it.
+"""Labels of the public rows from what clients sent: post-processing, and words about it.
 
 All of it is the labeler's own, as in simulation and in a release. A round adds which public rows it
 asks about, and what the noise of its clients is.
@@ -12,55 +12,53 @@ import numpy as np
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.federation.collector import Collector, Sum
 from rknn_jax.federation.rounds import Round
-from rknn_jax.labelers._sum_labeler import Words
+from rknn_jax.labelers._sum_labeler import NoisySum, PublicRows, Words
 from rknn_jax.labels import PublicLabels
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import Contribution
 from rknn_jax.types import Queries
 
 
-def read(
-    collector: Collector | Sum, guarantee: Guarantee, queries: Queries, features: np.ndarray
-) -> PublicLabels:
-    """Return the labels of the public rows.
+def rows_of(round: Round, queries: Queries, features: np.ndarray) -> PublicRows:
+    """Return the public rows that get labels.
 
     Args:
-      collector: What the clients sent, together.
-      guarantee: Guarantee of it.
+      round: Round of the labels.
       queries: Public rows that were asked about.
       features: Features of the public rows, float32 `[m, f]`.
     """
-    noisy, stddev = collector.counts()
-    round = collector.round
     labeler = round.labeler
     if not round.votes:
         # Clients see the rows of a question, and not how many others each of them stands for.
         queries = replace(queries, size=np.ones_like(queries.size))
-    side = labeler.public_side(
-        labeler.predicted(queries, features),
-        features,
-        len(round.classes),
-        labeler.smoothing,
-    )
-    return labeler.public_labels(
-        labeler.of_aggregate(noisy), stddev, guarantee, queries, features, side
-    )
+    shown = (features, len(round.classes), labeler.smoothing)
+    side = labeler.public_side(labeler.predicted(queries, features), *shown)
+    return PublicRows(queries, features, round.classes, side)
 
 
-def concerns(
-    round: Round, found: PublicLabels, queries: Queries, features: np.ndarray
-) -> list[Concern]:
+def read(collector: Collector | Sum, guarantee: Guarantee, public: PublicRows) -> PublicLabels:
+    """Return the labels of the public rows.
+
+    Args:
+      collector: Messages of the clients, together.
+      guarantee: Guarantee of them.
+      public: Public rows.
+    """
+    values, stddev = collector.counts()
+    labeler = collector.round.labeler
+    noisy = NoisySum(labeler.of_aggregate(values), stddev, guarantee)
+    return labeler.public_labels(noisy, public)
+
+
+def concerns(round: Round, found: PublicLabels, public: PublicRows) -> list[Concern]:
     """Return the reasons to doubt the labels, but for the scale of columns, which is set before.
 
     Args:
       round: Round of the labels.
       found: Result of `read`.
-      queries: Public rows that were asked about.
-      features: Features of the public rows, float32 `[m, f]`.
+      public: Public rows.
     """
-    noise = 0.0 if found.stddev is None else float(found.stddev.mean())
-    labeler = round.labeler
-    listed = labeler.concerns(found, queries, features, round.classes, noise, None)
+    listed = round.labeler.concerns(found, public, None)
     return [one for one in listed if one.kind != "unscaled_columns"]
 
 
@@ -78,7 +76,7 @@ def arrays(found: PublicLabels, queries: Queries) -> dict[str, np.ndarray]:
 
 
 def words(round: Round, num_public: int) -> Words:
-    """Return what a statement says of the labeler, and of the clients' noise.
+    """Return the part of a statement that is about the labeler and the clients' noise.
 
     Args:
       round: Round of the labels.

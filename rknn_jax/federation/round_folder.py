@@ -245,7 +245,7 @@ def end(folder: Path, round: Round) -> None:
       round: Round that is over.
     """
     write_whole(folder / OVER, b"{}")
-    if round.config.trust == "shuffle" and is_sealed(folder):
+    if round.shuffled and is_sealed(folder):
         for path in (folder, *_parts(folder)):
             (path / ANSWERS).unlink(missing_ok=True)
 

@@ -175,12 +175,12 @@ class Round:
             raise ValueError(
                 f"Expected honest >= 2 with trust={self.config.trust}, got honest={self.honest}; "
                 "say how many "
-                f"{'clients' if self.config.trust == 'central' else 'messages'} follow the "
+                f"{'clients' if self.summed else 'messages'} follow the "
                 "protocol."
             )
         if self.summed and self.simulated is not None:
             raise ValueError("Expected real noise with trust=central, got simulated noise.")
-        if self.config.trust == "shuffle" and self.records_per_client > 1:
+        if self.shuffled and self.records_per_client > 1:
             raise ValueError(
                 "Expected one message of what is protected with trust=shuffle, got "
                 f"records_per_client={self.records_per_client}; pass 1, or unit=record."
@@ -200,6 +200,11 @@ class Round:
                 "Expected a mechanism with an exact form, got "
                 f"mechanism={self.config.noise}; collision is a good choice."
             )
+
+    @property
+    def shuffled(self) -> bool:
+        """True if each message hides among the others, with trust=shuffle."""
+        return self.config.trust == "shuffle"
 
     @property
     def summed(self) -> bool:
@@ -260,12 +265,8 @@ class Round:
     def sizes(self) -> dict[str, int]:
         """Numbers of queries, classes, neighbors and labels that a mechanism of votes covers."""
         assert isinstance(self.config, rknn.ReverseKNN)
-        return label_sets.sizes(
-            len(self.queries),
-            len(self.classes),
-            self.labels_per_record,
-            self.config.num_neighbors,
-        )
+        sizes = (len(self.queries), len(self.classes), self.labels_per_record)
+        return label_sets.sizes(*sizes, self.config.num_neighbors)
 
     @cached_property
     def mechanism(self) -> LocalRandomizer:
@@ -333,7 +334,7 @@ class Round:
     @property
     def message_epsilon(self) -> float:
         """Epsilon of a unit's messages, against everyone, even if all others collude."""
-        return self.mechanism.epsilon if self.config.trust == "shuffle" else self.config.epsilon
+        return self.mechanism.epsilon if self.shuffled else self.config.epsilon
 
     def guarantee(self, honest: int | None = None) -> Guarantee:
         """Return the privacy cost of a unit's messages.
@@ -366,7 +367,7 @@ class Round:
 
         Args:
           features: Finite features, float32 `[n, f]`.
-          labels: Result of `said`.
+          labels: Class numbers or ballots, from `encoded`.
 
         Raises:
           ValueError: If there are no records.
@@ -381,22 +382,19 @@ class Round:
         assert isinstance(self.config, rknn.ReverseKNN)
         return polls.votes(self.queries, self.sizes["num_classes"], self.config, features, labels)
 
-    def said(self, labels: np.ndarray) -> np.ndarray:
+    def encoded(self, labels: np.ndarray) -> Encoded:
         """Return a client's labels as they vote, each record's by itself: private.
 
         Args:
           labels: Labels as stored, one a record or several.
 
         Returns:
-          Class numbers int32 `[n]`, `NO_CELL` for none of the classes, or ballots `[n, r + 1]`.
+          Class numbers int32 `[n]`, `NO_CELL` for none of the classes, or ballots `[n, r + 1]`; and
+          which records have a label.
 
         Raises:
           ValueError: If the records have several labels and the round asks for one, or if a mask
             has another number of classes.
         """
-        return self.encoded(labels).ids
-
-    def encoded(self, labels: np.ndarray) -> Encoded:
-        """Return a client's labels as class numbers or ballots, as for `said`."""
         classes = Classes(len(self.classes), self.classes)
         return encode(labels, classes, self.labels_per_record or None, "the private records")

@@ -8,18 +8,17 @@ labeler from these.
 
 import abc
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike
 
 from rknn_jax import postprocessing
 from rknn_jax.answers.concerns import Concern, concerns_before, no_row
 from rknn_jax.labelers import _persons, overridden
-from rknn_jax.labelers._sum_labeler import SumLabeler, Words, check_rows
+from rknn_jax.labelers._sum_labeler import NoisySum, PublicRows, SumLabeler, Words, check_rows
 from rknn_jax.labelers._tally import Persons, Tally
 from rknn_jax.labels import Labels, PublicLabels, PublicSide
 from rknn_jax.mechanisms.base import Payer
@@ -203,48 +202,37 @@ class OneSumLabeler(SumLabeler[Sums]):
         )
         return PublicSide(graph, None, max(num_classes, num_rows // ROWS_OF_AN_ANSWER))
 
-    def public_labels(
-        self,
-        noisy: np.ndarray,
-        stddev: ArrayLike,
-        guarantee: Guarantee,
-        queries: Queries,
-        features: np.ndarray,
-        side: PublicSide,
-    ) -> PublicLabels:
+    def public_labels(self, noisy: NoisySum, public: PublicRows) -> PublicLabels:
         """Return the labels of the public rows; see `SumLabeler.public_labels`.
 
         The probability that noise did not change a label is not known.
         """
-        answers = self.read(noisy, float(np.max(stddev)), np.asarray, queries, guarantee)
+        queries, features = public.queries, public.features
+        stddev = float(np.max(noisy.stddev))
+        answers = self.read(noisy.values, stddev, np.asarray, queries, noisy.guarantee)
         num_public = len(features)
         rows = self.predicted(queries, features)
         if rows is not queries and answers.model is not None:
             predicted = answers.model.predict_proba(features)
-            answers = Answers.predicted(predicted, guarantee, answers.model)
+            answers = Answers.predicted(predicted, noisy.guarantee, answers.model)
         before = Labels.none(num_public, answers.probabilities.shape[1])
-        found = before.after(rows, answers, 0, side)
+        found = before.after(rows, answers, 0, public.side)
         unknown = np.full(num_public, np.nan, np.float32)
         nobody = np.full(num_public, -1, np.int32)
         return PublicLabels(answers, found.probabilities, unknown, nobody)
 
     def concerns(
-        self,
-        found: PublicLabels,
-        queries: Queries,
-        features: np.ndarray,
-        names: Sequence[str],
-        noise: float,
-        num_votes: int | None,
+        self, found: PublicLabels, public: PublicRows, num_votes: int | None
     ) -> list[Concern]:
         """Return the reasons to doubt the labels; see `SumLabeler.concerns`."""
-        del noise, num_votes  # there are no votes
+        del num_votes  # there are none
         remedy = "use a larger --epsilon or more private records, or --labeler rknn"
-        before = concerns_before(features, queries.size, len(names), None, 0.0)
-        return [*no_row(found.labels, names, remedy), *before]
+        sizes = (public.queries.size, len(public.names))
+        before = concerns_before(public.features, *sizes, None, 0.0)
+        return [*no_row(found.labels, public.names, remedy), *before]
 
     def words(self, num_queries: int, num_classes: int, num_public: int) -> Words:
-        """Return what a statement says of the sum; see `SumLabeler.words`."""
+        """Return the sum's part of a statement; see `SumLabeler.words`."""
         del num_queries, num_classes
         released = (
             f"a label, and the probability of each class, for each of {num_public:,} public "

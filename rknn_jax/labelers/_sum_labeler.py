@@ -37,6 +37,36 @@ class Words(NamedTuple):
     details: dict[str, Any]
 
 
+class NoisySum(NamedTuple):
+    """Sum as it was released, or what was drawn from it.
+
+    Attributes:
+      values: Noisy sum.
+      stddev: Standard deviation of its noise, a number or of the shape of `values`.
+      guarantee: Guarantee of it.
+    """
+
+    values: np.ndarray
+    stddev: ArrayLike
+    guarantee: Guarantee
+
+
+class PublicRows(NamedTuple):
+    """Public rows that get labels.
+
+    Attributes:
+      queries: Public queries.
+      features: Features of the rows, float32 `[m, f]`.
+      names: Names of the classes.
+      side: Public side of the reading; see `Labeler.public_side`.
+    """
+
+    queries: Queries
+    features: np.ndarray
+    names: Sequence[str]
+    side: PublicSide
+
+
 class SumLabeler(Labeler[Contribution]):
     """Labeler of one integer sum over the private records.
 
@@ -98,50 +128,24 @@ class SumLabeler(Labeler[Contribution]):
         return queries
 
     @abc.abstractmethod
-    def public_labels(
-        self,
-        noisy: np.ndarray,
-        stddev: ArrayLike,
-        guarantee: Guarantee,
-        queries: Queries,
-        features: np.ndarray,
-        side: PublicSide,
-    ) -> PublicLabels:
-        """Return the labels of the public rows: post-processing of the noisy sum.
-
-        Args:
-          noisy: Noisy sum, or what was drawn from the sum.
-          stddev: Standard deviation of its noise, a number or of the shape of `noisy`.
-          guarantee: Guarantee of what was drawn.
-          queries: Public queries.
-          features: Features of the public rows, float32 `[m, f]`.
-          side: Public side of the reading; see `Labeler.public_side`.
-        """
+    def public_labels(self, noisy: NoisySum, public: PublicRows) -> PublicLabels:
+        """Return the labels of the public rows: post-processing of the noisy sum."""
 
     @abc.abstractmethod
     def concerns(
-        self,
-        found: PublicLabels,
-        queries: Queries,
-        features: np.ndarray,
-        names: Sequence[str],
-        noise: float,
-        num_votes: int | None,
+        self, found: PublicLabels, public: PublicRows, num_votes: int | None
     ) -> list[Concern]:
         """Return the reasons to doubt the labels, from them and public data alone.
 
         Args:
           found: Result of `public_labels`.
-          queries: Public queries.
-          features: Features of the public rows, float32 `[m, f]`.
-          names: Names of the classes.
-          noise: Standard deviation of the noise of one number, in votes if there are votes.
+          public: Public rows.
           num_votes: Number of votes of all records, or None if it is private or there are none.
         """
 
     @abc.abstractmethod
     def words(self, num_queries: int, num_classes: int, num_public: int) -> Words:
-        """Return what a statement says of the labeler.
+        """Return the labeler's part of a statement.
 
         Args:
           num_queries: Number of queries s.

@@ -1,15 +1,14 @@
 """Labels of the public rows from noisy votes: post-processing, and what is said of it."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from rknn_jax import label_sets, postprocessing
 from rknn_jax.answers.concerns import Concern, Evidence, concerns, set_concerns
 from rknn_jax.labelers import _confidence
-from rknn_jax.labels import Labels, PublicLabels, PublicSide
+from rknn_jax.labelers._sum_labeler import NoisySum, PublicRows
+from rknn_jax.labels import Labels, PublicLabels
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Answers, Array, Queries
 
@@ -52,47 +51,40 @@ def answer(
     )
 
 
-def of_answers(
-    answers: Answers, noisy: np.ndarray, stddev: ArrayLike, queries: Queries, side: PublicSide
-) -> PublicLabels:
+def of_answers(answers: Answers, noisy: NoisySum, public: PublicRows) -> PublicLabels:
     """Return the label of each public row, by what all noisy counts tell.
 
     Args:
       answers: Result of `answer`.
-      noisy: Noisy counts `[s, num_classes]`, as they were drawn.
-      stddev: Standard deviation of the noise, in votes, of all counts or of each of them.
-      queries: Public queries, clusters of all public rows.
-      side: Public side of the reading.
+      noisy: Noisy counts `[s, num_classes]`, in votes.
+      public: Public rows, of which the queries are clusters.
     """
-    found = Labels.none(len(queries.cluster), noisy.shape[1]).after(queries, answers, 0, side)
+    query = public.queries.cluster
+    before = Labels.none(len(query), noisy.values.shape[1])
+    found = before.after(public.queries, answers, 0, public.side)
     if answers.counted:
-        spread = np.broadcast_to(stddev, noisy.shape)
-        shown = (noisy, spread, found.decoded)
-        return PublicLabels(answers, found.probabilities, found.confidence, queries.cluster, *shown)
+        stddev = np.broadcast_to(noisy.stddev, noisy.values.shape)
+        shown = (noisy.values, stddev, found.decoded)
+        return PublicLabels(answers, found.probabilities, found.confidence, query, *shown)
     # Labels alone have no counts to show.
-    unknown = np.full(len(found.query), np.nan, np.float32)
-    return PublicLabels(
-        answers, found.probabilities, unknown, queries.cluster, decoded=found.decoded
-    )
+    unknown = np.full(len(query), np.nan, np.float32)
+    return PublicLabels(answers, found.probabilities, unknown, query, decoded=found.decoded)
 
 
-def of_sets(
-    noisy: np.ndarray, stddev: ArrayLike, guarantee: Guarantee, queries: Queries, side: PublicSide
-) -> PublicLabels:
+def of_sets(noisy: NoisySum, public: PublicRows) -> PublicLabels:
     """Return the set of classes of each public row; see `rknn_jax.label_sets`.
 
     Args:
-      noisy: Noisy counts `[s, num_classes + 1]`, the last one of the records that voted.
-      stddev: Standard deviation of the noise, in votes, of all counts or of each of them.
-      guarantee: Guarantee of the counts.
-      queries: Public queries, clusters of all public rows.
-      side: Public side of the reading.
+      noisy: Noisy counts `[s, num_classes + 1]`, in votes, the last one of the records that voted.
+      public: Public rows, of which the queries are clusters.
     """
-    found = label_sets.read(noisy, stddev, queries, side.kernels)
-    alone = Queries.alone(queries.features, np.arange(len(noisy)))
-    of_queries = label_sets.read(noisy, stddev, alone)
-    counts = noisy[:, :-1]
-    spread = np.broadcast_to(stddev, noisy.shape)[:, :-1]
+    values, stddev, guarantee = noisy
+    queries = public.queries
+    found = label_sets.read(values, stddev, queries, public.side.kernels)
+    alone = Queries.alone(queries.features, np.arange(len(values)))
+    of_queries = label_sets.read(values, stddev, alone)
+    counts = values[:, :-1]
+    spread = np.broadcast_to(stddev, values.shape)[:, :-1]
     answers = Answers(
         counts.argmax(axis=1).astype(np.int32),
         np.ones(len(counts), bool),
@@ -107,26 +99,20 @@ def of_sets(
     return PublicLabels(answers, found.probabilities, sure, queries.cluster, *shown)
 
 
-def doubts(
-    found: PublicLabels,
-    queries: Queries,
-    features: np.ndarray,
-    names: Sequence[str],
-    noise: float,
-    num_votes: int | None,
-) -> list[Concern]:
+def doubts(found: PublicLabels, public: PublicRows, num_votes: int | None) -> list[Concern]:
     """Return the reasons to doubt labels or sets; see `SumLabeler.concerns`."""
+    size = public.queries.size
     if found.sets is not None:
         assert found.counts is not None
-        present = found.sets.present
-        return set_concerns(features, present, names, queries.size, found.counts, noise, num_votes)
+        sets = (found.sets.present, public.names, size, found.counts)
+        return set_concerns(public.features, *sets, found.noise, num_votes)
     answers = found.answers
     evidence = Evidence(
-        features,
+        public.features,
         found.labels,
-        names,
-        queries.size,
-        noise,
+        public.names,
+        size,
+        found.noise,
         num_votes,
         answers.counts if answers.counted else None,
         answers.stddev if answers.counted else None,

@@ -17,21 +17,20 @@ Reference: Li et al., "Fine-grained Private Knowledge Distillation", Algorithm 1
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike
 
 from rknn_jax import answers as decoder
 from rknn_jax import label_sets, mechanisms
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.labelers import Labeler, _persons, _vote_labels
-from rknn_jax.labelers._sum_labeler import SumLabeler, Words, check_rows
+from rknn_jax.labelers._sum_labeler import NoisySum, PublicRows, SumLabeler, Words, check_rows
 from rknn_jax.labelers._tally import Persons
 from rknn_jax.labelers._votes import Bound, SetTally, VoteTally
 from rknn_jax.labels import PublicLabels, PublicSide
@@ -254,37 +253,23 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         """Number of queries that a record votes for."""
         return self.num_neighbors
 
-    def public_labels(
-        self,
-        noisy: np.ndarray,
-        stddev: ArrayLike,
-        guarantee: Guarantee,
-        queries: Queries,
-        features: np.ndarray,
-        side: PublicSide,
-    ) -> PublicLabels:
+    def public_labels(self, noisy: NoisySum, public: PublicRows) -> PublicLabels:
         """Return the labels of the public rows, or their sets; see `SumLabeler.public_labels`."""
-        del features
         if self.labels_per_record:
-            return _vote_labels.of_sets(noisy, stddev, guarantee, queries, side)
-        answers = self.read(noisy, np.broadcast_to(stddev, noisy.shape), guarantee, queries)
-        return _vote_labels.of_answers(answers, noisy, stddev, queries, side)
+            return _vote_labels.of_sets(noisy, public)
+        stddev = np.broadcast_to(noisy.stddev, noisy.values.shape)
+        answers = self.read(noisy.values, stddev, noisy.guarantee, public.queries)
+        return _vote_labels.of_answers(answers, noisy, public)
 
     def concerns(
-        self,
-        found: PublicLabels,
-        queries: Queries,
-        features: np.ndarray,
-        names: Sequence[str],
-        noise: float,
-        num_votes: int | None,
+        self, found: PublicLabels, public: PublicRows, num_votes: int | None
     ) -> list[Concern]:
         """Return the reasons to doubt the labels; see `SumLabeler.concerns`."""
-        rows = np.asarray(in_metric(features, self.metric))
-        return _vote_labels.doubts(found, queries, rows, names, noise, num_votes)
+        features = np.asarray(in_metric(public.features, self.metric))
+        return _vote_labels.doubts(found, public._replace(features=features), num_votes)
 
     def words(self, num_queries: int, num_classes: int, num_public: int) -> Words:
-        """Return what a statement says of the votes; see `SumLabeler.words`."""
+        """Return the votes' part of a statement; see `SumLabeler.words`."""
         several = self.labels_per_record
         released = _vote_labels.released(
             num_queries,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 import numpy as np
 
 from rknn_jax.answers.concerns import Concern
-from rknn_jax.labelers._sum_labeler import SumLabeler, Words
+from rknn_jax.labelers._sum_labeler import NoisySum, PublicRows, SumLabeler, Words
 from rknn_jax.labelers._tally import Tally
 from rknn_jax.labels import PublicLabels, PublicSide
 from rknn_jax.mechanisms.base import Payer
@@ -117,25 +117,25 @@ class Survey(abc.ABC):
         """Number of votes of all records, or None if it is private or there are none."""
         return None
 
+    @property
+    def rows(self) -> PublicRows:
+        """Public rows that get labels."""
+        classes = self.data.classes
+        names = [classes.name(number) for number in range(classes.count)]
+        return PublicRows(self.queries, self.data.public, names, self.side)
+
     @final
     def read(self, drawn: np.ndarray) -> PublicLabels:
         """Return the labels of the public rows: post-processing of what was drawn."""
-        return self.labeler.public_labels(
-            drawn, self.stddev, self.cost, self.queries, self.data.public, self.side
-        )
+        return self.labeler.public_labels(NoisySum(drawn, self.stddev, self.cost), self.rows)
 
     def concerns(self, found: PublicLabels) -> tuple[Concern, ...]:
         """Return the reasons to doubt the labels, from them and public data alone."""
-        classes = self.data.classes
-        names = [classes.name(number) for number in range(classes.count)]
-        public = self.data.public
-        return tuple(
-            self.labeler.concerns(found, self.queries, public, names, self.stddev, self.num_votes)
-        )
+        return tuple(self.labeler.concerns(found, self.rows, self.num_votes))
 
     @property
     def words(self) -> Words:
-        """What the statement says of the labeler."""
+        """The labeler's part of the statement."""
         sizes = (len(self.queries.index), self.data.classes.count, len(self.data.public))
         return self.labeler.words(*sizes)
 

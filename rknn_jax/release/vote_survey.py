@@ -175,7 +175,7 @@ class VoteSurvey(Survey):
 
     @property
     def words(self) -> Words:
-        """What the statement says of the votes."""
+        """The votes' part of the statement."""
         found = super().words
         # The seed of the clustering is public. No seed fixes the noise.
         return found._replace(facts=found.facts | {"clustering_seed": self.settings.seed})

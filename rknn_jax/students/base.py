@@ -9,7 +9,7 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Self, TypeVar, get_args
+from typing import NamedTuple, Self, TypeVar, get_args
 
 import jax
 import numpy as np
@@ -25,6 +25,24 @@ Kind = TypeVar("Kind", bound="StudentSettings")
 
 FEATURES_MODEL = "mlp"
 """Network of features in the place of the default network, which takes images alone."""
+
+
+class Training(NamedTuple):
+    """Arguments of `StudentSettings.fit`, which has checked them.
+
+    Attributes:
+      key: Random key, consumed by the training.
+      images: Public images, uint8 `[m, height, width, channels]`, or features, float32 `[m, f]`.
+      labels: Labels of these records.
+      start: Layers from which fine-tuning starts, or None.
+      on_epoch: Callback after every epoch, or None.
+    """
+
+    key: jax.Array
+    images: np.ndarray
+    labels: Labels
+    start: Mapping[str, object] | None
+    on_epoch: students.OnEpoch | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,18 +169,11 @@ class StudentSettings(abc.ABC):
                 f"Expected labels of {len(rows)} records, got {len(labels.probabilities)}; pass "
                 "one label a record."
             )
-        return settings.fit_labels(key, rows, labels, start, on_epoch)
+        return settings.fit_labels(Training(key, rows, labels, start, on_epoch))
 
     @abc.abstractmethod
-    def fit_labels(
-        self,
-        key: jax.Array,
-        images: np.ndarray,
-        labels: Labels,
-        start: Mapping[str, object] | None,
-        on_epoch: students.OnEpoch | None,
-    ) -> Ensemble:
-        """Train all members, with the arguments of `fit` as they were checked."""
+    def fit_labels(self, training: Training) -> Ensemble:
+        """Train all members; see `fit`."""
 
 
 def names() -> list[str]:

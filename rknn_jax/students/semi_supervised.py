@@ -10,7 +10,7 @@ Nothing here sees private data: the targets are post-processing of a private rel
 
 import abc
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,10 +21,9 @@ import numpy as np
 from jax.scipy.special import xlogy
 
 from rknn_jax._internal import compilation
-from rknn_jax.labels import Labels
 from rknn_jax.students import ensemble, inputs
 from rknn_jax.students import fit as students
-from rknn_jax.students.base import StudentSettings
+from rknn_jax.students.base import StudentSettings, Training
 from rknn_jax.types import Array
 
 
@@ -63,18 +62,12 @@ class SemiSupervisedSettings(StudentSettings):
                 "0.1."
             )
 
-    def fit_labels(
-        self,
-        key: jax.Array,
-        images: np.ndarray,
-        labels: Labels,
-        start: Mapping[str, object] | None,
-        on_epoch: students.OnEpoch | None,
-    ) -> ensemble.Ensemble:
+    def fit_labels(self, training: Training) -> ensemble.Ensemble:
         """Train all members on the surest labels and on the images of all other records.
 
         `start` is not used: who learns from unlabeled records starts anew.
         """
+        key, images, labels, _, on_epoch = training
         learned = labels.surest(1 - self.unlabelled)
         if learned.all():
             raise ValueError(
@@ -109,7 +102,7 @@ class Batch(NamedTuple):
         `[n, f]`.
       targets: Target probabilities, float32 `[n, num_classes]`.
       weights: Weight of each labeled record, float32 `[n]`; 0 for padding.
-      unlabelled: Unlabeled images or features, likewise.
+      unlabelled: Unlabeled images or features, of the shape of `images` but for their number u.
       present: 1 for an unlabeled record, 0 for padding, float32 `[u]`.
     """
 

@@ -1,15 +1,9 @@
 """Supervised students: trained on the labeled public records alone."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-import jax
-import numpy as np
-
-from rknn_jax.labels import Labels
 from rknn_jax.students import ensemble
-from rknn_jax.students import fit as students
-from rknn_jax.students.base import StudentSettings
+from rknn_jax.students.base import StudentSettings, Training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,22 +31,15 @@ class Config(StudentSettings):
                 f"backbone={backbone}; choose that network, or leave fine_tune out."
             )
 
-    def fit_labels(
-        self,
-        key: jax.Array,
-        images: np.ndarray,
-        labels: Labels,
-        start: Mapping[str, object] | None,
-        on_epoch: students.OnEpoch | None,
-    ) -> ensemble.Ensemble:
+    def fit_labels(self, training: Training) -> ensemble.Ensemble:
         """Train all members on the labeled records. `start` is used if `fine_tune` is set."""
-        known = labels.known
+        known = training.labels.known
         return ensemble.fit(
-            key,
-            images[known],
-            labels.targets(self.targets)[known],
+            training.key,
+            training.images[known],
+            training.labels.targets(self.targets)[known],
             self.student,
             self.members,
-            start=start if self.fine_tune else None,
-            on_epoch=on_epoch,
+            start=training.start if self.fine_tune else None,
+            on_epoch=training.on_epoch,
         )

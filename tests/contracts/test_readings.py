@@ -82,6 +82,12 @@ def simulated(labeler, queries, smoothing):
     return next(rounds).labels.probabilities
 
 
+def read(found, guarantee, queries):
+    """Labels of a round."""
+    rows = reading.rows_of(found.round, queries, PUBLIC)
+    return reading.read(found, guarantee, rows)
+
+
 def round_of(labeler, **given):
     """A round that asks what a release asks, of clients who randomize their own votes."""
     config = dataclasses.replace(labeler, mechanism="collision", trust="local")
@@ -104,9 +110,8 @@ def test_votes_are_read_alike(metric, smoothing, monkeypatch):
     labeler = survey.labeler
 
     stddev = survey.mechanism.noise_stddev
-    federated = reading.read(
-        collected(noisy, stddev, round_of(labeler)), survey.cost, survey.queries, PUBLIC
-    )
+    round = round_of(labeler)
+    federated = read(collected(noisy, stddev, round), survey.cost, survey.queries)
     np.testing.assert_array_equal(federated.probabilities, released.probabilities)
     np.testing.assert_array_equal(federated.confidence, released.confidence)
     np.testing.assert_array_equal(federated.labels, released.labels)
@@ -135,7 +140,7 @@ def test_sets_are_read_alike(metric):
     config = dataclasses.replace(survey.labeler, labels_per_record=0)
     round = round_of(config, labels_per_record=2)
     found = collected(noisy, survey.mechanism.noise_stddev, round)
-    federated = reading.read(found, survey.cost, survey.queries, PUBLIC)
+    federated = read(found, survey.cost, survey.queries)
     np.testing.assert_array_equal(federated.probabilities, released.probabilities)
     np.testing.assert_array_equal(federated.sets.present, released.sets.present)
 
@@ -167,7 +172,7 @@ def test_sums_are_read_alike(name, monkeypatch):
     config = dataclasses.replace(survey.labeler, unit="record")
     round = Round(PUBLIC, NAMES, config, honest=3)
     found = collected(whole, exact.stddev, round)
-    federated = reading.read(found, exact.guarantee, survey.queries, PUBLIC)
+    federated = read(found, exact.guarantee, survey.queries)
     np.testing.assert_array_equal(federated.probabilities, released.probabilities)
     np.testing.assert_array_equal(federated.labels, released.labels)
     assert np.ptp(released.probabilities, axis=0).max() > 0.1, "the rows have labels of their own"
