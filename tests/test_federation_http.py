@@ -31,7 +31,7 @@ from rknn_jax.cli import federation
 from rknn_jax.cli import main as cli
 from rknn_jax.federation import certificates, gate, hosting, joining, listener, server, tls
 from rknn_jax.federation import connection as connections
-from rknn_jax.federation.agreement import Agreement
+from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.collector import Collector
 from rknn_jax.federation.connection import Connection, FailedError, take_part
 from rknn_jax.federation.desk import Desk
@@ -1146,3 +1146,49 @@ def test_published_labels_carry_the_source_row_and_the_kept_columns(tmp_path, rk
         assert exported["who"].tolist() == [f"p{i}" for i in kept]
     shown = rknn("inspect", "out", "--json").json["rows"]
     assert {one["row"] for one in shown} <= set(kept.tolist())
+
+
+@pytest.mark.usefixtures("quick")
+def test_columns_of_features_are_those_of_their_names_on_both_sides(tmp_path):
+    """In another order of columns, every label would be that of another class."""
+    rng = np.random.default_rng(0)
+    group = np.arange(90) % 3
+    rows = (40 * np.eye(3)[group] + rng.normal(size=(90, 3))).round(3)
+    table = pd.DataFrame(rows, columns=[*"abc"])
+    table[:30].to_csv(tmp_path / "P.csv", index=False)
+    private = table[30:].assign(labels=group[30:])
+    private[["c", "labels", "a", "b"]].to_csv(tmp_path / "R.csv", index=False)
+    settings = Serve(
+        public=tmp_path / "P.csv",
+        epsilon=8.0,
+        classes="3",
+        clients=1,
+        out=tmp_path / "out",
+        mechanism="generalized_randomized_response",
+        student="none",
+        port=free_port(),
+    )
+    thread = threading.Thread(target=lambda: federation.serve(settings))
+    thread.start()
+    server = f"{HERE}:{settings.port}"
+    federation.join(Join(tmp_path / "R.csv", server, budget=9, dimensions=3))
+    thread.join(PATIENCE)
+    with np.load(settings.out / "labels.npz") as found:
+        assert np.mean(found["label"] == group[:30]) > 0.9
+
+
+def test_names_of_features_travel_and_without_names_no_byte_changes(tmp_path):
+    width = a_round().queries.shape[1]
+    names = tuple("abcdefgh"[:width])
+    named = a_round(features=names)
+    assert Round.of(named.data).features == names
+    assert b'"features"' not in a_round().data
+    for features in (names[1:], (*names[1:], 1), list(names)):
+        with pytest.raises(ValueError, match=f"names of {width} features"):
+            a_round(features=features)
+    other = a_client(tmp_path / "other", features=(*names[1:], "z"))
+    with pytest.raises(RefusedError, match=r"got others: \['a', 'z'\]"):
+        other.answer(named.data)
+    assert other.ledger.spent.epsilon == 0
+    unnamed = a_client(tmp_path / "unnamed")
+    assert len(unnamed.answer(named.data)[2]), "arrays have an order alone"

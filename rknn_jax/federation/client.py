@@ -64,6 +64,7 @@ class Client:
       agreement: Limits on the server's questions. Defaults to trusting nobody.
       first: Number of the first record among those of all clients, for simulated noise. Defaults to
         0.
+      features: Names of the features, in the order of `inputs`. Defaults to none.
     """
 
     inputs: np.ndarray
@@ -72,6 +73,7 @@ class Client:
     folder: Path
     agreement: Agreement = field(default_factory=Agreement)
     first: int = 0
+    features: tuple[str, ...] = ()
 
     def answer(self, question: bytes) -> tuple[str, int, bytes]:
         """Return the round's id, this client's ticket in the round, and its messages.
@@ -129,6 +131,20 @@ class Client:
                 )
             self._affordable(cost, round)
         return Prepared(self, round, cost, self._told(round))
+
+    def _order(self, round: Round) -> list[int]:
+        """Return the place of each feature of the round among this client's.
+
+        Features without names, here or in the round, are taken in the order that they have.
+        """
+        if not (self.features and round.features):
+            return list(range(self.inputs.shape[1]))
+        if other := sorted(set(self.features) ^ set(round.features)):
+            raise RefusedError(
+                f"Expected a round about this client's columns of features, got others: {other[:5]}"
+                "; name them as the server does, or leave columns out with --drop."
+            )
+        return [self.features.index(name) for name in round.features]
 
     def said(self, round_id: str) -> tuple[int, bytes] | None:
         """Return the ticket and the messages of a round that this client has answered, if any.
@@ -196,7 +212,7 @@ class Client:
                 "with one model."
             )
         else:
-            features[:] = self.inputs
+            features[:] = self.inputs[:, self._order(round)]
         able = np.all(np.abs(features) <= LARGEST, axis=1)
         usable = np.where(able[:, None], features, np.float32(0))
         return round.connect(usable, np.where(able, said.T, NO_CELL).T)

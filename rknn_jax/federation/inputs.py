@@ -1,5 +1,6 @@
 """Input files of a server and its clients: images or embeddings, and class numbers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +26,14 @@ def read_public(path: Path, test: Path | None, drop: tuple[str, ...] = ()) -> Pu
     """
     columns = Columns(drop=drop)
     inputs = read_inputs(path, "--public", columns)
-    others = {} if inputs.ndim > 2 else tables.read_others(path, "--public", columns)
+    if inputs.ndim == 2:
+        others = tables.read_others(path, "--public", columns)
+        names = tables.feature_names(path, "--public", columns._replace(public=True))
+        public = Public(inputs, others=others, features=names)
+    else:
+        public = Public(inputs)
     if test is None:
-        return Public(inputs, others=others)
+        return public
     images = read_inputs(test, "--test")
     labels = plain(tables.read_labels(test, argument="--test"), f"--test {test}")
     if len(images) != len(labels) or images.shape[1:] != inputs.shape[1:]:
@@ -40,7 +46,7 @@ def read_public(path: Path, test: Path | None, drop: tuple[str, ...] = ()) -> Pu
             f"Expected class numbers as 'labels' in --test {test}, got others; number the classes "
             "0..C-1."
         )
-    return Public(inputs, (images, labels.astype(np.int32)), others)
+    return replace(public, test=(images, labels.astype(np.int32)))
 
 
 def read_inputs(

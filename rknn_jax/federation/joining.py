@@ -14,7 +14,7 @@ from rknn_jax.federation.settings import Join
 from rknn_jax.formats import Columns
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.ledger import Ledger, fingerprint
-from rknn_jax.release.tables import read_labels
+from rknn_jax.release import tables
 
 
 class Records(NamedTuple):
@@ -23,10 +23,12 @@ class Records(NamedTuple):
     Attributes:
       inputs: Images or embeddings.
       labels: Labels as stored, one a record or several, for `labels.encode`.
+      features: Names of the features, in the order of `inputs`, or none.
     """
 
     inputs: np.ndarray
     labels: np.ndarray
+    features: tuple[str, ...]
 
 
 def open_client(settings: Join) -> Client:
@@ -50,13 +52,14 @@ def read_records(settings: Join) -> Records:
     argument = "--private"
     columns = Columns(reads_label=False, width=settings.dimensions, drop=settings.drop)
     inputs = read_inputs(settings.private, argument, columns, private=True)
-    labels = read_labels(settings.private)
+    labels = tables.read_labels(settings.private)
     if len(inputs) != len(labels):
         raise ValueError(
             f"Expected one label a record in --private {settings.private}, got {len(labels)} "
             f"labels for {len(inputs)} records."
         )
-    return Records(inputs, labels)
+    names = () if inputs.ndim > 2 else tables.feature_names(settings.private, argument, columns)
+    return Records(inputs, labels, names)
 
 
 def agreed(settings: Join) -> Agreement:
@@ -86,12 +89,13 @@ def opened(settings: Join, agreement: Agreement, records: Records) -> Client:
       ValueError: If the ledger cannot be used, or there is no budget for a new one.
     """
     check_budget(settings)
-    inputs, labels = records
+    inputs, labels, features = records
     path = ledger_path(settings)
     dataset = fingerprint(inputs)
     with ledger_index.held(path, dataset, files=[str(settings.private)]):
         ledger = _ledger(settings, path, dataset)
-    return Client(inputs, labels, ledger, settings.rounds or settings.beside("rounds"), agreement)
+    folder = settings.rounds or settings.beside("rounds")
+    return Client(inputs, labels, ledger, folder, agreement, features=features)
 
 
 def check_budget(settings: Join) -> None:

@@ -71,11 +71,13 @@ class Public:
       test: Images and labels that measure the student. Defaults to None.
       others: Columns of the records that have no role, such as the source row, `[m]` by their
         names. Defaults to none.
+      features: Names of the features, in the order of `inputs`. Defaults to none.
     """
 
     inputs: np.ndarray
     test: tuple[np.ndarray, np.ndarray] | None = None
     others: Mapping[str, np.ndarray] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
 
     @property
     def images(self) -> bool:

@@ -31,7 +31,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +185,8 @@ def _new_round(public: Public, asked: Asked, tell: Tell) -> tuple[Round, Queries
         features = np.asarray(encode(public.inputs))
     key = stage_key(root, Stage.QUERIES)
     queries = asked.config.ask(key, features, len(asked.classes), asked.num_queries)
-    return _round(asked, np.asarray(queries.features, np.float32), encode), queries
+    rows = np.asarray(queries.features, np.float32)
+    return replace(_round(asked, rows, encode), features=public.features), queries
 
 
 def check_request(asked: Asked) -> None:

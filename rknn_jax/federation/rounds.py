@@ -71,6 +71,8 @@ class Round:
       labels_per_record: Most labels of a record that count, r, if a record may have several, whose
         votes are those of `label_sets`. Defaults to 0: each record has one label.
       nonce: Random text that distinguishes rounds of equal questions. Defaults to a new one.
+      features: Names of the features, in the order of the queries' columns. A client whose records
+        have named columns reads them in this order. Defaults to none.
     """
 
     queries: np.ndarray
@@ -83,6 +85,7 @@ class Round:
     simulated: int | None = None
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
     labels_per_record: int = field(default=0, metadata={"later": True})
+    features: tuple[str, ...] = field(default=(), metadata={"later": True})
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -137,6 +140,12 @@ class Round:
             raise ValueError(
                 f"Expected queries float32 [s > 0, f] of at most {LARGEST:g}, got "
                 f"{queries.dtype} {queries.shape}."
+            )
+        named = isinstance(self.features, tuple) and all(type(one) is str for one in self.features)
+        if not named or len(self.features) not in (0, queries.shape[1]):
+            raise ValueError(
+                f"Expected names of {queries.shape[1]} features, or none, got "
+                f"features={self.features!r}."
             )
 
     def _check_privacy(self) -> None:

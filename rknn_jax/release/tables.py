@@ -63,6 +63,22 @@ def read_named_embeddings(
     return array, names
 
 
+def feature_names(path: Path, argument: str, columns: Columns) -> tuple[str, ...]:
+    """Return the names of a file's columns of features in their order, or none without names.
+
+    Args:
+      path: File to open.
+      argument: Command-line argument that named the file, for the errors.
+      columns: Columns to read.
+
+    Raises:
+      ValueError: If the columns cannot be used.
+    """
+    [shard] = file_shards(os.fspath(path), argument, columns._replace(reads_label=False))
+    names = shard.own_layout().features
+    return names if len(names) > 1 else ()
+
+
 def read_others(
     names: str | Sequence[str] | Path, argument: str, columns: Columns
 ) -> dict[str, np.ndarray]:
