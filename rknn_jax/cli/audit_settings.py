@@ -8,6 +8,9 @@ from rknn_jax._internal.ranges import Confidence, Count, Delta, ReleaseEpsilon, 
 from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.guarantee import Relation, Sampler
 
+DELTA = 1e-5
+"""Claimed delta, if noise needs one and none is given."""
+
 SIZES = {"neighbors": 1, "queries": 12, "classes": 3}
 
 
