@@ -5,7 +5,8 @@ from typing import Any
 
 from benchmarks._measure import save
 from rknn_jax import labelers, mechanisms
-from rknn_jax.cli.audit import Audit, run
+from rknn_jax.cli.audit import run
+from rknn_jax.cli.audit_settings import Audit
 
 AUDITS = (
     Audit(1.0, mechanism="discrete_laplace", sampler="release", runs=20_000),

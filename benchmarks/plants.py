@@ -12,7 +12,8 @@ import numpy as np
 
 from benchmarks._measure import save
 from rknn_jax.audit import games, games_training, one_run, verdict
-from rknn_jax.cli.audit import CLIENTS, SIZES, Audit
+from rknn_jax.cli.audit_settings import SIZES, Audit
+from rknn_jax.cli.audit_subjects import CLIENTS
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.students import dpsgd
 from tests.plants import Plant, plants

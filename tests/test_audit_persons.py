@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from rknn_jax.audit import games_labeler, verdict
-from rknn_jax.cli import audit
+from rknn_jax.cli import audit, audit_subjects
+from rknn_jax.cli.audit_settings import Audit
 from rknn_jax.labelers import _persons
 
 RUNS = {"rknn": 400, "noisy_sgd": 600}
@@ -55,7 +56,7 @@ def test_the_canary_has_all_records_of_its_person():
 
 
 def test_the_command_asks_for_a_labeler():
-    settings = audit.Audit(epsilon=1.0, labeler="rknn", unit="person")
-    assert audit.configured(settings, 1.0).unit == "person"
+    settings = Audit(epsilon=1.0, labeler="rknn", unit="person")
+    assert audit_subjects.configured(settings, 1.0).unit == "person"
     with pytest.raises(ValueError, match="--labeler without --one-run with --unit person"):
-        audit.run(audit.Audit(epsilon=1.0, mechanism="collision", unit="person"))
+        audit.run(Audit(epsilon=1.0, mechanism="collision", unit="person"))

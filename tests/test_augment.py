@@ -10,7 +10,7 @@ import PIL.ImageOps
 import pytest
 import scipy.ndimage
 
-from rknn_jax.images import augment
+from rknn_jax.images import augment, colors, rand_augment
 from rknn_jax.images.warps import affine_displacement, warp
 
 
@@ -196,33 +196,33 @@ def test_hue_turns_as_in_hsv():
     hsv = matplotlib.colors.rgb_to_hsv(images)
     hsv[..., 0] = (hsv[..., 0] + turns[:, None, None]) % 1
     given = images.astype(np.float32), turns.astype(np.float32).reshape(6, 1, 1, 1)
-    made = jax.jit(augment.hue_turned)(*given)
+    made = jax.jit(colors.hue_turned)(*given)
     np.testing.assert_allclose(made, matplotlib.colors.hsv_to_rgb(hsv), atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("change", "reference"),
     [
-        (augment.autocontrasted, lambda image, amount: PIL.ImageOps.autocontrast(image)),
+        (rand_augment.autocontrasted, lambda image, amount: PIL.ImageOps.autocontrast(image)),
         (
-            augment.posterised,
+            rand_augment.posterised,
             lambda image, amount: PIL.ImageOps.posterize(image, int(4 + 4 * amount)),
         ),
-        (augment.solarised, lambda image, amount: PIL.ImageOps.solarize(image, 255 * amount)),
+        (rand_augment.solarised, lambda image, amount: PIL.ImageOps.solarize(image, 255 * amount)),
         (
-            augment.darkened,
+            rand_augment.darkened,
             lambda image, amount: PIL.ImageEnhance.Brightness(image).enhance(0.05 + 0.9 * amount),
         ),
         (
-            augment.flattened,
+            rand_augment.flattened,
             lambda image, amount: PIL.ImageEnhance.Contrast(image).enhance(0.05 + 0.9 * amount),
         ),
         (
-            augment.smoothed,
+            rand_augment.smoothed,
             lambda image, amount: PIL.ImageEnhance.Sharpness(image).enhance(0.05 + 0.9 * amount),
         ),
         (
-            augment.desaturated,
+            rand_augment.desaturated,
             lambda image, amount: PIL.ImageEnhance.Color(image).enhance(0.05 + 0.9 * amount),
         ),
     ],
@@ -247,7 +247,7 @@ def test_equalised_values_are_the_shares_of_darker_pixels():
     levels = np.random.default_rng(2).integers(0, 9, (2, 6, 5, 2))
     levels[1, :, :, 1] = 4  # a constant channel stays
     images = (levels * 30).astype(np.float32) / 255
-    made = np.asarray(jax.jit(augment.equalised)(images, np.zeros((2, 1, 1, 1), np.float32)))
+    made = np.asarray(jax.jit(rand_augment.equalised)(images, np.zeros((2, 1, 1, 1), np.float32)))
     for image, channel in ((0, 0), (0, 1), (1, 0)):
         values = levels[image, :, :, channel]
         darker = (values.ravel()[None] < values.ravel()[:, None]).sum(1) / (
@@ -266,7 +266,8 @@ def test_moves_compose_as_one_after_the_other():
     amount = rng.uniform(-1, 1, (4, 50)).astype(np.float32)
     choice[:, :5] = np.arange(5)  # every move four times over
     matrix, shift = map(
-        np.asarray, jax.jit(augment.composed_moves, static_argnums=(2, 3))(choice, amount, 20, 30)
+        np.asarray,
+        jax.jit(rand_augment.composed_moves, static_argnums=(2, 3))(choice, amount, 20, 30),
     )
     for n in range(50):
         expected = np.eye(3)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import hypothesis
 import pytest
 
-from benchmarks import fuzz
+from benchmarks import _fuzz_attempts, fuzz
 from tests.fuzz.mutations import mutated
 
 SEED = {"x": b'{"a": 1}'}
@@ -24,7 +24,7 @@ def a_target(reader, **fields):
 
 
 def hog(folder):
-    bytearray(fuzz.MOST_MEMORY + 2**27)[:: 2**12] = b"x" * (2**18 + 2**15)
+    bytearray(_fuzz_attempts.MOST_MEMORY + 2**27)[:: 2**12] = b"x" * (2**18 + 2**15)
 
 
 def refuse(words):
@@ -48,11 +48,11 @@ def refuse(words):
     ],
 )
 def test_a_fault_is_noticed_and_a_sentence_is_none(tmp_path, monkeypatch, reader, kind):
-    monkeypatch.setattr(fuzz, "LONGEST", 0.05)
+    monkeypatch.setattr(_fuzz_attempts, "LONGEST", 0.05)
     if reader is hog:
-        monkeypatch.setattr(fuzz, "LONGEST", 60.0)
-    tally = fuzz.Tally()
-    failures = fuzz.attempt(a_target(reader), SEED, tmp_path / "files", tally)
+        monkeypatch.setattr(_fuzz_attempts, "LONGEST", 60.0)
+    tally = _fuzz_attempts.Tally()
+    failures = _fuzz_attempts.attempt(a_target(reader), SEED, tmp_path / "files", tally)
     assert [found.startswith(kind) for found in failures] == ([] if kind is None else [True])
     assert tally.inputs == 1
     assert sum(tally.failures.values()) == len(failures)
@@ -60,7 +60,7 @@ def test_a_fault_is_noticed_and_a_sentence_is_none(tmp_path, monkeypatch, reader
 
 def test_errors_of_given_types_need_name_no_file(tmp_path):
     target = a_target(refuse("damaged"), PATHLESS=(ValueError,))
-    assert not fuzz.attempt(target, SEED, tmp_path / "files", fuzz.Tally())
+    assert not _fuzz_attempts.attempt(target, SEED, tmp_path / "files", _fuzz_attempts.Tally())
 
 
 def test_what_failed_is_kept_and_tried_again_by_one_command(tmp_path, monkeypatch, capsys):
@@ -90,18 +90,18 @@ def test_a_process_that_dies_or_falls_silent_is_told(monkeypatch, call, argument
     process = context.Process(target=call, args=(argument,))
     process.start()
     theirs.close()
-    assert fuzz._listen(process, mine, fuzz.Tally()) == words
+    assert fuzz._listen(process, mine, _fuzz_attempts.Tally()) == words
     assert not process.is_alive()
 
 
 def test_rows_of_targets_that_were_not_run_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(fuzz, "ROOT", tmp_path)
     first, second = fuzz.names()[:2]
-    assert fuzz.merged([fuzz.row(first, fuzz.Tally())])[0]["target"] == first
+    assert fuzz.merged([fuzz.row(first, _fuzz_attempts.Tally())])[0]["target"] == first
     (tmp_path / "benchmarks/results").mkdir(parents=True)
-    saved = [fuzz.row(name, fuzz.Tally(inputs=1)) for name in (first, second)]
+    saved = [fuzz.row(name, _fuzz_attempts.Tally(inputs=1)) for name in (first, second)]
     (tmp_path / "benchmarks/results/fuzz.json").write_text(json.dumps({"results": saved}))
-    found = fuzz.merged([fuzz.row(second, fuzz.Tally(inputs=2))])
+    found = fuzz.merged([fuzz.row(second, _fuzz_attempts.Tally(inputs=2))])
     assert [row["inputs"] for row in found] == [1, 2]
 
 
@@ -109,17 +109,17 @@ def test_rows_of_targets_that_were_not_run_stay(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", fuzz.names())
 def test_a_target_reads_its_seeds_and_what_is_made_of_them(tmp_path, name):
     target = fuzz.named(name)
-    tally = fuzz.Tally()
+    tally = _fuzz_attempts.Tally()
     seeds = target.seeds()
-    failures = [fuzz.attempt(target, seed, tmp_path / "files", tally) for seed in seeds]
+    failures = [_fuzz_attempts.attempt(target, seed, tmp_path / "files", tally) for seed in seeds]
     assert failures == [{}] * len(seeds)
-    assert tally.outcomes[fuzz.MARK] >= len(seeds) // 3, (
+    assert tally.outcomes[_fuzz_attempts.MARK] >= len(seeds) // 3, (
         "seeds that the reader refuses reach little of it"
     )
 
     @hypothesis.settings(max_examples=20, suppress_health_check=list(hypothesis.HealthCheck))
     @hypothesis.given(mutated(seeds))
     def survives(files):
-        assert fuzz.attempt(target, files, tmp_path / "files", tally) == {}
+        assert _fuzz_attempts.attempt(target, files, tmp_path / "files", tally) == {}
 
     survives()

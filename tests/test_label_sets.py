@@ -14,7 +14,7 @@ from scipy.special import ndtr
 from rknn_jax import label_sets
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.cli import label as command
-from rknn_jax.formats import Columns, _arrow
+from rknn_jax.formats import Columns, _arrow, _arrow_tables
 from rknn_jax.labelers._tally import Persons
 from rknn_jax.labelers._votes import Bound, SetTally
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
@@ -216,7 +216,7 @@ def test_the_beginning_of_a_long_name_is_no_other_class():
 def test_text_needs_names_whatever_a_record_holds():
     """An error for lists with a label alone would tell that some record has one."""
     schema = pa.schema({"embeddings": pa.list_(pa.float32()), "labels": pa.list_(pa.string())})
-    found = _arrow.layout(schema, Columns()).empty.labels
+    found = _arrow_tables.layout(schema, Columns()).empty.labels
     with pytest.raises(ValueError, match="--classes to name"):
         check_types(found, Classes(NUM_CLASSES), 2, "here", typed=True)
     check_types(found, Classes(NUM_CLASSES, NAMES), 2, "here", typed=True)

@@ -12,15 +12,13 @@ rknn audit --federation sum --epsilon 1 --delta 1e-5
 rknn audit --ledger --epsilon 1 --delta 1e-5
 """
 
-import math
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import replace
+from typing import Any
 
-from rknn_jax._internal.ranges import Confidence, Count, Delta, ReleaseEpsilon, Runs, Seed
 from rknn_jax._internal.terminal import err, tell, whole
-from rknn_jax.privacy.contributions import Protected
+from rknn_jax.cli.audit_settings import DELTA, Audit, check
+from rknn_jax.cli.audit_subjects import find_subject
 from rknn_jax.privacy.filters import Accounting
-from rknn_jax.privacy.guarantee import Guarantee, Relation, Sampler
 
 BROKEN = 4
 """Exit status of an audit that broke a guarantee."""
@@ -36,66 +34,10 @@ RUNS = {
 }
 """Runs of each input, by what is audited."""
 
-DELTA = 1e-5
-SIZES = {"neighbors": 1, "queries": 12, "classes": 3}
-CLIENTS = 20
-"""Number of clients, for mechanisms whose noise the clients add in shares."""
-
-
-@dataclass(frozen=True)
-class Audit:
-    """Try to break a guarantee: a lower bound on epsilon from what comes out, to be held against the epsilon that is claimed.
-
-    Looks for the two neighboring inputs, and the event, that tell most apart, and counts the event in fresh runs. The stated law of a local mechanism is enumerated too. Not broken is no proof: the power tells what would have been found of one fault, half the noise. Exit status 4: broken.
-
-    Attributes:
-      epsilon: claimed epsilon.
-      mechanism: a file of rknn_jax/mechanisms; give this, or one of the next five.
-      labeler: a file of rknn_jax/labelers, on 24 small pictures of three classes, of which one is a canary.
-      release: audit `rknn label` itself, from a plan to the files it writes, on a small table with a canary.
-      selection: audit the selection of classes of `rknn classes`, with a canary that is alone in its class, or in a common one.
-      federation: audit a client of a round, by its messages, or by a secure sum with dropouts, whose server shares what it sees with another client.
-      ledger: buy releases from a ledger in many orders, until it refuses, and compute the epsilon of all that it sold; nothing is drawn by chance.
-      one_run: plant 3,000 canaries in every run of a labeler that sums noisy gradients, such as noisy_sgd, and guess which they are.
-      delta: claimed delta; 1e-5 if noise needs one and none is given.
-      relation: which data sets are neighbors.
-      unit: what is protected, a record or a person; a person who is the canary has many records, and in a federation is a client.
-      neighbors: number of queries k that a record votes for.
-      queries: number of queries s.
-      classes: number of classes.
-      runs: runs of each input; if not given, 200,000 of a mechanism, 2,000 of a labeler, 100 of a release, 200 of a selection or a sum, 4,000 of messages, and 20 with --one-run.
-      confidence: confidence of the lower bound; an honest mechanism is called broken with 1 less that, at most.
-      sampler: release audits the exact noise of a mechanism, on the operating system's entropy.
-      skip_power: do not audit the same with half the noise.
-      seed: seed of the audit's own draws.
-      json: end with one line of JSON on stdout.
-    """  # noqa: E501 tyro shows the lines of a paragraph as they stand
-
-    epsilon: ReleaseEpsilon
-    mechanism: str | None = None
-    labeler: str | None = None
-    release: bool = False
-    selection: bool = False
-    federation: Literal["messages", "sum"] | None = None
-    ledger: bool = False
-    one_run: bool = False
-    delta: Delta | None = None
-    relation: Relation = "replace-one"
-    unit: Protected = "record"
-    neighbors: Count = SIZES["neighbors"]
-    queries: Count = SIZES["queries"]
-    classes: Count = SIZES["classes"]
-    runs: Runs | None = None
-    confidence: Confidence = 0.9999
-    sampler: Sampler = "simulation"
-    skip_power: bool = False
-    seed: Seed = 0
-    json: bool = False
-
 
 def run(settings: Audit) -> dict[str, Any]:
     """Audit, print the verdict, and return what `--json` prints."""
-    _check(settings)
+    check(settings)
     with err.status("loading"):
         import jax
 
@@ -107,7 +49,7 @@ def run(settings: Audit) -> dict[str, Any]:
         return _one_run(settings)
     if settings.ledger:
         return _ledger(settings)
-    subject = _subject(settings)
+    subject = find_subject(settings)
     runs = whole("runs", settings.runs or RUNS[subject.kind])
     tell(err, "claimed", str(subject.guarantee))
     if subject.exact:
@@ -141,65 +83,6 @@ def run(settings: Audit) -> dict[str, Any]:
     }
 
 
-class Subject(NamedTuple):
-    """Games to play, and what was found without them.
-
-    Attributes:
-      kind: Kind of the subject, a key of `RUNS`.
-      games: Games of the subject.
-      guarantee: Guarantee that is claimed.
-      weaker: Games of the same with half the noise; None to state no power.
-      exact: Finding of an enumeration; None if there is none.
-      leaks: Leaks that were found without statistics; None if nothing looked for them.
-    """
-
-    kind: str
-    games: Any
-    guarantee: Guarantee
-    weaker: Any = None
-    exact: Any = None
-    leaks: list[str] | None = None
-
-
-def _subject(settings: Audit) -> Subject:
-    """Return what is audited."""
-    delta = DELTA if settings.delta is None else settings.delta
-    epsilon = settings.epsilon
-    if settings.release:
-        leaks = _leaks(settings)
-        return Subject("release", *release_games(settings), leaks=leaks)
-    if settings.selection:
-        from rknn_jax.audit import games_selection
-
-        tell(err, "selection", "rknn classes, from its records to its classes")
-        played = games_selection.of_selection(epsilon, delta, settings.relation, settings.unit)
-        law = games_selection.exact(epsilon, delta, settings.relation)
-        return Subject("selection", *played, exact=law)
-    if settings.federation:
-        from rknn_jax.audit.games_federation import of_federation
-
-        kind = settings.federation
-        unit: Literal["client", "record"] = "record" if settings.unit == "record" else "client"
-        tell(err, "federation", f"{kind} of a client of which a {unit} is protected")
-        return Subject(kind, *of_federation(kind, epsilon, delta, unit))
-    if settings.mechanism:
-        from rknn_jax.audit import games
-
-        subject = mechanism(settings)
-        tell(err, "mechanism", str(subject))
-        weaker = replace(subject, epsilon=2 * epsilon)
-        return Subject(
-            "mechanism",
-            games.of_mechanism(subject, settings.sampler),
-            claimed(subject, settings.sampler),
-            games.of_mechanism(weaker, settings.sampler),
-            games.exact(mechanism(replace(settings, queries=_enumerable(settings)))),
-        )
-    tell(err, "labeler", str(configured(settings, epsilon)))
-    weaker_games, _ = labeler_games(settings, 2 * epsilon)
-    return Subject("labeler", *labeler_games(settings, epsilon), weaker_games)
-
-
 def _ledger(settings: Audit) -> dict[str, Any]:
     """Audit the ledger by what it sells, under every rule that the budget allows."""
     from rknn_jax.audit.games_ledger import of_ledger
@@ -216,111 +99,6 @@ def _ledger(settings: Audit) -> dict[str, Any]:
     worst = max(found, key=lambda one: one.lower_bound)
     tell(err, "event", worst.event)
     return worst.asdict() | {"ledgers": [one.asdict() for one in found]}
-
-
-def _check(settings: Audit) -> None:
-    """Raise ValueError for settings that make no sense."""
-    subjects = {
-        "--mechanism": settings.mechanism,
-        "--labeler": settings.labeler,
-        "--release": settings.release,
-        "--selection": settings.selection,
-        "--federation": settings.federation,
-        "--ledger": settings.ledger,
-    }
-    named = [flag for flag, given in subjects.items() if given]
-    if len(named) != 1:
-        raise ValueError(
-            f"Expected one of {', '.join(subjects)}, got {' and '.join(named) or 'none'}; name "
-            "what is to be audited."
-        )
-    if not 0 < settings.epsilon < math.inf:
-        raise ValueError(
-            f"Expected 0 < epsilon < infinity, got --epsilon {settings.epsilon}; there must be a "
-            "guarantee to break."
-        )
-    if settings.labeler and settings.sampler == "release":
-        raise ValueError(
-            "Expected --mechanism with --sampler release, got --labeler; labelers are "
-            "simulations, audit --release instead."
-        )
-    given = [
-        name
-        for name, usual in SIZES.items()
-        if not settings.mechanism and getattr(settings, name) != usual
-    ]
-    if given:
-        raise ValueError(
-            f"Expected --mechanism with --{given[0]}, got {named[0]}, whose small task has sizes "
-            "of its own."
-        )
-    if settings.unit == "person" and (settings.mechanism or settings.ledger or settings.one_run):
-        raise ValueError(
-            "Expected --labeler without --one-run with --unit person, or --release, --selection "
-            f"or --federation, got {'--one-run' if settings.one_run else named[0]}; a person has "
-            "several records."
-        )
-    if settings.relation != "replace-one" and (settings.federation or settings.ledger):
-        raise ValueError(
-            f"Expected --relation replace-one with {named[0]}, got {settings.relation}."
-        )
-    if settings.one_run and not settings.labeler:
-        raise ValueError("Expected --labeler with --one-run, got none; noisy_sgd is one.")
-    if settings.ledger and settings.runs:
-        raise ValueError(
-            f"Expected no --runs with --ledger, got {settings.runs}; its epsilon is computed."
-        )
-    if settings.release and settings.delta:
-        raise ValueError(
-            f"Expected no delta with --release, got --delta {settings.delta}; its discrete "
-            "Laplace noise is pure."
-        )
-
-
-def _enumerable(settings: Audit) -> int:
-    """Return a number of queries at which the law of a local mechanism is enumerated."""
-    from rknn_jax.audit import games
-
-    return max(min(settings.queries, games.MOST_CELLS // settings.classes), settings.neighbors)
-
-
-def release_games(settings: Audit) -> tuple[Any, Guarantee]:
-    """Return games of `rknn label`, and its guarantee."""
-    from rknn_jax.audit.games_release import of_release
-
-    return of_release(settings.epsilon, settings.relation, **_persons(settings))
-
-
-def _persons(settings: Audit) -> dict[str, str]:
-    """Return the settings of `rknn label` that name persons, if persons are protected."""
-    return {} if settings.unit == "record" else {"person": "person"}
-
-
-def _leaks(settings: Audit) -> list[str]:
-    """Return the leaks that checks of `rknn label` find without statistics."""
-    from rknn_jax.audit.games_release import differing, moved, read_after, worlds
-
-    tell(err, "release", "rknn label, from its plan to its files")
-    played = worlds(settings.epsilon, settings.relation, **_persons(settings))
-    leaks = sorted({name for world in played for name in differing(world)})
-    read = sorted(
-        {found for world in played for plan in world.plans if (found := read_after(plan))}
-    )
-    far = max(moved(world) for world in played)
-    beyond = f"one {settings.unit} moves the sum by {far:.4g} times the sensitivity"
-    tell(err, "before the noise", f"BROKEN: {beyond}" if far > 1 else beyond)
-    told = f"with the same noisy counts, one record decides {', '.join(leaks)}"
-    tell(
-        err,
-        "same noisy counts",
-        f"BROKEN: {told}" if leaks else "the same files, whatever one record says",
-    )
-    tell(
-        err,
-        "after the noise",
-        f"BROKEN: {read[0]}" if read else "no private record or vote is read",
-    )
-    return [*leaks, *read, *([beyond] if far > 1 else [])]
 
 
 def _one_run(settings: Audit) -> dict[str, Any]:
@@ -350,63 +128,3 @@ def _one_run(settings: Audit) -> dict[str, Any]:
     tell(err, "claimed", str(guarantee))
     tell(err, "drawn", str(found))
     return found.asdict()
-
-
-def claimed(subject: Any, sampler: Sampler) -> Guarantee:
-    """Return a mechanism's guarantee, for noise from `sampler`."""
-    stated = subject.release_guarantee if sampler == "release" else subject.guarantee
-    guarantee: Guarantee = stated(CLIENTS)
-    return guarantee
-
-
-def mechanism(settings: Audit) -> Any:
-    """Return the mechanism that is audited."""
-    from rknn_jax import mechanisms
-
-    named = mechanisms.named(settings.mechanism or "")
-    takes = {field.name for field in fields(named)}
-    if settings.relation != "replace-one" and "relation" not in takes:
-        raise ValueError(
-            f"Expected --relation replace-one with --mechanism {settings.mechanism}, got "
-            f"{settings.relation}."
-        )
-    if settings.delta and "delta" not in takes:
-        raise ValueError(
-            f"Expected no delta with --mechanism {settings.mechanism}, got --delta "
-            f"{settings.delta}; it is pure, leave it out."
-        )
-    optional = {
-        "relation": settings.relation,
-        "delta": DELTA if settings.delta is None else settings.delta,
-        "num_clients": CLIENTS,
-    }
-    sizes = {
-        "num_queries": settings.queries,
-        "num_classes": settings.classes,
-        "num_neighbors": settings.neighbors,
-    }
-    return named(
-        epsilon=settings.epsilon,
-        **sizes,
-        **{name: value for name, value in optional.items() if name in takes},
-    )
-
-
-def labeler_games(settings: Audit, epsilon: float) -> tuple[Any, Any]:
-    """Return games of the labeler at an epsilon, and its guarantee."""
-    from rknn_jax.audit import games_labeler
-
-    task = games_labeler.small_task()
-    encode, queries = games_labeler.small_queries(task)
-    return games_labeler.of_labeler(task, encode, queries, configured(settings, epsilon))
-
-
-def configured(settings: Audit, epsilon: float) -> Any:
-    """Return the labeler's settings."""
-    from rknn_jax.audit import games_labeler
-
-    delta = DELTA if settings.delta is None else settings.delta
-    labeler = games_labeler.telling(
-        settings.labeler or "", epsilon=epsilon, relation=settings.relation, delta=delta
-    )
-    return labeler if settings.unit == "record" else replace(labeler, unit=settings.unit)

@@ -133,7 +133,7 @@ def _check(settings: Embed) -> None:
 
 def _images(settings: Embed) -> tuple["Source", "Model"]:
     """Return a folder of images and its network."""
-    from rknn_jax.embedding import rows
+    from rknn_jax.embedding import table_files
     from rknn_jax.embedding.images import ImageFolder, ImageTable, NetworkModel
     from rknn_jax.representations import pretrained
 
@@ -147,7 +147,7 @@ def _images(settings: Embed) -> tuple["Source", "Model"]:
         )
     source: ImageFolder | ImageTable
     if _in_table(settings.images):
-        found = rows.names(settings.images, "--images")
+        found = table_files.names(settings.images, "--images")
         label = None if settings.label == LABELS and LABELS not in found else settings.label
         source = ImageTable.find(
             settings.images, settings.columns, label, settings.keep, private=settings.private
@@ -164,10 +164,10 @@ def _images(settings: Embed) -> tuple["Source", "Model"]:
 
 def _in_table(images: Path) -> bool:
     """Return whether images lie in columns of Parquet or Arrow files."""
-    from rknn_jax.embedding import rows
+    from rknn_jax.embedding import table_files
     from rknn_jax.embedding.images import holds_images
 
-    return rows.is_typed(images) and not holds_images(images)
+    return table_files.is_typed(images) and not holds_images(images)
 
 
 def _image_folder(settings: Embed) -> "ImageFolder":
@@ -186,14 +186,14 @@ def _image_folder(settings: Embed) -> "ImageFolder":
 
 def _columns(settings: Embed) -> tuple["Source", "Model"]:
     """Return a file of columns and the model of its text or features."""
-    from rknn_jax.embedding import rows, table, text, text_vectors
+    from rknn_jax.embedding import rows, table, table_files, text, text_vectors
     from rknn_jax.records import features
 
     kind = "table" if settings.table else "text"
     path = settings.table or settings.text
     assert path is not None
-    found = rows.names(path, f"--{kind}")
-    declared = rows.declares_names(path, private=settings.private)
+    found = table_files.names(path, f"--{kind}")
+    declared = table_files.declares_names(path, private=settings.private)
     unlabeled = declared and settings.label == LABELS and LABELS not in found
     label = None if unlabeled else settings.label
     if declared:

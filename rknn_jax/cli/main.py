@@ -63,7 +63,7 @@ from rknn_jax.cli import (
     simulate,
 )
 from rknn_jax.cli.account import Account
-from rknn_jax.cli.audit import Audit
+from rknn_jax.cli.audit_settings import Audit
 from rknn_jax.cli.budget import Adopt, Budget, Raise, Repair, Show
 from rknn_jax.cli.check import Check
 from rknn_jax.cli.classes import SelectClasses

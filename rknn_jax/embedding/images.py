@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rknn_jax.embedding import Embedded, Rows, rows
+from rknn_jax.embedding import Embedded, Rows, rows, table_files
 from rknn_jax.formats import LABELS, _arrow, _hub
 from rknn_jax.images import files as image_files
 from rknn_jax.representations import pretrained
@@ -155,7 +155,7 @@ class ImageTable:
         """Find the column of images in files.
 
         Args:
-          path: File, folder or pattern, as for `rows.files`.
+          path: File, folder or pattern, as for `table_files.files`.
           columns: Name of the column. None of them stands for the only column of images.
           label: Name of the column of labels, or None.
           keep: Names of further columns that are copied.
@@ -164,7 +164,7 @@ class ImageTable:
         Raises:
           ValueError: If there is not one such column.
         """
-        kinds = rows.types(path, "--images")
+        kinds = table_files.types(path, "--images")
         held = [name for name in kinds if _holds_images(kinds[name]) and name not in keep]
         named = list(columns) or held
         if len(named) != 1 or (named[0] in kinds and named[0] not in held):
@@ -196,7 +196,7 @@ class ImageTable:
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes that the files declare, or none."""
-        return rows.class_names(self.table.path, "--images", self.table.label)
+        return table_files.class_names(self.table.path, "--images", self.table.label)
 
     def blocks(self, size: int) -> Iterator[Rows]:
         """Yield the bytes of at most `size` images."""

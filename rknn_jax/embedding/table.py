@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rknn_jax._internal.checks import check_together
-from rknn_jax.embedding import Embedded, rows
+from rknn_jax.embedding import Embedded, table_files
 from rknn_jax.formats import _arrow
 from rknn_jax.formats.csv import NUMBER
 from rknn_jax.records import features
@@ -134,7 +134,7 @@ def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> Tab
     """
     where = f"{argument} {path}"
     pa = _arrow.pyarrow()
-    parts = list(rows.tables(path, argument, names, 2**16, refuse=True)) if names else []
+    parts = list(table_files.tables(path, argument, names, 2**16, refuse=True)) if names else []
     if not parts:
         raise ValueError(
             f"Expected columns of features and rows in {where}, got none; name the columns with "

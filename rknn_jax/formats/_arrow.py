@@ -1,4 +1,4 @@
-"""Arrow columns as embeddings and labels, shared by the formats that are read by pyarrow."""
+"""Columns of pyarrow as NumPy arrays of features, raw records, labels, and persons."""
 
 import collections
 import functools
@@ -7,17 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rknn_jax._internal.checks import check_together
-from rknn_jax.formats import (
-    EMBEDDINGS,
-    Block,
-    Columns,
-    FormatError,
-    Layout,
-    _hub,
-    absent,
-    refuse_absent,
-)
+from rknn_jax.formats import FormatError, _hub
 from rknn_jax.records import features as rules
 from rknn_jax.records.classes import MOST_LABELS
 
@@ -46,164 +36,13 @@ def pyarrow() -> Any:
     return pa
 
 
-def names_of(schema: Any, columns: Columns) -> list[str]:
-    """Return the names of the columns to read, features first.
-
-    Raises:
-      AbsentError: If a column is absent.
-      FormatError: If the features are not clear.
-    """
-    wanted = list(features_of(schema, columns))
-    if columns.reads_label:
-        wanted.append(columns.label)
-    if columns.person is not None:
-        wanted.append(columns.person)
-    refuse_absent(wanted, schema.names)
-    counts = collections.Counter(schema.names)
-    if twice := [name for name in wanted if counts[name] > 1]:
-        raise FormatError(
-            f"Expected every column once, got several {twice[: rules.MOST_NAMED]}; rename them."
-        )
-    return wanted
-
-
-def features_of(schema: Any, columns: Columns) -> list[str]:
-    """Return the names of the columns of the embeddings.
-
-    Raises:
-      AbsentError: If there is none.
-      FormatError: If it is not clear which they are.
-    """
-    if columns.raw and len(columns.embedding or ()) > 1:
-        raise FormatError(
-            f"Expected one column of records, got {len(columns.embedding or ())} names in "
-            "--embedding; name one."
-        )
-    if columns.embedding is not None:
-        return list(columns.embedding)
-    if EMBEDDINGS in schema.names and EMBEDDINGS not in columns.drop:
-        return [EMBEDDINGS]
-    if columns.raw:
-        return [raw_name(schema.names, columns)]
-    aside = {*columns.aside, *_pandas_index(schema)}
-    kinds = {field.name: _kind(field.type) for field in schema if field.name not in aside}
-    return choose(kinds, schema.names)
-
-
-def choose(kinds: dict[str, str], names: Sequence[str]) -> list[str]:
-    """Return the names of the columns of features, by `records.features`.
-
-    Args:
-      kinds: Kinds of columns by their names, for `records.features.choose`.
-      names: Names of all columns, for the error.
-
-    Raises:
-      AbsentError: If there is none.
-      FormatError: If it is not clear which they are.
-    """
-    try:
-        found = rules.choose(kinds)
-    except ValueError as error:
-        raise FormatError(str(error)) from error
-    if not found:
-        raise absent([EMBEDDINGS], names)
-    return found
-
-
-def layout(schema: Any, columns: Columns) -> Layout:
-    """Return the layout of a file of this schema."""
-    without = columns._replace(reads_label=False, person=None)
-    features: list[str] = []
-    empty = schema.empty_table()
-
-    def features_alone() -> Block:
-        features.extend(features_of(schema, columns))
-        names_of(schema, without._replace(embedding=tuple(features)))
-        if len(features) > 1:
-            rules.refuse_others({name: _kind(schema.field(name).type) for name in features})
-        return block(empty, features, without)
-
-    def aside(**without: Any) -> Block:
-        asked = columns._replace(embedding=(), **without)
-        names_of(schema, asked)
-        return block(empty, [], asked)
-
-    of_features, of_labels, of_persons = check_together(
-        features_alone,
-        lambda: aside(person=None),
-        lambda: aside(reads_label=False),
-        error=FormatError,
-    )
-    found = Block(of_features.embeddings, of_labels.labels, of_persons.persons)
-    if found.labels is not None and found.labels.dtype == object:
-        held = plain(empty.column(columns.label)).type
-        if _is_list(held):  # as objects, lists and their type are hidden
-            kind = label_column(pyarrow().array([], held.value_type)).dtype
-            found = found._replace(labels=np.zeros((0, 1), "U1" if kind.kind == "U" else float))
-    declared = _hub.class_names(schema, columns.label) if columns.reads_label else ()
-    if declared and found.labels is not None:
-        # Such labels have numbers beside their names, so that the classes need no names.
-        found = found._replace(labels=np.zeros(found.labels.shape, np.int64))
-    return Layout(tuple(features), found, names=tuple(schema.names), classes=declared)
-
-
-def block(batch: Any, features: Sequence[str], columns: Columns) -> Block:
-    """Return a batch as a block.
-
-    Args:
-      batch: Arrow table or record batch.
-      features: Names of the columns of the embeddings, from `features_of`.
-      columns: Arrays or columns to read.
-    """
-    labels = None
-    if columns.reads_label:
-        labels = label_column(
-            batch.column(columns.label), _hub.class_names(batch.schema, columns.label)
-        )
-    persons = None
-    if columns.person is not None:
-        persons = person_column(batch.column(columns.person), columns.person)
-    if not features:
-        return Block(None, labels, persons)
-    if columns.raw:
-        return _raw_block(batch.column(features[0]), features[0], labels, persons)
-    parts = [plain(batch.column(name)) for name in features]
-    if len(parts) == 1 and (_is_list(parts[0].type) or features[0] == EMBEDDINGS):
-        return Block(list_column(parts[0], features[0], columns.width), labels, persons)
-    values = [_numbers(part, name) for part, name in zip(parts, features, strict=True)]
-    return Block(np.stack(values, axis=1), labels, persons)
-
-
-def others(table: Any, features: Sequence[str], columns: Columns) -> dict[str, np.ndarray]:
-    """Return the columns of a public table that have no role, if they hold numbers or text.
-
-    Args:
-      table: Arrow table.
-      features: Names of the columns of the features.
-      columns: Columns that are read.
-    """
-    skip = {*features, *columns.roles, *_pandas_index(table.schema)}
-    times = collections.Counter(table.schema.names)
-    found = {}
-    for field in table.schema:
-        if field.name in skip or times[field.name] > 1:
-            continue
-        column = plain(table.column(field.name))
-        types = pyarrow().types
-        if types.is_string(column.type) or types.is_large_string(column.type):
-            found[field.name] = np.array([text or "" for text in column.to_pylist()], str)
-        elif _kind(column.type) in rules.NUMBERS:
-            found[field.name] = _numbers(column, field.name)
-    return found
-
-
 def plain(column: Any) -> Any:
     """Return a column without extension types, dictionaries, runs and views."""
     pa = pyarrow()
     types = pa.types
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    if _kind(column.type) == rules.NUMBER and types.is_primitive(column.type):
+    if kind_of(column.type) == rules.NUMBER and types.is_primitive(column.type):
         return column
     if isinstance(column.type, pa.BaseExtensionType):
         return plain(column.storage)
@@ -218,29 +57,6 @@ def plain(column: Any) -> Any:
     return column
 
 
-def raw_name(names: Sequence[str], columns: Columns) -> str:
-    """Return the name of the only column beside the label.
-
-    Raises:
-      FormatError: If there are others.
-    """
-    found = [name for name in names if name not in columns.aside]
-    if len(found) != 1:
-        raise FormatError(
-            f"Expected one column of records beside the label {columns.label!r}, got "
-            f"{', '.join(found) or 'none'}; name it with --embedding."
-        )
-    return found[0]
-
-
-def _raw_block(
-    column: Any, name: str, labels: np.ndarray | None, persons: np.ndarray | None
-) -> Block:
-    """Return raw records as a block. A record that is missing in part has no label."""
-    values, missing = raw_column(column, name)
-    return Block(values, None if labels is None else unlabeled(labels, missing), persons)
-
-
 def unlabeled(labels: np.ndarray, missing: np.ndarray) -> np.ndarray:
     """Return labels without those of records that are missing, and the others as they are.
 
@@ -252,9 +68,9 @@ def unlabeled(labels: np.ndarray, missing: np.ndarray) -> np.ndarray:
         return labels
     of_kind = {"U": "", "f": np.nan, "b": False}
     masked = labels.dtype.kind == "b" and labels.ndim == 1  # a mask has no class then
-    numbers = masked or labels.dtype.kind not in of_kind
-    found = labels.astype(object) if numbers else labels.copy()
-    found[missing] = None if numbers else of_kind[labels.dtype.kind]
+    as_objects = masked or labels.dtype.kind not in of_kind
+    found = labels.astype(object) if as_objects else labels.copy()
+    found[missing] = None if as_objects else of_kind[labels.dtype.kind]
     return found
 
 
@@ -297,7 +113,7 @@ def _fixed_lists(column: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return lists of one length in the dtype of the schema, and which have missing values."""
     pa = pyarrow()
     width = column.type.list_size
-    if _kind(column.type.value_type) not in rules.NUMBERS:
+    if kind_of(column.type.value_type) not in rules.NUMBERS:
         raise FormatError(f"Expected lists of numbers, got {column.type}; save them so.")
     if pa.types.is_boolean(column.type.value_type):
         column = column.cast(pa.list_(pa.uint8(), width))
@@ -333,7 +149,7 @@ def list_column(column: Any, name: str, width: int | None) -> np.ndarray:
     """
     from pyarrow import compute
 
-    if not _is_list(column.type) or _kind(column.type.value_type) not in rules.NUMBERS:
+    if not is_list(column.type) or kind_of(column.type.value_type) not in rules.NUMBERS:
         raise FormatError(
             f"Expected lists of numbers in column {name!r}, got {column.type}; save the embeddings "
             "as lists of float32, or name other columns with --embedding."
@@ -358,7 +174,7 @@ def list_column(column: Any, name: str, width: int | None) -> np.ndarray:
 def lengths(column: Any) -> collections.Counter[int]:
     """Return how many lists of a column have each length; none if their type has one."""
     kind = plain(column).type
-    if not _is_list(kind) or pyarrow().types.is_fixed_size_list(kind):
+    if not is_list(kind) or pyarrow().types.is_fixed_size_list(kind):
         return collections.Counter()
     found = pyarrow().compute.value_counts(pyarrow().compute.list_value_length(plain(column)))
     counts = {pair["values"]: pair["counts"] for pair in found.to_pylist()}
@@ -378,21 +194,21 @@ def label_column(column: Any, names: tuple[str, ...] = ()) -> np.ndarray:
     pa = pyarrow()
     types = pa.types
     column = plain(column)
-    if _is_list(column.type):
+    if is_list(column.type):
         return _label_lists(column, names)
-    if names and _kind(column.type) in rules.NUMBERS and not types.is_boolean(column.type):
+    if names and kind_of(column.type) in rules.NUMBERS and not types.is_boolean(column.type):
         return _hub.named(label_column(column), names)
     if types.is_string(column.type) or types.is_large_string(column.type):
         column = column.cast(pa.large_binary())
     if types.is_binary(column.type) or types.is_large_binary(column.type):
         texts: Sequence[bytes | None] = column.to_pylist()
         return np.array([label_text(text or b"") for text in texts], dtype=str)
-    if _kind(column.type) not in rules.NUMBERS:
+    if kind_of(column.type) not in rules.NUMBERS:
         raise FormatError(f"Expected labels as numbers, text or lists, got {column.type}; save so.")
     if types.is_null(column.type):
         return np.full(len(column), np.nan)
     if types.is_floating(column.type):
-        return _numbers(column, "")
+        return numbers(column, "")
     if types.is_decimal(column.type) or (column.null_count and not _is_small(column)):
         return objects(column.to_pylist())  # whole numbers of any size stay what they are
     return np.asarray(column.to_numpy(zero_copy_only=False))
@@ -461,7 +277,7 @@ def person_column(column: Any, name: str) -> np.ndarray:
     types = pa.types
     column = plain(column)
     if types.is_floating(column.type):
-        return _numbers(column, name)
+        return numbers(column, name)
     if types.is_integer(column.type):
         column = column.cast(pa.large_string())
     if types.is_string(column.type) or types.is_large_string(column.type):
@@ -479,10 +295,10 @@ def person_column(column: Any, name: str) -> np.ndarray:
 
 def _flat(column: Any) -> np.ndarray:
     """Return the values of all lists, one after another."""
-    return _numbers(plain(column.flatten()), "")
+    return numbers(plain(column.flatten()), "")
 
 
-def _numbers(column: Any, name: str) -> np.ndarray:
+def numbers(column: Any, name: str) -> np.ndarray:
     """Return a plain column of numbers, bools or nulls, with NaN for a null.
 
     Raises:
@@ -490,7 +306,7 @@ def _numbers(column: Any, name: str) -> np.ndarray:
     """
     pa = pyarrow()
     kind = column.type
-    if _kind(kind) not in rules.NUMBERS:
+    if kind_of(kind) not in rules.NUMBERS:
         raise FormatError(
             f"Expected numbers in column {name!r}, got {kind}; name columns of numbers with "
             "--embedding."
@@ -503,21 +319,22 @@ def _numbers(column: Any, name: str) -> np.ndarray:
     return values
 
 
-def _is_list(kind: Any) -> bool:
+def is_list(kind: Any) -> bool:
+    """Return whether a type is one of lists."""
     from pyarrow import types
 
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 @functools.lru_cache(maxsize=256)
-def _kind(kind: Any) -> str:
+def kind_of(kind: Any) -> str:
     """Return the kind of a type, for `records.features.choose`."""
     pa = pyarrow()
     types = pa.types
     if isinstance(kind, pa.BaseExtensionType):
-        return _kind(kind.storage_type)
+        return kind_of(kind.storage_type)
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return _kind(kind.value_type)
+        return kind_of(kind.value_type)
     if types.is_integer(kind):
         return rules.WHOLE
     if (
@@ -528,9 +345,3 @@ def _kind(kind: Any) -> str:
     ):
         return rules.NUMBER
     return str(kind)
-
-
-def _pandas_index(schema: Any) -> list[str]:
-    """Return the columns that are the index of pandas, by the file's own word."""
-    index = (schema.pandas_metadata or {}).get("index_columns", [])
-    return [name for name in index if isinstance(name, str)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rknn_jax.formats import Block, Columns, Layout, _arrow
+from rknn_jax.formats import Block, Columns, Layout, _arrow, _arrow_tables
 
 
 def has_objects(table: Any) -> bool:
@@ -55,8 +55,8 @@ def _features(frame: Any, columns: Columns) -> list[str]:
         kind = pa.large_binary() if _is_object(part.dtype) else pa.Array.from_pandas(part).type
         fields.append((name, kind))
     schema = pa.schema(fields)
-    _arrow.names_of(schema, columns)
-    return _arrow.features_of(schema, columns)
+    _arrow_tables.names_of(schema, columns)
+    return _arrow_tables.features_of(schema, columns)
 
 
 def _block(part: Any, features: list[str], columns: Columns) -> Block:
@@ -81,7 +81,9 @@ def _block(part: Any, features: list[str], columns: Columns) -> Block:
         for name in features
     }
     only = columns._replace(reads_label=False, person=None)
-    return _arrow.block(pa.table(read), features, only)._replace(labels=labels, persons=persons)
+    return _arrow_tables.block(pa.table(read), features, only)._replace(
+        labels=labels, persons=persons
+    )
 
 
 def _raw_block(

@@ -20,6 +20,7 @@ from rknn_jax.formats import (
     Layout,
     _arrow,
     _csv_records,
+    _feature_names,
     refuse_absent,
 )
 from rknn_jax.records import features as rules
@@ -119,9 +120,9 @@ def _features(names: list[str], columns: Columns) -> list[str]:
     if columns.embedding is not None:
         return list(columns.embedding)
     if columns.raw:
-        return [_arrow.raw_name(names, columns)]
+        return [_feature_names.raw_name(names, columns)]
     kinds = {name: FIELD for name in names if name not in columns.aside}
-    found = _arrow.choose(kinds, names)
+    found = _feature_names.choose(kinds, names)
     if columns.width is not None and len(found) != columns.width:
         remedy = (
             "name the features with --embedding, leave others out with --drop, or embed both sides "

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from rknn_jax.formats import Block, Columns, Layout, _arrow
+from rknn_jax.formats import Block, Columns, Layout, _arrow, _arrow_tables
 
 SUFFIXES = (".feather", ".arrow")
 
@@ -18,19 +18,19 @@ _MAGIC = b"ARROW1"  # begins a file; a stream begins with the length of its sche
 
 def layout(file: IO[bytes], columns: Columns) -> Layout:
     """Return the layout of the file, from its schema."""
-    return _arrow.layout(_opened(file).schema, columns)
+    return _arrow_tables.layout(_opened(file).schema, columns)
 
 
 def others(file: IO[bytes], columns: Columns) -> dict[str, np.ndarray]:
     """Return the columns of a public file that have no role."""
     reader = _opened(file)
-    features = _arrow.features_of(reader.schema, columns)
+    features = _arrow_tables.features_of(reader.schema, columns)
     names = [name for name in reader.schema.names if name not in features]
     if not names:
         return {}
     table = reader.read_all().select(names)
     table.validate(full=True)  # offsets beyond the data would end the process
-    return _arrow.others(table, features, columns)
+    return _arrow_tables.others(table, features, columns)
 
 
 def num_rows(file: IO[bytes], columns: Columns) -> int:
@@ -42,7 +42,7 @@ def num_rows(file: IO[bytes], columns: Columns) -> int:
 def lengths(file: IO[bytes], columns: Columns) -> Counter[int]:
     """Return how many lists of embeddings have each length, if their type leaves it open."""
     reader = _opened(file)
-    own = _arrow.features_of(reader.schema, columns)[0]
+    own = _arrow_tables.features_of(reader.schema, columns)[0]
     found = Counter[int]()
     for batch in _batches(reader):
         batch.validate(full=True)  # offsets beyond the data would end the process
@@ -53,15 +53,15 @@ def lengths(file: IO[bytes], columns: Columns) -> Counter[int]:
 def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     """Yield at most `size` rows at a time, at least one block, which may be empty."""
     reader = _opened(file)
-    own = _arrow.features_of(reader.schema, columns)
-    _arrow.names_of(reader.schema, columns)
+    own = _arrow_tables.features_of(reader.schema, columns)
+    _arrow_tables.names_of(reader.schema, columns)
     num_batches = 0
     for num_batches, batch in enumerate(_batches(reader), 1):  # noqa: B007 counted for below
         batch.validate(full=True)
         for start in range(0, max(batch.num_rows, 1), size):
-            yield _arrow.block(batch.slice(start, size), own, columns)
+            yield _arrow_tables.block(batch.slice(start, size), own, columns)
     if not num_batches:
-        yield _arrow.block(reader.schema.empty_table(), own, columns)
+        yield _arrow_tables.block(reader.schema.empty_table(), own, columns)
 
 
 def schema(file: IO[bytes]) -> Any:

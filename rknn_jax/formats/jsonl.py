@@ -28,6 +28,7 @@ from rknn_jax.formats import (
     FormatError,
     Layout,
     _arrow,
+    _feature_names,
     csv,
     refuse_absent,
 )
@@ -216,9 +217,9 @@ def _chosen(head: Sequence[Record], names: list[str], columns: Columns) -> list[
     if EMBEDDINGS in names and EMBEDDINGS not in columns.drop:
         return [EMBEDDINGS]
     if columns.raw:
-        return [_arrow.raw_name(names, columns)]
+        return [_feature_names.raw_name(names, columns)]
     kinds = {name: _kind(head, name) for name in names if name not in columns.aside}
-    return _arrow.choose(kinds, names)
+    return _feature_names.choose(kinds, names)
 
 
 def _kind(head: Sequence[Record], name: str) -> str:

@@ -6,7 +6,7 @@ from typing import IO
 
 import numpy as np
 
-from rknn_jax.formats import Block, Columns, Layout, _arrow
+from rknn_jax.formats import Block, Columns, Layout, _arrow, _arrow_tables
 
 SUFFIXES = (".parquet", ".pq")
 
@@ -17,16 +17,16 @@ BUFFER = 2**22
 def layout(file: IO[bytes], columns: Columns) -> Layout:
     """Return the layout of the file, from its schema."""
     pa = _arrow.pyarrow()
-    return _arrow.layout(pa.parquet.ParquetFile(file).schema_arrow, columns)
+    return _arrow_tables.layout(pa.parquet.ParquetFile(file).schema_arrow, columns)
 
 
 def others(file: IO[bytes], columns: Columns) -> dict[str, np.ndarray]:
     """Return the columns of a public file that have no role."""
     pa = _arrow.pyarrow()
     reader = pa.parquet.ParquetFile(file)
-    features = _arrow.features_of(reader.schema_arrow, columns)
+    features = _arrow_tables.features_of(reader.schema_arrow, columns)
     names = [name for name in reader.schema_arrow.names if name not in features]
-    return _arrow.others(reader.read(columns=names), features, columns) if names else {}
+    return _arrow_tables.others(reader.read(columns=names), features, columns) if names else {}
 
 
 def num_rows(file: IO[bytes], columns: Columns) -> int:
@@ -40,7 +40,7 @@ def lengths(file: IO[bytes], columns: Columns) -> Counter[int]:
     """Return how many lists of embeddings have each length, if their type leaves it open."""
     pa = _arrow.pyarrow()
     reader = pa.parquet.ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
-    own = _arrow.features_of(reader.schema_arrow, columns)[:1]
+    own = _arrow_tables.features_of(reader.schema_arrow, columns)[:1]
     batches = reader.iter_batches(columns=own)
     return sum((_arrow.lengths(batch.column(own[0])) for batch in batches), Counter[int]())
 
@@ -50,9 +50,9 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     pa = _arrow.pyarrow()
     reader = pa.parquet.ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
     schema = reader.schema_arrow
-    own = _arrow.features_of(schema, columns)
-    names = _arrow.names_of(schema, columns)
+    own = _arrow_tables.features_of(schema, columns)
+    names = _arrow_tables.names_of(schema, columns)
     if not reader.metadata.num_rows:
-        yield _arrow.block(reader.read(columns=names), own, columns)
+        yield _arrow_tables.block(reader.read(columns=names), own, columns)
     for batch in reader.iter_batches(batch_size=size, columns=names):
-        yield _arrow.block(batch, own, columns)
+        yield _arrow_tables.block(batch, own, columns)

@@ -152,24 +152,24 @@ class ArrowShard:
 
     def layout(self) -> Layout:
         """Return the layout of the table, from its schema."""
-        from rknn_jax.formats import _arrow
+        from rknn_jax.formats import _arrow_tables
 
         if _objects.has_objects(self.table):
             return _objects.layout(self.table, self.columns)
-        return _arrow.layout(_schema(self.table), self.columns)
+        return _arrow_tables.layout(_schema(self.table), self.columns)
 
     def blocks(self, size: int) -> Iterator[Block]:
         """Yield blocks of `size` rows."""
-        from rknn_jax.formats import _arrow
+        from rknn_jax.formats import _arrow_tables
 
         if _objects.has_objects(self.table):
             yield from _objects.blocks(self.table, self.columns, size)
             return
         schema = _schema(self.table)
-        features = _arrow.features_of(schema, self.columns)
-        names = _arrow.names_of(schema, self.columns)
+        features = _arrow_tables.features_of(schema, self.columns)
+        names = _arrow_tables.names_of(schema, self.columns)
         parts = (
-            _arrow.block(batch.slice(start, size), features, self.columns)
+            _arrow_tables.block(batch.slice(start, size), features, self.columns)
             for batch in self._batches(names)
             for start in range(0, batch.num_rows, size)
         )
