@@ -1,4 +1,4 @@
-"""What each private record adds to a sum of integers, and the sum itself.
+"""Sums of integers over private records: the part of each record, and the sum itself.
 
 A record's part depends on that record and on public data alone. Parts are added with integer
 weights, so that the sum is the same bits in whatever order and blocks the records come.
