@@ -551,7 +551,7 @@ def test_a_card_that_was_changed_is_refused(rknn, tmp_path):
         (("--text", "none.csv"), "There is no file"),
         (("--text", "t.csv", "--columns", "story"), "'story'"),
         (("--text", "t.csv", "--label", "kind"), "--label kind"),
-        (("--images", "d", "--keep", "who"), "no --columns and --keep"),
+        (("--images", "d", "--keep", "who"), "no --columns, --keep and --label"),
         (("--images", "d", "--card", "none.json"), "--card none.json"),
     ],
 )
