@@ -164,6 +164,7 @@ def _check_folder(folder: Path, asked: Asked) -> None:
             f"into {_settings(folder / MERGED).get('into')}; go on there."
         )
     if (folder / OVER).exists():
+        _remove_shuffled(folder, asked.config.trust)  # a process that was killed may not have
         raise ValueError(
             f"Expected a round that is not over in --out {folder}, got a finished one; name a "
             "new folder."
@@ -245,7 +246,12 @@ def end(folder: Path, round: Round) -> None:
       round: Round that is over.
     """
     write_whole(folder / OVER, b"{}")
-    if round.config.trust == "shuffle" and is_sealed(folder):
+    _remove_shuffled(folder, round.config.trust)
+
+
+def _remove_shuffled(folder: Path, trust: str) -> None:
+    """Remove messages that were promised a shuffle, once their results are there."""
+    if trust == "shuffle" and is_sealed(folder):
         for path in (folder, *_parts(folder)):
             (path / ANSWERS).unlink(missing_ok=True)
 
