@@ -62,7 +62,7 @@ def _person_texts(values: Sequence[Any]) -> list[bytes]:
 
 
 def _person_text(value: Any) -> bytes:
-    """Return a person's number or text in one form, which is empty for nobody."""
+    """Return a person's number or text in one form, which is empty if it names no person."""
     try:
         if isinstance(value, float | np.floating) and not _is_exact(value):
             return b""
