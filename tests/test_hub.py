@@ -302,6 +302,9 @@ def test_other_folders_and_columns_are_refused_by_name(tmp_path, monkeypatch):
         *("--out", "o.parquet"),
     )
     assert "name one of them with --columns" in told["error"]
+    named = ["--images", "two/data/train-*", "--label", "ill", "--keep", "who", "label"]
+    told = run("embed", *named, "--model", network, "--out", "o.parquet")
+    assert "got --label ill and --keep who; the columns are image, label" in told["error"]
 
 
 def test_raw_images_of_the_hub_go_to_an_encoder_as_bytes(tmp_path):
