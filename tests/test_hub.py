@@ -227,6 +227,8 @@ def test_embed_reads_columns_of_images(tmp_path, monkeypatch, form):
     monkeypatch.chdir(tmp_path)
     network = str(tiny_network.write(tmp_path))
     write(tmp_path / "P", pictures(12), form)
+    (tmp_path / "P/.cache").mkdir()
+    (tmp_path / "P/.cache/hidden.png").write_bytes(picture(0))
     (tmp_path / "files").mkdir()
     for row in range(12):
         (tmp_path / f"files/{row:02}.png").write_bytes(picture(row))
