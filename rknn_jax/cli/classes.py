@@ -151,7 +151,7 @@ def _tell_declared(settings: SelectClasses, names: tuple[str, ...]) -> dict[str,
     if not names:
         raise ValueError(
             f"Expected files that declare the classes of {settings.label!r}, or --epsilon and "
-            "--delta for a private selection, got neither; pass such as --epsilon 0.1 --delta "
+            "--delta for a private selection, got neither; pass, for example, --epsilon 0.1 --delta "
             "1e-6, or --label with the name of a ClassLabel column."
         )
     told = err if settings.json else out
