@@ -550,8 +550,8 @@ def test_a_card_that_was_changed_is_refused(rknn, tmp_path):
         (("--text", "t.txt"), ".csv, .jsonl, .parquet"),
         (("--text", "none.csv"), "There is no file"),
         (("--text", "t.csv", "--columns", "story"), "'story'"),
-        (("--text", "t.csv", "--label", "kind"), "'kind'"),
-        (("--images", "d", "--keep", "who"), "no --columns and --keep"),
+        (("--text", "t.csv", "--label", "kind"), "--label kind"),
+        (("--images", "d", "--keep", "who"), "no --columns, --keep and --label"),
         (("--images", "d", "--card", "none.json"), "--card none.json"),
     ],
 )

@@ -98,7 +98,7 @@ def test_a_file_without_a_record_may_lie_beside_others():
     released(("p.npz", "q.npz"), 0, queries=4)
 
 
-def test_no_record_is_nobodys_so_that_other_ledgers_may_have_it_too(tmp_path, monkeypatch):
+def test_a_file_without_a_record_may_be_in_several_ledgers(tmp_path, monkeypatch):
     monkeypatch.setenv("RKNN_STATE_DIR", str(tmp_path / "state"))
     for number, rows in enumerate([1, 2]):
         folder = tmp_path / str(number)

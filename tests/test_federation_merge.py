@@ -213,6 +213,26 @@ def test_messages_that_were_promised_a_shuffle_do_not_outlive_it(settings, shuff
     assert kept == [trust == "local"] * 3
 
 
+def test_a_server_that_was_killed_at_its_end_removes_the_messages_when_it_is_started_again(
+    shuffled, monkeypatch
+):
+    north, _ = collect(shuffled, "north", 0, 2)
+    south, _ = collect(shuffled, "south", 2, 2, question=north)
+
+    def die(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(round_folder, "_remove_shuffled", die)
+        with pytest.raises(Killed):
+            merged(shuffled, north, south)
+    kept = [part / ANSWERS for part in (north, south, shuffled.out)]
+    assert all(path.exists() for path in kept)
+    with pytest.raises(ValueError, match="got a finished one"):
+        merged(shuffled, north, south)
+    assert not any(path.exists() for path in kept)
+
+
 def test_a_folder_that_only_collects_keeps_its_messages(shuffled):
     folder, round = collect(shuffled, "north", 0, 2)
     round_folder.end(folder, round)

@@ -1,5 +1,6 @@
 """One cell of a data frame of pandas decides about its own record alone."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pandas as pd
 import pytest
 
 from rknn_jax import ReverseKNNLabeler
-from rknn_jax.formats import Columns, _arrow
+from rknn_jax.formats import Columns, _arrow, _objects
 from rknn_jax.privacy import contributions
 from rknn_jax.records.classes import parse_classes
 from rknn_jax.records.labels import encode
@@ -33,6 +34,8 @@ ODD = [
     b"\xff",
     "\udcff",
     10**400,
+    1j,
+    np.full(WIDTH, 1j),
     object(),
 ]
 
@@ -100,6 +103,16 @@ def test_an_odd_cell_casts_no_vote_and_stops_nothing(way, odd, column):
     other = made.assign(**{column: pd.Series(cells, dtype=object)})
     counts = [released(one, columns, **settings).counts for one in (made, other)]
     assert np.abs(counts[0] - counts[1]).sum() <= most
+
+
+@pytest.mark.parametrize("cell", [1j, np.complex64(2), np.full(WIDTH, 1j), pd.Series([1j])])
+def test_a_complex_number_is_missing_without_a_warning(cell):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = [_objects._number(cell), _objects._numbers(cell)]
+    assert found[0] is None
+    assert not np.size(found[1])
+    assert not caught
 
 
 @pytest.mark.parametrize("kind", [object, "string"])

@@ -227,6 +227,8 @@ def test_embed_reads_columns_of_images(tmp_path, monkeypatch, form):
     monkeypatch.chdir(tmp_path)
     network = str(tiny_network.write(tmp_path))
     write(tmp_path / "P", pictures(12), form)
+    (tmp_path / "P/.cache").mkdir()
+    (tmp_path / "P/.cache/hidden.png").write_bytes(picture(0))
     (tmp_path / "files").mkdir()
     for row in range(12):
         (tmp_path / f"files/{row:02}.png").write_bytes(picture(row))
@@ -302,6 +304,9 @@ def test_other_folders_and_columns_are_refused_by_name(tmp_path, monkeypatch):
         *("--out", "o.parquet"),
     )
     assert "name one of them with --columns" in told["error"]
+    named = ["--images", "two/data/train-*", "--label", "ill", "--keep", "who", "label"]
+    told = run("embed", *named, "--model", network, "--out", "o.parquet")
+    assert "got --label ill and --keep who; the columns are image, label" in told["error"]
 
 
 def test_raw_images_of_the_hub_go_to_an_encoder_as_bytes(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import re
 import time
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -87,7 +88,6 @@ def test_classes_are_selected_from_json_lines(rknn, tmp_path):
     done = rknn("classes", *words, "--json")
     assert done.status == 0, done.err
     assert done.json["classes"] == ["a", "b", "c"]
-    assert "tell the number of dimensions" not in done.err
     alone = rknn("classes", *words[:2], *words[4:])
     assert alone.status == 2
     assert "--public" in alone.err
@@ -180,6 +180,29 @@ def test_a_long_line_costs_no_memory(tmp_path, monkeypatch):
         (block,) = given.blocks(10)
     assert np.isfinite(block.embeddings).all(axis=1).tolist() == [True, False, True]
     assert given.num_rows() == 3
+
+
+def test_a_long_first_line_with_a_mark_is_one_record(tmp_path, monkeypatch):
+    """Three bytes of the mark count, or the rest of the line would be a record too."""
+    monkeypatch.setattr(jsonl, "LONGEST", 1000)
+    line = b'{"x": 1, "y": 2, "labels": 1}\n'
+    for length in (990, 997, 998, 1000, 1003, 2500):
+        first = b'\xef\xbb\xbf{"z": "' + b"a" * (length - 14) + b'"}\n'
+        (tmp_path / "a.jsonl").write_bytes(first + line)
+        given = shard(tmp_path / "a.jsonl", embedding=("x", "y"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            (block,) = given.blocks(10)
+        assert len(block.labels) == given.num_rows() == 2, length
+
+
+def test_a_public_line_is_named_by_its_row_in_every_block(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"x": 1, "y": 2}\n' * 250 + "{\n")
+    given = FileShard(
+        str(tmp_path / "a.jsonl"), "--public", Columns(reads_label=False, public=True)
+    )
+    with pytest.raises(ValueError, match="in row 250;"):
+        list(given.blocks(100))
 
 
 @pytest.mark.parametrize(

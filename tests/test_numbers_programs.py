@@ -72,7 +72,8 @@ def test_numbers_of_an_audit_are_refused_by_name(monkeypatch, capfd, tmp_path, v
 
 
 def test_numbers_of_parts_are_finite_and_of_use():
-    """Without a range of their own, in every labeler, representation and student."""
+    """Without a range of their own, in every labeler and representation."""
+    checked = set()
     for flag, name in PARTS:
         if flag == "--student":
             continue
@@ -95,3 +96,6 @@ def test_numbers_of_parts_are_finite_and_of_use():
                 object.__setattr__(own, flag.strip("-"), changed)
                 with pytest.raises(ValueError, match=f"{flag}.{one.name.replace('_', '-')} "):
                     ranges.check_parts(own)
+                checked.add((flag, name, one.name))
+    assert {flag for flag, *_ in checked} == {"--labeler", "--representation"}
+    assert len(checked) > 50, "most are refused here, not by the part itself"

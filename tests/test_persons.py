@@ -346,7 +346,7 @@ def test_settings_of_persons_that_cannot_be_are_refused(files, changes, words):
     assert not (folder / "R.npz.ledger.jsonl").exists()
 
 
-def test_records_of_nobody_alone_are_released_like_others(files):
+def test_records_that_name_no_person_are_released_like_others(files):
     folder, _, _ = files
     rows = np.zeros((5, 3), np.float32)
     for number, named in enumerate((np.full(5, np.nan), np.array([7.0, *[np.nan] * 4]))):

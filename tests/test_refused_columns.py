@@ -7,6 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from tests.test_cli import arguments
 from tests.test_drop import write
@@ -114,3 +115,38 @@ def test_columns_of_a_table_to_embed_are_refused_at_once(rknn, tmp_path):
     drop = ["--drop", "Unnamed: 0", "note", "born", "visits", "patient", "code"]
     done = rknn("embed", "--table", "T.parquet", "--out", "P.parquet", *drop)
     assert done.status == 0, done.err
+
+
+@pytest.mark.parametrize("source", ["--table", "--text"])
+def test_an_absent_optional_column_is_left_out(rknn, tmp_path, source):
+    """Public records may have no labels, so that adding a column is no remedy."""
+    frame(PUBLIC).assign(text="a").to_csv(tmp_path / "P.csv", index=False)
+    done = rknn(
+        *("embed", source, "P.csv", "--columns", "x9", "--label", "ill", "--keep", "who"),
+        *("--out", "P.parquet"),
+    )
+    told = " ".join(done.err.split())
+    assert done.status == 2
+    assert "'x9'" in told
+    assert "got --label ill and --keep who; the columns are x0, x1, x2, x3, text" in told
+    assert "leave the option out" in told
+    assert "'ill'" not in told, "it is told once"
+
+
+def test_a_folder_of_images_has_no_column_of_labels(rknn, tmp_path):
+    (tmp_path / "im").mkdir()
+    Image.new("RGB", (4, 4)).save(tmp_path / "im/0.png")
+    for flag in ("--label", "--keep", "--columns"):
+        done = rknn("embed", "--images", "im", "--model", "m.onnx", flag, "a", "--out", "o.parquet")
+        assert done.status == 2
+        assert "whose folders are the classes; leave them out" in " ".join(done.err.split())
+
+
+def test_columns_beside_a_file_of_labels_are_dropped(rknn, tmp_path):
+    write(frame(PRIVATE).assign(id=1.5), tmp_path / "R.csv")
+    write(pd.DataFrame({"labels": LABELS}), tmp_path / "L.csv")
+    words = ["check", "R.csv", "--private-labels", "L.csv", "--classes", 3, "--drop"]
+    assert rknn(*words, "id", "--json").json["usable"] == 90
+    done = rknn(*words, "ids")
+    assert done.status == 2
+    assert "the columns are x0, x1, x2, x3, id" in " ".join(done.err.split())

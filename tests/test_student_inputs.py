@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rknn_jax.labels import Labels
+from rknn_jax.release import export
 from rknn_jax.students import base, ensemble, fit, inputs, mixmatch, supervised
 from tests import tiny
 
@@ -115,6 +116,15 @@ def test_an_ensemble_of_features_is_kept_whole(tmp_path):
     loaded = ensemble.load(tmp_path / "student")
     np.testing.assert_array_equal(loaded.predict_proba(FEATURES), trained.predict_proba(FEATURES))
     assert trained.features(FEATURES).shape == (90, 6)
+
+
+def test_an_exported_student_of_features_agrees_also_far_from_zero():
+    """The mean of a column may have no float32 within its deviation."""
+    rows = (FEATURES + [0, 0, 3]).astype(np.float32)
+    assert abs(np.float32(rows[:, 2].mean(dtype=float)) - rows[:, 2].mean(dtype=float)) > 0.01
+    trained = few(supervised.Config).fit(jax.random.key(0), rows, TRUTH)
+    found = export.exported(trained).call(rows)
+    np.testing.assert_allclose(found, trained.predict_proba(rows), atol=1e-5)
 
 
 def test_targets_are_the_released_probabilities_unless_hard_ones_are_wanted(monkeypatch):

@@ -169,7 +169,7 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, Experiment]:
     parser.add_argument("--runs", type=int, default=400, help="of each data set")
     parser.add_argument("--confidence", type=float, default=0.9999, help="of the bound")
     parser.add_argument(
-        "--out", type=Path, help="folder of audit.json; a new one under runs/ where it is not given"
+        "--out", type=Path, help="folder of audit.json; the default is a new one under runs/"
     )
     known, others = parser.parse_known_args(arguments)
     ranges.check_number("runs", known.runs, ranges.Runs)

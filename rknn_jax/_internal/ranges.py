@@ -106,7 +106,14 @@ def check(settings: Any) -> None:
     Raises:
       ValueError: If numbers are out of range. The words name each flag, its value and a remedy.
     """
-    _raise(_failures(settings, ""))
+    hints = get_type_hints(type(settings), include_extras=True)
+    _raise(
+        [
+            words
+            for name, hint in hints.items()
+            for words in _out_of(range_of(hint), name, getattr(settings, name))
+        ]
+    )
 
 
 def check_parts(settings: Any) -> None:
@@ -134,15 +141,6 @@ def _raise(failures: list[str]) -> None:
         raise ValueError(" ".join(failures))
 
 
-def _failures(settings: Any, prefix: str) -> list[str]:
-    hints = get_type_hints(type(settings), include_extras=True)
-    return [
-        words
-        for name, hint in hints.items()
-        for words in _out_of(range_of(hint), prefix + name, getattr(settings, name))
-    ]
-
-
 def _failures_of_parts(settings: Any, prefix: str) -> list[str]:
     failures = []
     hints = get_type_hints(type(settings), include_extras=True)
@@ -151,6 +149,7 @@ def _failures_of_parts(settings: Any, prefix: str) -> list[str]:
         if one.name in getattr(settings, "given", ()):
             continue
         if is_dataclass(value):
+            # The settings of a student's network are flags of the student itself.
             inner = prefix if one.name == "student" and prefix else f"{prefix}{one.name}."
             failures += _failures_of_parts(value, inner)
             continue

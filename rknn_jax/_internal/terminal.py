@@ -279,8 +279,8 @@ def status_of(end: SystemExit) -> int:
 def leave(status: int) -> NoReturn:
     """End the process with this exit status, whatever threads still run.
 
-    Threads of JAX and Arrow may still run. C++ ends a process by SIGABRT that tears one down, so
-    that exit handlers run, after Ctrl-C and errors not even these, and nothing is torn down.
+    Threads of JAX and Arrow may still run, and C++ would abort the process if it tore one down.
+    So nothing is torn down. Exit handlers run after success alone, not after Ctrl-C or an error.
     """
     if not status:
         with suppress(Exception):

@@ -18,7 +18,7 @@ all epsilons. The splits that `benchmarks.decoding` reports are others.
 """
 
 STEADIER = 1.25
-"""Likewise, power of the odds against chance that makes redrawn counts a stability."""
+"""Power of the odds against chance that makes redrawn counts a stability, chosen so too."""
 
 
 def sharper(shares: np.ndarray) -> np.ndarray:

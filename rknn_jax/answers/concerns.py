@@ -21,7 +21,7 @@ LOW_ACCURACY = 0.7
 """Expected accuracy below which the embeddings are said not to separate the classes."""
 
 LOW_AGREEMENT = 0.6
-"""Likewise, agreement."""
+"""Expected agreement below which the embeddings are said not to separate the classes."""
 
 LOW_STABILITY = 0.8
 """Mean stability below which noise is said to decide."""
@@ -33,7 +33,7 @@ FEW_VOTES = 0.2
 """Votes of a query, as a part of what its public rows let expect, that are few."""
 
 MANY_VOTES = 5.0
-"""Likewise, that are many."""
+"""Votes of a query, as a part of what its public rows let expect, that are many."""
 
 SIGNIFICANT = 4.0
 """Standard deviations by which many votes must exceed what was expected."""
@@ -92,7 +92,7 @@ class Evidence:
       noise: Standard deviation of a cell's noise, in votes.
       num_votes: Number of votes of all records, or None if it is private.
       counts: `[s, num_classes]`, noisy counts. Defaults to None, if labels alone were released.
-      stddev: `[s, num_classes]`, standard deviation of the noise. Defaults to None, likewise.
+      stddev: `[s, num_classes]`, standard deviation of the noise. Defaults to None, with `counts`.
       decoded: Result of the decoder. Defaults to None, if it did not run.
     """
 

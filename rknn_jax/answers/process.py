@@ -60,7 +60,8 @@ class Seen(NamedTuple):
       residual: Shares by the counts less the prior shares, in prior standard deviations, float64
         `[s, num_classes]`.
       noise: Variance of the residuals by the mechanism, float64 `[s, num_classes]`.
-      chance: Variance of the residuals by the chance of which records vote, likewise.
+      chance: Variance of the residuals by the chance of which records vote, float64
+        `[s, num_classes]`.
       prior: Prior share of each class, float64 `[num_classes]`.
       votes: Number of votes of each query, in public rows, float64 `[s]`.
       ratio: Ratio of each class's share of the public rows to its share of the votes, float64
@@ -220,7 +221,7 @@ class Posterior(NamedTuple):
     Attributes:
       solved: Coefficients of the mean shares, float64 `[s, num_classes]`.
       mean: Mean share of each query, float64 `[s, num_classes]`.
-      variance: Its variance, likewise.
+      variance: Its variance, float64 `[s, num_classes]`.
     """
 
     solved: np.ndarray

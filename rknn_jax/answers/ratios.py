@@ -53,7 +53,7 @@ class Problem(NamedTuple):
 
     Attributes:
       votes: Votes in units of public rows, float64 `[s, num_classes]`.
-      variance: Their variance, likewise.
+      variance: Their variance, float64 `[s, num_classes]`.
       size: Public rows of each query, float64 `[s]`.
     """
 

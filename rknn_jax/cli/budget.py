@@ -41,7 +41,7 @@ class Repair:
       ledger: file of the budget.
       reason: what happened to the file, and who decided what it counts as.
       epsilon: what the damaged bytes count as. Defaults to what they tell, or to all that remained.
-      delta: likewise for delta.
+      delta: delta that the damaged bytes count as, with the same default.
       patience: seconds to wait for another process that holds the ledger.
       json: end with one line of JSON on stdout.
     """
@@ -63,7 +63,7 @@ class Raise:
       epsilon: that may be spent in all, what was spent before counted in.
       reason: why more may be spent on these people's data than was promised at first, and who
         decided it.
-      delta: that may be spent in all; left as it is where it is not given.
+      delta: that may be spent in all. By default it stays as it is.
       patience: seconds to wait for another process that holds the ledger.
       json: end with one line of JSON on stdout.
     """

@@ -27,8 +27,8 @@ class SelectClasses:
 
     Attributes:
       private: private records, in files, folders, patterns or URLs.
-      epsilon: what the selection may cost; left out to print the classes that the files declare.
-      delta: probability that a class of a single record shows; left out with --epsilon.
+      epsilon: what the selection may cost. Without it and --delta, the classes that the files declare are printed.
+      delta: probability that a class of a single record shows.
       public: public embeddings, if the order of their columns is another one.
       embedding: name of the array or list column of the embeddings, or of a column for each feature.
       label: name of the array or column of the labels.
@@ -36,9 +36,9 @@ class SelectClasses:
       person: name of the array or column that tells whose a record is. Epsilon then protects a person, of whom one record is drawn.
       relation: replace-one or add-remove, as in every release on these records.
       representation: as in rknn label, for raw records.
-      budget: epsilon that may be spent on this data set in all, for a ledger that does not exist yet; this epsilon where it is not given.
-      budget_delta: likewise for delta.
-      ledger: file of the budget; <private file>.ledger.jsonl where it is not given.
+      budget: epsilon that may be spent on this data set in all, for a ledger that does not exist yet. The default is this epsilon.
+      budget_delta: delta that may be spent on this data set in all. The default is this delta.
+      ledger: file of the budget. The default is <private file>.ledger.jsonl.
       patience: seconds to wait for another process that holds the ledger.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
@@ -151,8 +151,8 @@ def _tell_declared(settings: SelectClasses, names: tuple[str, ...]) -> dict[str,
     if not names:
         raise ValueError(
             f"Expected files that declare the classes of {settings.label!r}, or --epsilon and "
-            "--delta for a private selection, got neither; pass such as --epsilon 0.1 --delta "
-            "1e-6, or --label with the name of a ClassLabel column."
+            "--delta for a private selection, got neither; pass, for example, --epsilon 0.1 "
+            "--delta 1e-6, or --label with the name of a ClassLabel column."
         )
     told = err if settings.json else out
     for name in names:

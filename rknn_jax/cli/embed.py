@@ -1,9 +1,11 @@
 """`rknn embed`: embeddings of images, text and tables, in files that `rknn label` reads."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rknn_jax._internal.checks import check_together
 from rknn_jax._internal.terminal import err, metered, sure_interrupts, tell
 from rknn_jax.formats import LABELS
 
@@ -103,15 +105,17 @@ def _check(settings: Embed) -> None:
         )
     if settings.out.suffix != ".parquet":
         raise ValueError(f"Expected --out to end in .parquet, got --out {settings.out}.")
-    if settings.images and (settings.columns or settings.keep) and not _in_table(settings.images):
+    named = settings.columns or settings.keep or settings.label != LABELS
+    if settings.images and named and not _in_table(settings.images):
         raise ValueError(
-            "Expected no --columns and --keep with a folder of image files, which has no columns; "
-            "leave them out."
+            "Expected no --columns, --keep and --label with a folder of image files, which has no "
+            "columns, and whose folders are the classes; leave them out."
         )
     if settings.drop and (settings.columns or not settings.table):
         raise ValueError(
-            "Expected --drop with --table and without --columns, got it otherwise; name the "
-            "columns that are to be read with --columns alone."
+            "Expected --drop with --table and without --columns, got --drop "
+            f"{' '.join(settings.drop)}; leave it out, since other columns than those of text, of "
+            "images or of --columns are not read."
         )
     both = sorted({*settings.drop} & {settings.label, *settings.keep})
     if both:
@@ -149,6 +153,7 @@ def _images(settings: Embed) -> tuple["Source", "Model"]:
     if _in_table(settings.images):
         found = table_files.names(settings.images, "--images")
         label = None if settings.label == LABELS and LABELS not in found else settings.label
+        _refuse_absent(settings, found, f"--images {settings.images}", label)
         source = ImageTable.find(
             settings.images, settings.columns, label, settings.keep, private=settings.private
         )
@@ -203,16 +208,17 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     model: Model
     if kind == "text":
         columns = settings.columns or ("text",)
+        _check_columns(settings, path, kind, columns, label)
         name = settings.model or known.get("path") or text_vectors.DEFAULT
         model = text.load(name)
         _check_same(model, known, name)
     elif known:
         model = table.of_card(known)
         columns = tuple(column.name for column in model.columns)
+        _check_columns(settings, path, kind, columns, label)
     else:
         columns = settings.columns or tuple(name for name in found if name not in aside)
-        # The source names a column that is absent, so it is made before its columns are read.
-        rows.TableFile(path, f"--{kind}", columns, label, settings.keep)
+        _check_columns(settings, path, kind, columns, label)
         model = table.fit(path, f"--{kind}", columns, chosen=bool(settings.columns))
     if dropped := sorted({*settings.drop} & {*columns}):
         raise ValueError(
@@ -229,6 +235,49 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     labeled = "without labels" if label is None else f"with labels {label!r}"
     tell(err, "read", f"{len(source):,} rows; columns {', '.join(columns)}; {labeled}")
     return source, model
+
+
+def _check_columns(
+    settings: Embed, path: Path, kind: str, columns: tuple[str, ...], label: str | None
+) -> None:
+    """Raise ValueError for absent columns of a table or of text, all at once.
+
+    Args:
+      settings: Settings of the command.
+      path: File, folder or pattern.
+      kind: `table` or `text`.
+      columns: Names of the columns that a model reads.
+      label: Name of the column of labels, or None.
+    """
+    from rknn_jax.embedding import rows, table_files
+
+    if not table_files.declares_names(path, private=settings.private):
+        return
+    found = table_files.names(path, f"--{kind}")
+    check_together(
+        lambda: rows.TableFile(path, f"--{kind}", columns),
+        lambda: _refuse_absent(settings, found, f"--{kind} {path}", label),
+    )
+
+
+def _refuse_absent(settings: Embed, found: Sequence[str], where: str, label: str | None) -> None:
+    """Raise ValueError if the data lack a column that `--label` or `--keep` names.
+
+    Args:
+      settings: Settings of the command.
+      found: Names of the columns.
+      where: Argument and name of the data, for the error.
+      label: Name of the column of labels, or None.
+    """
+    named = {"--label": [] if label is None else [label], "--keep": settings.keep}
+    absent = {flag: [name for name in names if name not in found] for flag, names in named.items()}
+    told = [f"{flag} {' '.join(names)}" for flag, names in absent.items() if names]
+    if told:
+        raise ValueError(
+            f"Expected columns of {where} in --label and --keep, got {' and '.join(told)}; the "
+            f"columns are {', '.join(found) or 'none'}. Name one of these, or leave the option "
+            "out, since no record needs it to be embedded."
+        )
 
 
 def _card(settings: Embed, kind: str) -> dict[str, Any]:

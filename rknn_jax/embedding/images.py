@@ -51,12 +51,8 @@ class ImageFolder:
         Raises:
           ValueError: If there is no image, and the images are public, or there is no folder.
         """
-        every = [
-            path.as_posix()
-            for path in (found.relative_to(folder) for found in folder.rglob("*"))
-            if not any(part.startswith(".") for part in path.parts)
-        ]
-        files = sorted(name for name in every if Path(name).suffix.lower() in SUFFIXES)
+        every = list(_visible(folder))
+        files = sorted(name for name in every if _is_image_file(name))
         others = sorted({*every}.difference(files))
         if not files and not (private and folder.is_dir()):
             raise ValueError(
@@ -121,8 +117,20 @@ def _text(name: str) -> str:
 
 
 def holds_images(folder: Path) -> bool:
-    """Return whether a folder holds image files."""
-    return folder.is_dir() and any(one.suffix.lower() in SUFFIXES for one in folder.rglob("*"))
+    """Return whether a folder holds image files. Names that begin with a dot are left out."""
+    return folder.is_dir() and any(map(_is_image_file, _visible(folder)))
+
+
+def _visible(folder: Path) -> Iterator[str]:
+    """Yield the paths within a folder, with slashes, whose names do not begin with a dot."""
+    for found in folder.rglob("*"):
+        path = found.relative_to(folder)
+        if not any(part.startswith(".") for part in path.parts):
+            yield path.as_posix()
+
+
+def _is_image_file(name: str) -> bool:
+    return PurePosixPath(name).suffix.lower() in SUFFIXES
 
 
 def _label(name: str) -> str | None:

@@ -42,7 +42,7 @@ SILENT_SECONDS = POLL_SECONDS + 20.0
 MOST_TEXT = 2**16
 NOTHING_YET = 204
 
-GONE = "The server has gone. The answer was counted, and its end is not known."
+GONE = "The server has gone. The answer was counted; how the round ended is not known."
 """Statement of a round whose server ends before this client hears of it."""
 
 MASKED = 2

@@ -164,6 +164,7 @@ def _check_folder(folder: Path, asked: Asked) -> None:
             f"into {_settings(folder / MERGED).get('into')}; go on there."
         )
     if (folder / OVER).exists():
+        _remove_shuffled(folder, asked)  # a process that was killed may not have
         raise ValueError(
             f"Expected a round that is not over in --out {folder}, got a finished one; name a "
             "new folder."
@@ -246,6 +247,11 @@ def end(folder: Path, round: Round) -> None:
       round: Round that is over.
     """
     write_whole(folder / OVER, b"{}")
+    _remove_shuffled(folder, round)
+
+
+def _remove_shuffled(folder: Path, round: Round | Asked) -> None:
+    """Remove messages that were promised a shuffle, once their results are there."""
     if round.shuffled and is_sealed(folder):
         for path in (folder, *_parts(folder)):
             (path / ANSWERS).unlink(missing_ok=True)

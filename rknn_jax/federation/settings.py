@@ -62,27 +62,27 @@ class Serve:
       classes: their number, or their names, with commas between them or as words.
       classes_file: file with a name of a class a line, or a .json file with a list of them.
       drop: names of columns of a table in --public that are no features; they come along to the labels.
-      quorum: clients of whom something is published after the deadline, and with --trust central that must stay until the end; all of --clients where it is not given.
+      quorum: clients of whom something is published after the deadline, and with --trust central that must stay until the end. The default is all of --clients.
       deadline: seconds that the round is open.
       labeler: rknn, whose records vote for queries; or prototypes, least_squares or public_prototypes, whose clients add up one sum, with --trust central.
       trust: local trusts nobody; shuffle trusts this server not to look who sent what, and counts on --honest messages; central trusts it to follow the protocol of secure aggregation, and --honest clients to add their share of the noise.
-      honest: messages, or with --trust central clients, that follow the protocol; nothing is published of fewer. With --trust central all of --quorum where it is not given.
+      honest: messages, or with --trust central clients, that follow the protocol; nothing is published of fewer. With --trust central the default is all of --quorum.
       delta: for --trust shuffle and central.
       amplification: bound that --trust shuffle counts by; variation-ratio looks at the mechanism and needs less noise, general holds for every mechanism.
       mechanism: of each message; a file of rknn_jax/mechanisms whose messages a client can draw exactly, such as subset_selection, or with --trust central one whose noise clients add in shares. collision, or with --trust central binomial, if not given.
-      queries: number of queries s; as many as classes where it is not given. For public_prototypes candidates, three a class; for other sums public rows that tell center and spread, 4,096.
+      queries: number of queries s. The default is one a class. For public_prototypes they are candidates, three a class; for other sums public rows that tell center and spread, 4,096.
       neighbors: number of queries k that each record votes for, with --labeler rknn.
       metric: of the features, with --labeler rknn.
       unit: what is protected: a record, or all that a client holds.
       records_per_client: messages, or records that vote, of a client under --unit client; other sums have all records of a client, scaled to the norm of one.
       labels_per_record: most labels r of a record that count, if a record may have several; each public row then gets a set of classes. 0 is one label a record. No student learns sets.
       representation: learned from the public images; a file of rknn_jax/representations.
-      student: trained on the labeled public images; none for labels alone. cnn for images with one label each, and none otherwise, where it is not given.
-      epochs: of the student; its own where it is not given.
+      student: trained on the labeled public images; none for labels alone. The default is cnn for images with one label each, and none otherwise.
+      epochs: of the student. The default is the student's own number.
       test: .npz with `images` and `labels` that measure the student.
       seed: of clustering and training, which are public. No option fixes the noise.
       host: that clients reach.
-      port: likewise.
+      port: that clients reach.
       certificates: folder of server.pem and server.key, for HTTPS.
       keys: file of the clients' certificates, one after the other (PEM); nobody else is let in, and a client counts once by its key.
       make_test_certificates: new folder of certificates for a test of the federation, which is then served with them: a root, this server's for --host, and party0, party1 and so on for --clients. They end after a week. Beyond tests, every client makes its own.
@@ -90,8 +90,8 @@ class Serve:
       collect_only: publish nothing; --merge counts the folder.
       merge: folders of servers that asked one question; nobody is asked, and the answers of all are counted in --out and published.
       controller: who answers for this round, in public words for the statement.
-      contact: address for questions, likewise.
-      purpose: of the round, likewise.
+      contact: address for questions, for the statement.
+      purpose: of the round, for the statement.
       allow_large_epsilon: ask at an epsilon above 50, which protects next to nothing.
       dry_run: check the settings, and tell the command for the clients. Asks nobody, writes nothing.
       json: end with one line of JSON on stdout.
@@ -160,11 +160,11 @@ class Join:
       server: host:port, or https://host:port.
       dimensions: of the embeddings, for a file of lists; a record with another number casts no vote. Without it, one such record keeps the client out of the round.
       budget: epsilon that may be spent on these records in all, for a ledger that does not exist yet.
-      budget_delta: likewise for delta.
-      accounting: likewise: sum adds epsilons up, renyi lets many small rounds cost less than their sum, and needs --budget-delta.
-      unit: what the ledger protects, likewise: a record, or all that is in the file.
-      most_epsilon: that one round may cost.
-      most_delta: likewise.
+      budget_delta: delta that may be spent on these records in all, for a ledger that does not exist yet.
+      accounting: of a ledger that does not exist yet. sum adds epsilons up, renyi lets many small rounds cost less than their sum, and needs --budget-delta.
+      unit: what a ledger that does not exist yet protects: a record, or all that is in the file.
+      most_epsilon: epsilon that one round may cost.
+      most_delta: delta that one round may cost.
       allow_large_epsilon: answer a round that costs an epsilon above 50, which protects next to nothing.
       most_cells: cells, queries times classes, that one round may have.
       most_bytes: bytes that one question may have, and one answer.
@@ -173,9 +173,9 @@ class Join:
       trust: shuffle believes the server not to look who sent what, among --honest messages; central believes it to follow the protocol of secure aggregation.
       honest: messages that you believe to follow the protocol, your own counted, for --trust shuffle.
       dishonest: clients of a sum that you believe may not follow it, for --trust central.
-      ledger: file of the budget; <private file>.ledger.jsonl where it is not given.
+      ledger: file of the budget. The default is <private file>.ledger.jsonl.
       patience: seconds to wait for another process that holds the ledger; after that the round is refused.
-      rounds: folder where each round's answer is kept, as it was sent; <private file>.rounds where it is not given.
+      rounds: folder where each round's answer is kept, as it was sent. The default is <private file>.rounds.
       ca: the server's root certificate.
       certificate: certificate by which the server knows this client.
       key: its private key.

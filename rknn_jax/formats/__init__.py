@@ -132,11 +132,13 @@ def absent(names: Sequence[str], found: Sequence[str]) -> AbsentError:
       names: Names that are absent, in order.
       found: Names that are there.
     """
-    instead = ", or name their file with --private-labels" if LABELS in names else ""
+    instead = ""
+    if LABELS in names:
+        instead = ", or in rknn label and check name their file with --private-labels"
     what = "an array or column" if len(names) == 1 else "arrays or columns"
     return AbsentError(
         f"Expected {what} {', '.join(map(repr, names))}, found {', '.join(found) or 'none'}; "
-        f"rename or add {'it' if len(names) == 1 else 'them'}{instead}."
+        f"use one of these names, or rename or add {'it' if len(names) == 1 else 'them'}{instead}."
     )
 
 

@@ -91,8 +91,9 @@ def _raw_block(
 ) -> Block:
     """Return raw records as a block; one that is missing, or no text or bytes, has no label."""
     if _is_object(series.dtype):
-        values = np.empty(len(series), object)
-        values[:] = [cell if isinstance(cell, str | bytes) else None for cell in series]
+        values = _arrow.objects(
+            [cell if isinstance(cell, str | bytes) else None for cell in series]
+        )
         missing = np.array([cell is None for cell in values], bool)
     else:
         column = _arrow.pyarrow().Array.from_pandas(series)
@@ -103,9 +104,7 @@ def _raw_block(
 def _column(series: Any, read: Any) -> np.ndarray:
     """Return a column of objects as it is, `[b]`, or another as `read` returns it from Arrow."""
     if _is_object(series.dtype):
-        found = np.empty(len(series), object)
-        found[:] = series.to_list()
-        return found
+        return _arrow.objects(series.to_list())
     values: np.ndarray = read(_arrow.pyarrow().Array.from_pandas(series))
     return values
 
@@ -118,7 +117,7 @@ def _is_object(kind: Any) -> bool:
 
 def _number(cell: Any) -> float | None:
     try:
-        return float(cell)
+        return None if np.iscomplexobj(cell) else float(cell)  # a warning would reveal it too
     except Exception:  # an error would reveal the record, whatever it holds
         return None
 
@@ -126,7 +125,7 @@ def _number(cell: Any) -> float | None:
 def _numbers(cell: Any) -> np.ndarray | None:
     """Return the numbers of a cell, `[f]`; a number by itself is one."""
     try:
-        found = np.atleast_1d(np.asarray(cell, np.float64))
+        found = np.empty(0) if np.iscomplexobj(cell) else np.atleast_1d(np.asarray(cell, float))
     except Exception:  # an error would reveal the record, whatever it holds
         return None
     return found if found.ndim == 1 else None

@@ -97,14 +97,14 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     own = _features(head, columns)
     width = _width(head, own, columns)
     file.seek(0)
-    first = True
+    row = 0
     broken = 0
     for lines in _groups(file, size):
-        records = list(_parsed(lines, public=columns.public))
+        records = list(_parsed(lines, public=columns.public, row=row))
+        row += len(lines)
         broken += sum(record is None for record in records)
         yield _block([record or {} for record in records], own, width, columns)
-        first = False
-    if first:
+    if not row:
         yield _block([], own, width, columns)
     if broken:
         warnings.warn(
@@ -130,14 +130,13 @@ def _groups(file: IO[bytes], size: int) -> Iterator[list[bytes | None]]:
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes | None]:
-    first = True
+    mark = b"\xef\xbb\xbf"
     while line := file.readline(LONGEST):
-        if first:
-            line = line.removeprefix(b"\xef\xbb\xbf")
-            first = False
         if len(line) < LONGEST or line.endswith(b"\n"):
-            yield line
+            yield line.removeprefix(mark)
+            mark = b""
             continue
+        mark = b""
         while (more := file.readline(LONGEST)) and not more.endswith(b"\n"):
             pass
         yield None

@@ -120,7 +120,7 @@ def held(
 
     Args:
       path: Path of the ledger, which exists at the end.
-      dataset: `fingerprint` of the private records; "" without a record, which is nobody's.
+      dataset: `fingerprint` of the private records; "" for no record, which is not noted.
       shards: Fingerprints of their shards, of which the first `MOST_SHARDS` are noted too. Defaults
         to none.
       files: Names of the private files, folders or URLs. Those that are no file are left out.

@@ -75,7 +75,7 @@ class DataSet(NamedTuple):
 
     @property
     def prints(self) -> tuple[str, ...]:
-        """Fingerprints of somebody's records: of all, and of each shard; none without a record."""
+        """Fingerprints of all records and of each shard; none without a record."""
         return () if self.rows == 0 else (self.fingerprint, *self.shards)
 
     def resembles(self, others: "Sequence[DataSet]") -> bool:

@@ -32,7 +32,7 @@ SEPARATE = (
     "pass each name as a word of its own, as in --classes 'a' 'b, c', a list in a file of options, "
     "or --classes-file"
 )
-"""Remedy for names with commas: ways to list them without commas between."""
+"""Remedy for names of classes that have commas."""
 
 _NUMERAL = re.compile(r"[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,3})?", re.ASCII)
 _WORDS = {"true": 1, "false": 0}

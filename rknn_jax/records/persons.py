@@ -19,7 +19,7 @@ def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray
     A name is 128 bits of BLAKE2b, so that two persons do not share one. Whole numbers are one
     person however they are written: 7, 7.0, "07". Text is compared without spaces around it and in
     Unicode's form NFKC. Missing values, the words for them, and floats that are too large to be
-    exact are nobody. No single value raises an error.
+    exact name no person. No single value raises an error.
 
     Args:
       values: Numbers, text or bytes `[b]`.
@@ -62,7 +62,7 @@ def _person_texts(values: Sequence[Any]) -> list[bytes]:
 
 
 def _person_text(value: Any) -> bytes:
-    """Return a person's number or text in one form, which is empty for nobody."""
+    """Return a person's number or text in one form, which is empty if it names no person."""
     try:
         if isinstance(value, float | np.floating) and not _is_exact(value):
             return b""

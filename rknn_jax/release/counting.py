@@ -123,7 +123,7 @@ class Counted:
 
     @property
     def prints(self) -> tuple[str, ...]:
-        """Fingerprints of somebody's records: of all, and of each shard; none without a record."""
+        """Fingerprints of all records and of each shard; none without a record."""
         return (self.dataset, *self.shards) if self.rows else ()
 
     @property
@@ -353,7 +353,7 @@ def num_persons(shards: Sequence[Shard]) -> int:
     """Return the number of persons who have records, with votes or without.
 
     Raises:
-      ValueError: If a shard cannot be read, or tells nobody's records.
+      ValueError: If a shard cannot be read, or does not tell whose its records are.
     """
     found: set[bytes] = set()
     for shard in shards:

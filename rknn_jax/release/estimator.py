@@ -150,8 +150,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
       random_state: Seed or generator of the clustering, which is public. Defaults to 0.
       controller: Public words for `card_` that name who answers for the release. Defaults to "",
         not stated.
-      contact: Address for questions, likewise. Defaults to "".
-      purpose: Purpose of the release, likewise. Defaults to "".
+      contact: Address for questions, in `card_`. Defaults to "".
+      purpose: Purpose of the release, in `card_`. Defaults to "".
 
     Attributes:
       n_features_in_: Number of features f.

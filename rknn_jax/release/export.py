@@ -339,8 +339,10 @@ def serialized(function: export.Exported) -> bytes:
 
 def _probabilities(student: Student, given: jax.Array) -> jax.Array:
     scale = student.scale
-    if scale is not None:
-        given = (given - jnp.float32(scale.mean)) / jnp.float32(scale.stddev)
+    if scale is not None:  # float32 rounds a mean that is large beside its deviation
+        mean = scale.mean[None].astype(np.float32)
+        rest = (scale.mean - mean).astype(np.float32)
+        given = ((given - mean) - rest) / scale.stddev[None].astype(np.float32)
     rows = prepared(given)
     variables = {"params": student.params, "batch_stats": student.batch_stats}
     return jax.nn.softmax(

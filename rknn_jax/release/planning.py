@@ -206,9 +206,9 @@ def request(settings: "Settings", data: Data) -> str:
     for name in ("representation", "person", "records_per_person", "labels_per_record"):
         if public[name] is None:  # as before there were any
             del public[name]
-    if public["labeler"] == "rknn":  # likewise
+    if public["labeler"] == "rknn":  # as before there were others
         del public["labeler"]
-    if not public["standardize"]:  # likewise
+    if not public["standardize"]:  # as before it could be set
         del public["standardize"]
     public["records"] = public_size(settings, data)
     rows = data.digest or fingerprint(data.public)

@@ -346,7 +346,7 @@ def _better(own: np.ndarray | None, others: Mapping[str, np.ndarray]) -> str:
 
     Args:
       own: Accuracies of simulated releases; None if there are none.
-      others: Likewise with other settings, by their flags.
+      others: Accuracies of simulated releases with other settings, by their flags.
     """
     if own is None or not others:
         return ""

@@ -29,10 +29,10 @@ class Settings:
       label: name of the array or column of the labels.
       drop: names of columns of tables that are no features, such as an id, on both sides. Those of the public side come along to the labels.
       person: name of the array or column that tells whose a record is. Epsilon then protects a person with all records, not a record, and n is the number of persons. A record that names no person casts no vote.
-      records_per_person: number m of a person's records that are drawn and count 1/m each; where it is not given, all records of a person share one vote, or with Gaussian noise have the L2 norm of one, which leaves more where they are near many queries.
+      records_per_person: number m of a person's records that are drawn and count 1/m each. By default all records of a person share one vote, or with Gaussian noise have the L2 norm of one, which leaves more where they are near many queries.
       labels_per_record: most labels r of a record that count, if a record may have several. Each public row then gets a set of classes, each of which at least half of the records near it have. Labels are a list column, a mask of bool [n, classes], text with ; between names, or class numbers [n, l] with -1 for none. A record with more keeps its first r; one without labels counts as a record of no class, so leave out records whose labels are not known. The noise is r + 1 times that of one label.
       labeler: rknn, reverse k-NN labeling, which is the default; prototypes, public_prototypes or least_squares, which take one noisy sum over the private records and label each public row by it; or auto, which chooses by n, epsilon and the number of classes. --queries, --neighbors, --metric, --seed, --records-per-person and --labels-per-record are settings of rknn alone.
-      queries: number of queries s; chosen from n, epsilon and the classes where it is not given.
+      queries: number of queries s. By default it is chosen from n, epsilon and the classes.
       neighbors: number of queries k that each private record votes for.
       delta: for a mechanism that needs one, such as gaussian; 0 is pure differential privacy.
       mechanism: a file of rknn_jax/mechanisms whose noise a release can draw exactly. With rknn: discrete_laplace, which is the default, permute_and_flip for fewer wrong labels but no counts, one_to_one where each query is another class, or gaussian for many neighbors. With prototypes or least_squares: gaussian, which is the default if there is a delta, or discrete_laplace. With public_prototypes: permute_and_flip.
@@ -45,18 +45,18 @@ class Settings:
       classes_file: file with a name of a class a line, or a .json file with a list of them.
       infer_classes: read the classes from the private labels. Epsilon does not cover what that shows, and the statement says so.
       allow_large_epsilon: allow an epsilon above 50, which protects nobody.
-      budget: epsilon that may be spent on this data set in all, set at its first release; this epsilon where it is not given.
-      budget_delta: likewise for delta.
+      budget: epsilon that may be spent on this data set in all, set at its first release. The default is this epsilon.
+      budget_delta: delta that may be spent on this data set in all, set at its first release.
       accounting: of a ledger that does not exist yet. sum adds epsilons up, which is the default; renyi lets many small releases cost less than their sum, and needs --budget-delta. Later releases may be chosen in view of earlier ones under both.
-      ledger: file of the budget; <private file>.ledger.jsonl where it is not given. Keep one for all copies of the same records.
-      out: folder for the results; a new one under runs/ where it is not given.
+      ledger: file of the budget. The default is <private file>.ledger.jsonl. Keep one for all copies of the same records.
+      out: folder for the results. The default is a new one under runs/.
       patience: seconds to wait for another process that holds the ledger.
       engine: local reads shard after shard on this machine; ray counts them on a Ray cluster, or on one that is started here.
       address: of the Ray cluster.
       seed: of the clustering, which is public. No option fixes the noise.
       controller: who answers for this release, in public words for the statement.
-      contact: address for questions, likewise.
-      purpose: of the release, likewise.
+      contact: address for questions, for the statement.
+      purpose: of the release, for the statement.
       dry_run: tell what error to expect. Reads no private labels, spends nothing, draws nothing.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand

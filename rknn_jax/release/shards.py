@@ -246,7 +246,7 @@ class FileShard:
         if self.num_rows() != self._num_rows(self.labels_name, argument, self._labels_alone):
             raise self._unequal()
         block = rows.empty._replace(labels=labels.empty.labels)
-        return Layout(rows.features, block, labels.typed, labels.classes)
+        return rows._replace(empty=block, typed=labels.typed, classes=labels.classes)
 
     def others(self) -> dict[str, np.ndarray]:
         """Return the columns of a public file that have no role, by their names."""

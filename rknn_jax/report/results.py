@@ -60,7 +60,7 @@ class Results:
       classes: Names of the classes.
       counts: float64 `[s, num_classes]`, noisy counts; None if labels alone were released.
       stddev: float64 `[s, num_classes]`, standard deviation of their noise, in votes; None
-        likewise.
+        if labels alone were released.
       card: Content of `privacy.json`.
       summary: Content of `summary.json`; None if the folder has none.
       sets: Sets of classes. Defaults to None, if each row has one label.
@@ -122,7 +122,7 @@ class ClassRow(NamedTuple):
       name: Name of the class.
       labels: Public rows with this label, or with the class in their set.
       votes: Noisy votes of all queries; None if labels alone were released.
-      noise: Standard deviation of the noise in `votes`; None likewise.
+      noise: Standard deviation of the noise in `votes`; None with them.
       stability: Mean stability of the labels; None if unknown.
       doubtful: Labels that noise may have decided.
     """
