@@ -79,6 +79,9 @@ AnyEpsilon = Annotated[
     float, Range(LEAST_EPSILON, INFINITY, "choose a privacy budget, such as 1; inf means none")
 ]
 Clip = Annotated[float, Range(0, 1e9, "choose a bound above 0", above=True)]
+CheckShare = Annotated[
+    float, Range(0, 0.5, "choose 0 for none, or a share such as 0.05; half has to vote")
+]
 Share = Annotated[float, Range(0, 1, "choose a share, such as 0.1")]
 
 ANY_WHOLE = Range(-MOST, MOST, "choose a number that a machine can use")

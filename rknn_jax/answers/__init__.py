@@ -9,7 +9,9 @@ them. The decoder is a mean over models, weighted by their likelihood:
 - one class for each query, if there are as many queries as classes (`matching`).
 
 Classes may be rarer among private records than among public rows; the sizes of the public clusters
-tell (`ratios`). Nothing here reads private data but the noisy counts, so it costs no privacy.
+tell (`ratios`). If these ratios explain the votes badly, the features are shifted, and both sides
+are taken to have the same shares of the classes. Nothing here reads private data but the noisy
+counts, so it costs no privacy.
 
 Reference: Quadrianto et al., "Estimating Labels from Label Proportions", 2009.
 """
@@ -27,7 +29,7 @@ from rknn_jax.answers import calibration, matching, process, ratios
 from rknn_jax.answers.covariance import Kernels, kernels
 from rknn_jax.types import Array
 
-__all__ = ["Decoded", "Kernels", "decode", "decode_labels", "kernels"]
+__all__ = ["Decoded", "Fit", "Fits", "Kernels", "decode", "decode_labels", "fits", "kernels"]
 
 ROUNDS = 2
 """Times that ratios of classes are fitted. Each takes the shares that the last one gives."""
@@ -87,6 +89,65 @@ class Decoded:
         return float(self.probabilities.max(axis=1).mean())
 
 
+class Fit(NamedTuple):
+    """Mixtures and their weights, given one ratio of the classes.
+
+    Attributes:
+      seen: Counts as the model takes them.
+      scores: Logarithms of the mixtures' priors and likelihoods, float64 `[mixtures]`.
+      weights: Weights of the mixtures, float64 `[mixtures]`.
+    """
+
+    seen: process.Seen
+    scores: np.ndarray
+    weights: np.ndarray
+
+
+@dataclass(frozen=True)
+class Fits:
+    """Readings of the same counts: with equal shares of the classes on both sides, and without.
+
+    Attributes:
+      counts: Noisy counts, float64 `[s, num_classes]`.
+      stddev: Standard deviation of their noise, float64 `[s, num_classes]`.
+      public: Kernels of the queries.
+      tried: Mixtures.
+      equal: Fit for classes that are as frequent among private records as among public rows.
+      corrected: Fit for the ratio of each class that the counts tell.
+      supported: True if the sizes of the clusters support that ratio; see `ratios.supported`.
+    """
+
+    counts: np.ndarray
+    stddev: np.ndarray
+    public: Kernels
+    tried: list[process.Mixture]
+    equal: Fit
+    corrected: Fit
+    supported: bool
+
+    @property
+    def usual(self) -> Fit:
+        """Fit that is read unless something else tells which one is better."""
+        return self.corrected if self.supported else self.equal
+
+    def read(self, fit: Fit, *, redraws: int = DRAWS) -> Decoded:
+        """Return the labels of all public rows by one of the fits.
+
+        Args:
+          fit: `equal` or `corrected`.
+          redraws: Number of redrawn counts behind the stability. Defaults to `DRAWS`. With 0 the
+            stability is NaN, and all else is the same.
+        """
+        with _threads(len(self.counts)):
+            return _read(self, fit, redraws)
+
+
+def fits(counts: Array, stddev: Array, public: Kernels) -> Fits:
+    """Return the readings of noisy counts, by post-processing alone; see `decode`."""
+    with _threads(len(counts)):
+        return _fits(np.asarray(counts, np.float64), np.asarray(stddev, np.float64), public)
+
+
 def decode(counts: Array, stddev: Array, public: Kernels, *, redraws: int = DRAWS) -> Decoded:
     """Return the labels of all public rows, by post-processing alone.
 
@@ -94,13 +155,15 @@ def decode(counts: Array, stddev: Array, public: Kernels, *, redraws: int = DRAW
       counts: `[s, num_classes]`, noisy counts.
       stddev: Standard deviation of the noise, `[s, num_classes]`, in votes.
       public: Kernels of the queries.
-      redraws: Number of redrawn counts behind the stability. Defaults to `DRAWS`. With 0 the
-        stability is NaN, and all else is the same.
+      redraws: Number of redrawn counts, as in `Fits.read`. Defaults to `DRAWS`.
     """
-    # On small matrices, threads wait for each other: on a busy machine for minutes.
-    with threadpool_limits(limits=1 if len(counts) <= SMALL else None, user_api="blas"):
-        counts = np.asarray(counts, np.float64)
-        return _decode(counts, np.asarray(stddev, np.float64), public, redraws)
+    found = fits(counts, stddev, public)
+    return found.read(found.usual, redraws=redraws)
+
+
+def _threads(num_queries: int) -> threadpool_limits:
+    """Hold threads to one on small matrices, where they wait for each other, maybe for minutes."""
+    return threadpool_limits(limits=1 if num_queries <= SMALL else None, user_api="blas")
 
 
 def decode_labels(labels: Array, num_classes: int, public: Kernels) -> np.ndarray:
@@ -121,25 +184,38 @@ def decode_labels(labels: Array, num_classes: int, public: Kernels) -> np.ndarra
     return decode(votes, np.full(votes.shape, doubt), public, redraws=0).probabilities
 
 
-def _decode(counts: np.ndarray, stddev: np.ndarray, public: Kernels, redraws: int) -> Decoded:
+def _fits(counts: np.ndarray, stddev: np.ndarray, public: Kernels) -> Fits:
     num_classes = counts.shape[1]
     tried, priors = process.mixtures(public, num_classes)
     seen = process.standardized(counts, stddev, public.size, np.ones(num_classes))
     scores = priors + [process.log_likelihood(seen, one.between) for one in tried]
     weights = process.weights(scores)
+    equal = Fit(seen, scores, weights)
     for _ in range(ROUNDS):
         ratio = ratios.fit(_problem(seen, tried, weights, public))
         seen = process.standardized(counts, stddev, public.size, ratio)
+    if np.ptp(ratio) == 0:
+        return Fits(counts, stddev, public, tried, equal, equal, False)
     kept = np.flatnonzero(weights)
-    if np.ptp(ratio) > 0:
-        again = [process.log_likelihood(seen, tried[i].between) for i in kept]
-        scores[kept] = priors[kept] + again
-        weights[kept] = process.weights(scores[kept])
+    scores = scores.copy()
+    scores[kept] = priors[kept] + [process.log_likelihood(seen, tried[i].between) for i in kept]
+    weights = weights.copy()
+    weights[kept] = process.weights(scores[kept])
+    corrected = Fit(seen, scores, weights)
+    supported = ratios.supported(_problem(seen, tried, weights, public), ratio)
+    return Fits(counts, stddev, public, tried, equal, corrected, supported)
+
+
+def _read(found: Fits, fit: Fit, redraws: int) -> Decoded:
+    counts, public, tried = found.counts, found.public, found.tried
+    seen, scores, weights = fit
+    num_classes = counts.shape[1]
     matched = None
     one_to_one = 0.0
     if len(counts) == num_classes > 1:
-        matched = matching.match(counts, stddev, public.size)
-        one_to_one = float(expit(matched.log_likelihood - logsumexp(scores[kept])))
+        matched = matching.match(counts, found.stddev, public.size)
+        total = logsumexp(scores[np.flatnonzero(weights)])
+        one_to_one = float(expit(matched.log_likelihood - total))
     models = _models(seen, tried, weights, matched, one_to_one, redraws)
     means, stability = zip(*_rows(seen, models, public), strict=True)
     shares, variance = _queries(seen, tried, weights)

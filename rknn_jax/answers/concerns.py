@@ -69,12 +69,15 @@ class Concern:
       number: Number that the sentence is about.
       sentence: What was found, with the number.
       remedy: What to do about it.
+      opinion: True if it is the decoder's opinion of the labels, which a measure replaces. Defaults
+        to False.
     """
 
     kind: str
     number: float
     sentence: str
     remedy: str
+    opinion: bool = False
 
     def __str__(self) -> str:
         return f"{self.sentence}; {self.remedy}"
@@ -268,14 +271,14 @@ def _accuracy(decoded: Decoded) -> list[Concern]:
             "these classes"
         )
         remedy = "use a larger --epsilon or more private records, or embeddings of a better model"
-        return [Concern("low_accuracy", accuracy, sentence, remedy)]
+        return [Concern("low_accuracy", accuracy, sentence, remedy, opinion=True)]
     if stability >= HIGH_STABILITY and min(accuracy - LOW_ACCURACY, agreement - LOW_AGREEMENT) < 0:
         sentence = (
             f"these embeddings do not separate these classes: expected accuracy {accuracy:.0%}, "
             f"and {agreement:.0%} of the records near a row agree"
         )
         remedy = "use embeddings of a better model, or more --queries"
-        return [Concern("low_agreement", accuracy, sentence, remedy)]
+        return [Concern("low_agreement", accuracy, sentence, remedy, opinion=True)]
     return []
 
 

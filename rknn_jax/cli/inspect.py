@@ -68,6 +68,7 @@ def run(settings: Inspect) -> dict[str, Any]:
     return {
         "num_rows": len(found.label),
         "num_doubtful": int(found.doubtful.sum()),
+        "measured": found.measured and found.measured.asdict(),
         **found.shares,
         "classes": [one._asdict() for one in classes],
         "concerns": [asdict(one) for one in concerns],
@@ -84,6 +85,8 @@ def _show(
     from rknn_jax.report.results import MEANINGS
 
     tell(told, "release", headline(found))
+    if found.measured is not None:
+        tell(told, "measured", str(found.measured))
     for name, share in found.shares.items():
         word, meaning = MEANINGS[name]
         tell(told, word, f"about {percent(share)} {meaning}")

@@ -101,7 +101,7 @@ def _result(plan: "Plan", done: "Release") -> dict[str, Any]:
     }
     unsure = None if done.counts is None else job.unsure_share(done)
     said = {"unsure": unsure, **_expectations(done), "concerns": [*map(asdict, done.concerns)]}
-    return {"files": files, **said, **done.card}
+    return {"files": files, **said, **done.card}  # the card has `measured`
 
 
 def keep_options(settings: Settings, folder: Path) -> None:
@@ -161,6 +161,7 @@ def _tell_plan(plan: "Plan") -> None:
         tell(err, "labeler", plan.choice)
     for word, text in plan.survey.lines:
         tell(err, word, text)
+    tell(err, "check", _check_words(plan))
     if (seconds := job.seconds(plan)) > LONG:
         size = job.memory(plan) / 1e9
         text = f"about {seconds / 60:,.0f} min after the charge, with {size:.1g} GB of memory"
@@ -168,6 +169,29 @@ def _tell_plan(plan: "Plan") -> None:
     if data.skipped:
         named = ", ".join(data.skipped[:5])
         tell(err, "skipped", f"{len(data.skipped)} files in no known format, such as {named}")
+
+
+def _check_words(plan: "Plan") -> str:
+    """Return a line on the records that do not vote but measure what the labels are worth."""
+    from rknn_jax import check
+
+    settings = plan.settings
+    unit = f"{settings.unit}s"
+    checkers = plan.survey.checkers
+    if checkers is not None:
+        return (
+            f"{1 - checkers.roles.vote:.1%} of the private {unit} do not vote but measure the "
+            "labels, at no epsilon"
+        )
+    if plan.paid or settings.check_share is not None:
+        return "nobody measures what the labels are worth"
+    if plan.num_records is None:
+        return "n is private, so pass --check-share to have the labels measured"
+    needed = check.needed(check.WORST, settings.epsilon) / check.MOST_MEASURE
+    return (
+        f"too few private {unit} to measure what the labels are worth at this epsilon; it takes "
+        f"{needed:,.0f}"
+    )
 
 
 def _tell_votes(expected: "Preview") -> None:
@@ -255,7 +279,9 @@ def _expectations(done: "Release") -> dict[str, float | None]:
     return {
         "stability": None if done.counts is None else float(done.confidence.mean()),
         "agreement": None if decoded is None else decoded.agreement,
-        "expected_accuracy": None if decoded is None else decoded.expected_accuracy,
+        "expected_accuracy": None
+        if decoded is None or done.measured is not None
+        else decoded.expected_accuracy,
     }
 
 
@@ -268,6 +294,9 @@ def _tell_release(plan: "Plan", done: "Release") -> None:
     most = np.sort(np.argsort(-per_class, kind="stable")[:20])
     rest = f"; {classes.count - len(most)} more classes" if len(most) < classes.count else ""
     tell(err, "labels", ", ".join(f"{classes.name(int(c))} {per_class[c]:,}" for c in most) + rest)
+    if done.measured is not None:
+        tell(err, "measured", str(done.measured))
+        tell(err, "read by", done.measured.labeling)
     for name, share in _expectations(done).items():
         if share is not None:
             word, meaning = MEANINGS[name]

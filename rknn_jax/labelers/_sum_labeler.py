@@ -6,7 +6,7 @@ Simulation, a release and a federation call these, so that what is planned is wh
 """
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
@@ -65,6 +65,20 @@ class PublicRows(NamedTuple):
     features: np.ndarray
     names: Sequence[str]
     side: PublicSide
+
+
+class Labeling(NamedTuple):
+    """One way to read a noisy sum, of which private records may choose one (`rknn_jax.check`).
+
+    Attributes:
+      name: A few words.
+      probabilities: Soft labels of the public rows, float32 `[m, num_classes]`.
+      labels: Function that returns all that is said of them.
+    """
+
+    name: str
+    probabilities: np.ndarray
+    labels: Callable[[], PublicLabels]
 
 
 class SumLabeler(Labeler[Contribution]):
@@ -130,6 +144,28 @@ class SumLabeler(Labeler[Contribution]):
     @abc.abstractmethod
     def public_labels(self, noisy: NoisySum, public: PublicRows) -> PublicLabels:
         """Return the labels of the public rows: post-processing of the noisy sum."""
+
+    @property
+    def chooses(self) -> bool:
+        """True if there are several labelings to choose from."""
+        return self.smoothing == "auto"
+
+    def labelings(self, noisy: NoisySum, public: PublicRows) -> tuple[Labeling, ...]:
+        """Return the labelings to choose from, by post-processing alone; the usual one is first.
+
+        Defaults to that of `public_labels`, and if similar rows share labels, one without that.
+
+        Args:
+          noisy: Noisy sum.
+          public: Public rows.
+        """
+        usual = self.public_labels(noisy, public)
+        found = [Labeling("the usual one", usual.probabilities, lambda: usual)]
+        if self.chooses:
+            alone = public._replace(side=PublicSide())
+            each = self.public_labels(noisy, alone)
+            found.append(Labeling("each row by itself", each.probabilities, lambda: each))
+        return tuple(found)
 
     @abc.abstractmethod
     def concerns(

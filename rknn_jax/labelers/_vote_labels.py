@@ -4,11 +4,12 @@ from typing import Literal
 
 import numpy as np
 
+from rknn_jax import answers as decoder
 from rknn_jax import label_sets, postprocessing
 from rknn_jax.answers.concerns import Concern, Evidence, concerns, set_concerns
 from rknn_jax.labelers import _confidence
-from rknn_jax.labelers._sum_labeler import NoisySum, PublicRows
-from rknn_jax.labels import Labels, PublicLabels
+from rknn_jax.labelers._sum_labeler import Labeling, NoisySum, PublicRows
+from rknn_jax.labels import Labels, PublicLabels, PublicSide
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Answers, Array, Queries
 
@@ -69,6 +70,46 @@ def of_answers(answers: Answers, noisy: NoisySum, public: PublicRows) -> PublicL
     # Labels alone have no counts to show.
     unknown = np.full(len(query), np.nan, np.float32)
     return PublicLabels(answers, found.probabilities, unknown, query, decoded=found.decoded)
+
+
+def labelings(answers: Answers, noisy: NoisySum, public: PublicRows) -> tuple[Labeling, ...]:
+    """Return the ways to read noisy votes, the usual one first.
+
+    They are the decoder with the ratios of the classes that it finds, the decoder without, and the
+    label of each row's query.
+
+    Args:
+      answers: Result of `answer`.
+      noisy: Noisy counts `[s, num_classes]`, in votes.
+      public: Public rows, of which the queries are clusters, with the kernels of the decoder.
+    """
+    alone = of_answers(answers, noisy, public._replace(side=PublicSide()))
+    own = Labeling("the label of each query", alone.probabilities, lambda: alone)
+    if not answers.counted:
+        usual = of_answers(answers, noisy, public)
+        return Labeling("the decoder of labels", usual.probabilities, lambda: usual), own
+    assert public.side.kernels is not None
+    fits = decoder.fits(answers.counts, answers.stddev, public.side.kernels)
+
+    def read(name: str, fit: decoder.Fit) -> Labeling:
+        quick = fits.read(fit, redraws=0).probabilities
+        return Labeling(name, quick, lambda: _decoded(answers, noisy, public, fits.read(fit)))
+
+    same = read("the decoder, with equal shares of the classes", fits.equal)
+    if fits.corrected is fits.equal:
+        return same, own
+    corrected = read("the decoder, with ratios of the classes", fits.corrected)
+    return (corrected, same, own) if fits.supported else (same, corrected, own)
+
+
+def _decoded(
+    answers: Answers, noisy: NoisySum, public: PublicRows, found: decoder.Decoded
+) -> PublicLabels:
+    """Return the labels of the public rows, as the decoder of counts reads them."""
+    stddev = np.broadcast_to(noisy.stddev, noisy.values.shape)
+    query = public.queries.cluster
+    shown = (query, noisy.values, stddev, found)
+    return PublicLabels(answers, found.probabilities, found.stability, *shown)
 
 
 def of_sets(noisy: NoisySum, public: PublicRows) -> PublicLabels:

@@ -30,7 +30,14 @@ from rknn_jax import label_sets, mechanisms
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.labelers import Labeler, _persons, _vote_labels
-from rknn_jax.labelers._sum_labeler import NoisySum, PublicRows, SumLabeler, Words, check_rows
+from rknn_jax.labelers._sum_labeler import (
+    Labeling,
+    NoisySum,
+    PublicRows,
+    SumLabeler,
+    Words,
+    check_rows,
+)
 from rknn_jax.labelers._tally import Persons
 from rknn_jax.labelers._votes import Bound, SetTally, VoteTally
 from rknn_jax.labels import PublicLabels, PublicSide
@@ -257,9 +264,23 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         """Return the labels of the public rows, or their sets; see `SumLabeler.public_labels`."""
         if self.labels_per_record:
             return _vote_labels.of_sets(noisy, public)
+        return _vote_labels.of_answers(self._answers(noisy, public), noisy, public)
+
+    @property
+    def chooses(self) -> bool:
+        """True if the noisy votes are decoded: there are other ways to read them."""
+        return self.decodes and not self.labels_per_record
+
+    def labelings(self, noisy: NoisySum, public: PublicRows) -> tuple[Labeling, ...]:
+        """Return the labelings to choose from; see `_vote_labels.labelings`."""
+        if not self.chooses or public.side.kernels is None:
+            usual = self.public_labels(noisy, public)
+            return (Labeling("the usual one", usual.probabilities, lambda: usual),)
+        return _vote_labels.labelings(self._answers(noisy, public), noisy, public)
+
+    def _answers(self, noisy: NoisySum, public: PublicRows) -> Answers:
         stddev = np.broadcast_to(noisy.stddev, noisy.values.shape)
-        answers = self.read(noisy.values, stddev, noisy.guarantee, public.queries)
-        return _vote_labels.of_answers(answers, noisy, public)
+        return self.read(noisy.values, stddev, noisy.guarantee, public.queries)
 
     def concerns(
         self, found: PublicLabels, public: PublicRows, num_votes: int | None

@@ -183,8 +183,16 @@ def clipped_votes(
 def as_person(guarantee: Guarantee) -> Guarantee:
     """Return a record's guarantee for persons whose votes are bounded by this module.
 
-    Events that name single cells become one that is known by its epsilon alone, or by its rho of
-    concentrated DP if they are Gaussian. With a delta of other noise, no event is left.
+    A person may change many cells by fractions, so no event that names single cells is left.
+    """
+    return replace(as_one(guarantee), unit="person")
+
+
+def as_one(guarantee: Guarantee) -> Guarantee:
+    """Return the guarantee with one event in place of those that name single cells.
+
+    It is known by its epsilon alone, or by its rho of concentrated DP if all are Gaussian. With a
+    delta of other noise, no event is left.
     """
     events: tuple[Event, ...] = ()
     if not guarantee.delta:
@@ -192,7 +200,7 @@ def as_person(guarantee: Guarantee) -> Guarantee:
     elif guarantee.events and all(event.kind == "gaussian" for event in guarantee.events):
         precision = sum(event.count / event.parameter**2 for event in guarantee.events)
         events = (Event("concentrated", precision**-0.5),)
-    return replace(guarantee, unit="person", events=events)
+    return replace(guarantee, events=events)
 
 
 def _place_within(groups: np.ndarray) -> np.ndarray:

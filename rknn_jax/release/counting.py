@@ -5,19 +5,25 @@ votes for the nearest queries, or the sums of another labeler. Memory does not g
 of records, unless a person's records are bounded together: then a part of each record is kept. The
 sum is exact in int64, so neither the order of the shards nor the size of the blocks changes it.
 
+Records whose role is to check do not add to the sum (`privacy.roles`). `checking` keeps the public
+rows near them instead.
+
 A shard that counted twice would double what its records add, which no noise covers. `total`
 therefore takes every shard once or nothing at all.
 """
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import jax
 import numpy as np
 
 from rknn_jax._internal.cores import num_cores
+from rknn_jax.check import Checkers, Checks
 from rknn_jax.labelers._tally import Persons, Tally
 from rknn_jax.neighbors import usable_rows
 from rknn_jax.privacy.ledger import Digest, combined
@@ -25,6 +31,8 @@ from rknn_jax.records.classes import MISSING, Classes
 from rknn_jax.records.features import real_rows
 from rknn_jax.records.labels import Encoded, encode
 from rknn_jax.records.persons import person_names
+from rknn_jax.release import checking
+from rknn_jax.release.checking import Checking, Gathered, casts
 from rknn_jax.release.encoding import Encoding
 from rknn_jax.release.shards import Records, Shard
 from rknn_jax.release.tables import ROWS_AT_ONCE
@@ -37,6 +45,8 @@ LARGE_BLOCK = 2**16
 
 AHEAD = 2
 """Blocks that are read ahead for each core."""
+
+Part = TypeVar("Part")
 
 Progress = Callable[[int], None]
 """Function that is called with a number of rows that were read."""
@@ -52,12 +62,14 @@ class Question:
       encode: Encoder of raw records. Defaults to None, for embeddings.
       labels_per_record: Most labels of a record that count, r. Defaults to None: each record has
         one label.
+      checkers: Check by records that do not add to the sum. Defaults to None: all add to it.
     """
 
     tally: Tally
     classes: Classes
     encode: Encoding | None = None
     labels_per_record: int | None = None
+    checkers: Checkers | None = None
 
     @property
     def bounds_persons(self) -> bool:
@@ -82,6 +94,7 @@ class Count:
       digest: Fingerprint of the shard's embeddings.
       persons: Names of the voters, uint64 `[voters, 2]`. Defaults to None, without a bound.
       parts: Parts of the voters, `[voters, c]`. Defaults to None, without a bound.
+      checking: Records that check. Defaults to None, without a check.
     """
 
     name: str
@@ -92,6 +105,7 @@ class Count:
     digest: str
     persons: np.ndarray | None = None
     parts: np.ndarray | None = None
+    checking: Checking | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +124,8 @@ class Counted:
       shards: Fingerprints of the shards that have rows, if there are several. Defaults to none.
       persons: Number of persons who are counted. Defaults to None, if records are protected.
       grid: Units of a record. Defaults to 1.
+      order: Hash of the shards' fingerprints in their order, on which roles depend.
+      checks: Records that check. Defaults to None, without a check.
     """
 
     counts: np.ndarray
@@ -120,6 +136,8 @@ class Counted:
     shards: tuple[str, ...] = ()
     persons: int | None = None
     grid: int = 1
+    order: str = ""
+    checks: Checks | None = None
 
     @property
     def prints(self) -> tuple[str, ...]:
@@ -138,6 +156,7 @@ def count(
     question: Question,
     on_rows: Progress | None = None,
     workers: int | None = None,
+    number: int = 0,
 ) -> Count:
     """Take the sum over one shard.
 
@@ -149,6 +168,8 @@ def count(
       question: Sum and classes.
       on_rows: Function that is told the progress. Defaults to none.
       workers: Number of threads that sum. Defaults to the number of cores.
+      number: Number of the shard, which tells its records' roles from those of others. Defaults to
+        0.
 
     Raises:
       ValueError: If the shard cannot be read, or has another number of rows. No content of a
@@ -166,6 +187,7 @@ def count(
     workers = workers or num_cores()
     waiting: deque[Future[np.ndarray]] = deque()
     kept: list[tuple[np.ndarray, np.ndarray]] = []
+    checks = Gathered(question.checkers, number, question.tally.width, _no_ids(question))
     with ThreadPoolExecutor(workers) as pool:
         for block in shard.blocks(size):
             if question.encode is not None:
@@ -173,13 +195,14 @@ def count(
             points, ids, named = prepared(block.embeddings, block.labels, question, shard.where)
             if question.encode is None:
                 digest.update(points)
+            ids = checks.take(points, ids, block.persons, found, shard.where)
             found += len(points)
             given += named
             if question.bounds_persons:
                 kept.append(_parts(points, ids, block.persons, question, shard.where))
                 voters += len(kept[-1][0])
             else:
-                voters += int(np.count_nonzero(_casts(ids)))
+                voters += int(np.count_nonzero(casts(ids)))
                 filled = _filled(points, ids, size)
                 waiting.append(pool.submit(question.tally.total, *filled))
             if len(waiting) > AHEAD * workers:
@@ -193,7 +216,8 @@ def count(
             f"Expected {rows} rows in {shard.where}, as when it was opened, got {found}; keep the "
             "data unchanged during a release."
         )
-    one = Count(shard.name, rows, voters, given, totals, digest.text())
+    text = digest.text()
+    one = Count(shard.name, rows, voters, given, totals, text, checking=checks.found())
     if not question.bounds_persons:
         return one
     names = np.concatenate([np.zeros((0, 2), np.uint64), *(name for name, _ in kept)])
@@ -215,7 +239,7 @@ def _parts(
     if persons is None:
         raise ValueError(f"Expected a person for each record in {where}, got none; name --person.")
     names, known = person_names(persons, where)
-    counts = _casts(ids) & known
+    counts = casts(ids) & known
     parts = question.tally.parts(np.where(counts[:, None], points, np.float32(0)), ids)
     return names[counts], parts[counts]
 
@@ -223,8 +247,12 @@ def _parts(
 def _no_parts(question: Question) -> np.ndarray:
     """Return the parts of no record, of the tally's width and type."""
     one = np.zeros((1, question.tally.width), np.float32)
-    ids = question.encoded(np.zeros(1, np.int64), "no record").ids
-    return question.tally.parts(one, ids)[:0]
+    return question.tally.parts(one, question.encoded(np.zeros(1, np.int64), "no record").ids)[:0]
+
+
+def _no_ids(question: Question) -> np.ndarray:
+    """Return the classes or ballots of no record."""
+    return question.encoded(np.zeros(1, np.int64), "no record").ids[:0]
 
 
 def prepared(
@@ -256,12 +284,6 @@ def prepared(
     return points, ids, int(told.sum())
 
 
-def _casts(ids: np.ndarray) -> np.ndarray:
-    """Return which records are counted, bool `[b]`."""
-    counts: np.ndarray = (ids != MISSING).reshape(len(ids), -1).any(axis=1)
-    return counts
-
-
 def _hash_raw(digest: Digest, values: np.ndarray | None, rows: int | None) -> None:
     """Add raw records to a fingerprint, which does not change with the encoder.
 
@@ -280,7 +302,10 @@ def count_all(records: Records, question: Question, on_rows: Progress | None = N
       ValueError: As for `count`.
     """
     pairs = zip(records.shards, records.rows, strict=True)
-    counts = [count(shard, rows, question, on_rows) for shard, rows in pairs]
+    counts = [
+        count(shard, rows, question, on_rows, number=number)
+        for number, (shard, rows) in enumerate(pairs)
+    ]
     return total(counts, [shard.name for shard in records.shards], question)
 
 
@@ -305,14 +330,22 @@ def total(counts: Iterable[Count], names: Sequence[str], question: Question) -> 
         )
     for one in found:
         _check(one, question)
+    found.sort(key=lambda one: names.index(one.name))
     voters = sum(one.voters for one in found)
+    checks = None
+    if question.checkers is not None:
+        parts = [_told(one.checking) for one in found]
+        checks = checking.together(parts, question.checkers)
+    told_apart = 0 if checks is None else int(np.count_nonzero(checks.units))
     counted = Counted(
         np.asarray(sum(one.totals for one in found)),
         sum(one.rows for one in found),
         voters,
-        sum(one.given for one in found) - voters,
+        sum(one.given for one in found) - voters - told_apart,
         combined([one.digest for one in found]),
         tuple(one.digest for one in found if one.rows) if len(found) > 1 else (),
+        order=hashlib.sha256(" ".join(one.digest for one in found).encode()).hexdigest(),
+        checks=checks,
     )
     if not question.bounds_persons:
         return counted
@@ -343,7 +376,7 @@ def _bounded(counted: Counted, counts: Sequence[Count], tally: Tally) -> Counted
     return replace(counted, counts=summed, persons=len(distinct), grid=tally.grid)
 
 
-def _told(values: np.ndarray | None) -> np.ndarray:
+def _told(values: Part | None) -> Part:
     if values is None:
         raise ValueError("Expected the parts of every shard, got none; nothing was spent.")
     return values
@@ -365,7 +398,7 @@ def num_persons(shards: Sequence[Shard]) -> int:
 
 def _filled(points: np.ndarray, ids: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return a block without unusable rows, filled up to `size` by missing ones."""
-    usable = _casts(ids)
+    usable = casts(ids)
     if not usable.all():
         points = np.where(usable[:, None], points, np.float32(0))
     missing = size - len(points)

@@ -60,6 +60,7 @@ _RELEASED = (
     "guarantee_",
     "not_covered_",
     "card_",
+    "measured_",
     "concerns_",
 )
 _CHOICES = {
@@ -116,6 +117,9 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
       labels_per_record: Most labels r of a record that count, if a record may have several. Each
         public row then gets a set of classes, each of which at least half of the records near it
         have. The noise is r + 1 times that of one label. Defaults to None, one label a record.
+      check_share: Share of the private rows that do not vote, but measure how many labels are right
+        and choose among ways to read the votes, at no epsilon. 0 turns it off. Defaults to None: as
+        many as make the measure exact to 3 points, at most a tenth, and none if that is too few.
       mechanism: Noise mechanism of `rknn`: `discrete_laplace`, `permute_and_flip` for fewer wrong
         labels but no counts, `one_to_one` where each query is another class, or `gaussian` for many
         neighbors. Of `prototypes` and `least_squares`: `discrete_laplace` or `gaussian`. Defaults
@@ -167,6 +171,9 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
       guarantee_: `rknn_jax.privacy.guarantee.Guarantee` of all of these together.
       not_covered_: Sentences on the risks that the guarantee does not cover.
       card_: Statement to hand over, as `privacy.json` of `rknn label`.
+      measured_: Agreement of the labels with private rows that did not vote, a
+        `rknn_jax.check.Measured` with a 95% interval; None if there are too few rows to measure it,
+        or `check_share` is 0.
       concerns_: Reasons to doubt the labels, each a `rknn_jax.answers.concerns.Concern` with a
         number and a remedy. They are read off the noisy counts, and cost nothing.
     """
@@ -179,6 +186,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         "person_name": [str, None],
         "records_per_person": [Interval(Integral, 1, None, closed="left"), None],
         "labels_per_record": [Interval(Integral, 1, None, closed="left"), None],
+        "check_share": [Interval(Real, 0, 0.5, closed="both"), None],
         "labeler": [str],
         "mechanism": [str, None],
         "standardize": ["boolean"],
@@ -208,6 +216,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         person_name: str | None = None,
         records_per_person: int | None = None,
         labels_per_record: int | None = None,
+        check_share: float | None = None,
         mechanism: str | None = None,
         relation: Relation = "replace-one",
         standardize: bool = False,
@@ -234,6 +243,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         self.person_name = person_name
         self.records_per_person = records_per_person
         self.labels_per_record = labels_per_record
+        self.check_share = check_share
         self.mechanism = mechanism
         self.relation = relation
         self.standardize = standardize
@@ -382,6 +392,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             self.guarantee_ = done.answers.guarantee
             self.not_covered_ = done.card["not_covered"]
             self.card_ = done.card
+            self.measured_ = done.measured
             self.concerns_ = list(concerns_in_parameters(done.concerns))
         # After the release, so that a warning that is turned into an error cannot prevent it.
         if counted.ignored:
@@ -499,6 +510,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             person=None if persons is None else frames.name_of(person, self.person_name),
             records_per_person=self.records_per_person,
             labels_per_record=self.labels_per_record,
+            check_share=self.check_share,
             budget=self.budget,
             budget_delta=self.budget_delta,
             accounting=self.accounting,

@@ -12,9 +12,10 @@ Private records are read by `rknn_jax.release.counting`, record by record, and t
 """
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,9 +24,13 @@ from rknn_jax._internal import memory as memories
 from rknn_jax._internal.disk import write_arrays, write_text
 from rknn_jax.answers import Decoded
 from rknn_jax.answers.concerns import Concern
+from rknn_jax.check import Drawn, Measured
+from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labels import PublicLabels
+from rknn_jax.mechanisms.base import Payer
 from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy import ledger_index
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger, fingerprint
 from rknn_jax.privacy.ledger_lines import MOST_SHARDS
 from rknn_jax.privacy.statement import Statement, as_json, new_release, page
@@ -67,12 +72,14 @@ class Release:
       card: Content of `privacy.json`.
       statement: Content of `privacy.html`.
       concerns: Reasons to doubt the labels, each with a remedy.
+      measured: Agreement with records that did not vote; None if it was not measured.
     """
 
     found: PublicLabels
     card: dict[str, Any]
     statement: Statement
     concerns: tuple[Concern, ...]
+    measured: Measured | None = None
 
     @property
     def answers(self) -> Answers:
@@ -168,7 +175,12 @@ def release(plan: Plan, counted: Counted | None = None) -> Release:
 
     wanted = request(plan.settings, plan.data)
     with release_folder.held(
-        plan.folder, wanted, plan.settings.ledger_path, opened, _room(plan)
+        plan.folder,
+        wanted,
+        plan.settings.ledger_path,
+        opened,
+        _room(plan),
+        _roles(plan, counted),
     ) as folder:
         done = draw(plan, counted, folder)
         folder.publish(lambda staging: write(staging, plan, done))
@@ -194,27 +206,93 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
     if folder is None:
         number = new_release()
         ledger = open_or_make(plan.settings, plan.cost, counted, paid=plan.paid)
-        drawn = survey.draw(counted, ledger, f"{survey.purpose}; release {number}")
-        return _released(plan, drawn, ledger, number)
+        purpose = f"{survey.purpose}; release {number}"
+        drawn = survey.draw(counted, _Paying(ledger, survey.guarantee), purpose)
+        return _released(plan, drawn, _checked(plan, counted, drawn), ledger, number)
     kept = folder.kept(survey.drawn)
-    if kept is None:
-        kept = survey.draw(counted, folder, survey.purpose)
-        folder.keep(kept)
-    return _released(plan, kept, folder.ledger, folder.release)
+    if kept is not None:
+        drawn, found = kept
+        labelings = () if found is None else survey.labelings(drawn)
+        checked = None if found is None else _Checked(Drawn.of(found), labelings)
+        return _released(plan, drawn, checked, folder.ledger, folder.release)
+    drawn = survey.draw(counted, _Paying(folder, survey.guarantee), survey.purpose)
+    checked = _checked(plan, counted, drawn)
+    folder.keep(drawn, None if checked is None else checked.drawn.array())
+    return _released(plan, drawn, checked, folder.ledger, folder.release)
 
 
-def _released(plan: Plan, drawn: np.ndarray, ledger: Ledger, number: str) -> Release:
+class _Paying(NamedTuple):
+    """Payer of a release and its check together.
+
+    Attributes:
+      payer: Ledger, or folder that charges one.
+      guarantee: Guarantee of both.
+    """
+
+    payer: Payer
+    guarantee: Guarantee
+
+    def charge(self, guarantee: Guarantee, purpose: str) -> object:
+        """Charge for the release and its check; see `Payer`."""
+        del guarantee  # that of the sum alone
+        return self.payer.charge(self.guarantee, purpose)
+
+
+class _Checked(NamedTuple):
+    """Check of a release.
+
+    Attributes:
+      drawn: Numbers that records have released that did not vote.
+      labelings: Labelings from which they chose.
+    """
+
+    drawn: Drawn
+    labelings: Sequence[Labeling]
+
+
+def _checked(plan: Plan, counted: Counted, drawn: np.ndarray) -> _Checked | None:
+    """Let the records that did not vote choose and measure, or return None if there are none."""
+    checkers = plan.survey.checkers
+    if checkers is None or counted.checks is None:
+        return None
+    labelings = plan.survey.labelings(drawn)
+    found = checkers.draw(counted.checks, [one.probabilities for one in labelings])
+    return _Checked(found, labelings)
+
+
+def _roles(plan: Plan, counted: Counted) -> str:
+    """Return the roles of the records in words, with the order of the files they depend on."""
+    checkers = plan.survey.checkers
+    return "" if checkers is None else f"{checkers.roles.words()}\n{counted.order}"
+
+
+def _released(
+    plan: Plan, drawn: np.ndarray, checked: _Checked | None, ledger: Ledger, number: str
+) -> Release:
     """Return the result of a release: post-processing of what was drawn.
 
     Args:
       plan: Release that was made.
       drawn: Result of `Survey.draw`.
+      checked: Check of it, or None.
       ledger: Ledger that was charged.
       number: Id of the release.
     """
-    found = plan.survey.read(drawn)
-    told = statement(plan, ledger, number)
-    return Release(found, card(plan, told), told, plan.survey.concerns(found))
+    measured = None
+    if checked is None:
+        found = plan.survey.read(drawn)
+    else:
+        assert plan.survey.checkers is not None
+        names = [one.name for one in checked.labelings]
+        found = checked.labelings[checked.drawn.choice].labels()
+        measured = plan.survey.checkers.measured(checked.drawn, names, found.counts)
+    told = statement(plan, ledger, number, measured)
+    concerns = plan.survey.concerns(found)
+    if measured is not None:
+        classes = plan.survey.rows.names
+        opinions = (one for one in concerns if not one.opinion)
+        concerns = (*measured.concerns(classes), *opinions)
+    return Release(found, card(plan, told, measured), told, concerns, measured)
 
 
 def unsure_share(done: Release) -> float:
@@ -229,7 +307,7 @@ def _summary(plan: Plan, done: Release) -> Summary:
     """Return what the report needs beside the arrays."""
     features = np.asarray(in_metric(plan.data.public, plan.survey.labeler.metric))
     stddev = None if done.counts is None else np.asarray(done.answers.stddev)
-    return summarize(features, done.concerns, done.decoded, stddev)
+    return summarize(features, done.concerns, done.decoded, stddev, done.measured)
 
 
 def write(staging: Path, plan: Plan, done: Release) -> None:

@@ -11,9 +11,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rknn_jax import check as checks
 from rknn_jax._internal import disk
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger, fingerprint, new_ledger_affords
+from rknn_jax.privacy.roles import Roles, guarantee
 from rknn_jax.release import release_folder, surveys
 from rknn_jax.release.accounts import first_budget, open_ledger
 from rknn_jax.release.counting import Question
@@ -106,6 +108,7 @@ class Plan:
             self.data.classes,
             self.data.encode,
             self.settings.labels_per_record,
+            self.survey.checkers,
         )
 
     @property
@@ -121,7 +124,7 @@ class Plan:
     @property
     def cost(self) -> Guarantee:
         """Guarantee of the release, which its ledger is charged for."""
-        return self.survey.cost
+        return self.survey.guarantee
 
 
 def prepare(settings: "Settings", private: Sequence[Shard] | None = None) -> Plan:
@@ -150,7 +153,9 @@ def prepare(settings: "Settings", private: Sequence[Shard] | None = None) -> Pla
     if not paid:
         release_folder.refuse_results(folder)
     placed = Choice(replace(choice.settings, out=folder), choice.reason)
-    return _planned(placed, data, paid=paid)
+    return _planned(
+        placed, data, paid=paid, roles=release_folder.roles_of(folder) if paid else None
+    )
 
 
 def plan(settings: "Settings", data: Data) -> Plan:
@@ -166,11 +171,48 @@ def plan(settings: "Settings", data: Data) -> Plan:
     return _planned(surveys.choose(settings, data), data)
 
 
-def _planned(choice: Choice, data: Data, *, paid: bool = False) -> Plan:
+def _planned(choice: Choice, data: Data, *, paid: bool = False, roles: Roles | None = None) -> Plan:
+    """Return the plan; a paid release goes on with the roles that it began with, if any."""
     settings = choice.settings
     kind = surveys.of(settings)
     ledger = open_ledger(settings, kind.cost_of(settings, data), paid=paid)
-    return Plan(kind.of(settings, data), ledger, paid, choice.reason)
+    survey = kind.of(settings, data)
+    if not paid:
+        roles = _roles(survey)
+    if roles is not None:
+        rule = ledger.accounting if ledger else settings.accounting or "sum"
+        survey = _checked(survey, roles, curves=rule == "renyi")
+    return Plan(survey, ledger, paid, choice.reason)
+
+
+def _roles(survey: Survey) -> Roles | None:
+    """Return fresh roles, or None if nobody checks; see `Settings.check_share`."""
+    settings, labeler = survey.settings, survey.labeler
+    # Whole sets are compared, so there is no recall of a class.
+    num_classes = 0 if settings.labels_per_record else survey.data.classes.count
+    known = survey.num_records
+    chosen = checks.NOBODY
+    if settings.check_share is not None:
+        chosen = checks.parted(settings.check_share, num_classes, several=labeler.chooses)
+    elif known is not None:
+        chosen = checks.shares(known, settings.epsilon, num_classes, several=labeler.chooses)
+    return Roles.drawn(*chosen) if chosen.measure else None
+
+
+def _checked(survey: Survey, roles: Roles, *, curves: bool) -> Survey:
+    """Return the survey with records that check, by these roles."""
+    settings = survey.settings
+    whole, epsilon = guarantee(survey.cost, curves=curves)
+    checkers = checks.Checkers(
+        roles,
+        survey.data.public,
+        survey.labeler.metric,
+        survey.data.classes.count,
+        epsilon,
+        settings.relation,
+        settings.unit,
+    )
+    return replace(survey, checkers=checkers, charged=whole)
 
 
 def expect(plan: Plan) -> Expected:
@@ -203,7 +245,8 @@ def request(settings: "Settings", data: Data) -> str:
     """Return a hash of all public input that the noisy sum of a release depends on."""
     settings = surveys.choose(settings, data).settings
     public = {name: value for name, value in asdict(settings).items() if name not in UNSEEN}
-    for name in ("representation", "person", "records_per_person", "labels_per_record"):
+    optional = ("representation", "person", "records_per_person", "labels_per_record")
+    for name in (*optional, "check_share"):
         if public[name] is None:  # as before there were any
             del public[name]
     if public["labeler"] == "rknn":  # as before there were others

@@ -5,7 +5,8 @@ The steps are those of a client of the federation, and each is on disk before th
 1. The folder is locked, and room for the results is reserved.
 2. A note identifies the release.
 3. The ledger is charged. Its line names the release.
-4. The noise is drawn, and the noisy counts are kept in a hidden folder, for the owner alone.
+4. The noise is drawn, and the noisy counts are kept in a hidden folder, for the owner alone, with
+   the numbers of records that checked the labels.
 5. The ledger records that the noise of this release was drawn, with a hash of the counts.
 6. The results are made from the counts and moved to the visible folder: the statement's page first,
    so that no label is ever there without a statement, and `privacy.json` last.
@@ -13,7 +14,8 @@ The steps are those of a client of the federation, and each is on disk before th
 A stopped process leaves the hidden folder if it has paid. The same command then continues from
 there and pays nothing. If the counts were not kept, they are drawn anew. That is safe: nothing of
 the first draw became visible, and its loss did not depend on the drawn values. So the second draw
-is the release that was paid for.
+is the release that was paid for. The note keeps the roles of the records, since one that voted
+before the stop must not check after it.
 
 Once the ledger records the draw, noise is never drawn again and no other counts are shown. This
 holds even if somebody copies the hidden folder or restores an old copy of it.
@@ -36,6 +38,7 @@ import numpy as np
 from rknn_jax._internal import disk
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger, LedgerError
+from rknn_jax.privacy.roles import Roles
 
 STAGING = ".rknn-release"
 RESULTS = (
@@ -56,6 +59,7 @@ STATEMENT = "privacy.html"
 
 _NOTE = "note.json"
 _COUNTS = "counts.npy"
+_CHECK = "check.npy"
 _ROOM = "room"
 
 
@@ -67,11 +71,14 @@ class ReleaseFolder:
       path: Folder of the results.
       request: Hash of the public settings that the release depends on.
       ledger: Ledger to charge.
+      roles: Roles of the records, and the order of the files that they depend on, in words.
+        Defaults to "", if no record checks.
     """
 
     path: Path
     request: str
     ledger: Ledger
+    roles: str = ""
 
     @property
     def staging(self) -> Path:
@@ -104,25 +111,34 @@ class ReleaseFolder:
                 "purpose": named,
                 "ledger": self.ledger.entries()[0].hash,
             }
+            if self.roles:
+                note["roles"] = self.roles
             disk.write_whole(self.staging / _NOTE, json.dumps(note).encode(), disk.OWNER)
             self.ledger.charge(guarantee, named)
-        elif _drawn(self.ledger, note) is not None:
+            return
+        self._check_roles(note)
+        if _drawn(self.ledger, note) is not None:
             raise LedgerError(
                 f"Expected the noisy counts that {self.ledger.path} has paid for in "
                 f"{self.staging}, got none. They were drawn, "
                 "and are not drawn again; remove that folder, and pay for another release."
             )
 
-    def keep(self, counts: np.ndarray) -> None:
-        """Keep the noisy counts, and record their hash in the ledger."""
-        (self.staging / _ROOM).unlink(missing_ok=True)
-        buffer = io.BytesIO()
-        np.save(buffer, counts, allow_pickle=False)
-        disk.write_whole(self.staging / _COUNTS, buffer.getvalue(), disk.OWNER)
-        self._check_drawn(buffer.getvalue())
+    def keep(self, counts: np.ndarray, check: np.ndarray | None = None) -> None:
+        """Keep what was drawn, and record its hash in the ledger.
 
-    def kept(self, shape: tuple[int, ...]) -> np.ndarray | None:
-        """Return the noisy counts that a stopped process kept, or None.
+        Args:
+          counts: Noisy counts.
+          check: Numbers of the records that checked, int64. Defaults to None, without a check.
+        """
+        (self.staging / _ROOM).unlink(missing_ok=True)
+        if check is not None:  # first, so that counts are never there without it
+            disk.write_whole(self.staging / _CHECK, _saved(check), disk.OWNER)
+        disk.write_whole(self.staging / _COUNTS, _saved(counts), disk.OWNER)
+        self._check_drawn()
+
+    def kept(self, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None] | None:
+        """Return the noisy counts that a stopped process kept, and its check, or None.
 
         Args:
           shape: Shape of the counts. They are int64, or finite float64 if a person's records share
@@ -130,14 +146,17 @@ class ReleaseFolder:
 
         Raises:
           ValueError: If the counts cannot be read.
-          LedgerError: If the ledger has other counts on record.
+          LedgerError: If the ledger has other counts on record, or the records had other roles.
         """
         path = self.staging / _COUNTS
         if not path.exists():
             return None
-        data = path.read_bytes()
+        note = _read_note(self.path)
+        if note is not None:
+            self._check_roles(note)
         try:
-            counts: np.ndarray = np.load(io.BytesIO(data), allow_pickle=False)
+            counts: np.ndarray = np.load(path, allow_pickle=False)
+            check = np.load(self.staging / _CHECK, allow_pickle=False) if self.roles else None
             whole = counts.dtype == np.int64
             fractions = counts.dtype == np.float64 and bool(np.isfinite(counts).all())
             if counts.shape != shape or not (whole or fractions):
@@ -148,8 +167,17 @@ class ReleaseFolder:
                 "put the file back from a backup, "
                 f"or remove {self.staging}, and pay for another release."
             ) from error
-        self._check_drawn(data)
-        return counts
+        self._check_drawn()
+        return counts, check
+
+    def _check_roles(self, note: dict[str, str]) -> None:
+        """Raise LedgerError if the release was paid for with other roles of the records."""
+        if note.get("roles", "") != self.roles:
+            raise LedgerError(
+                f"Expected the private files in the order in which the release in {self.path} was "
+                "begun, got another, by which records that voted would check; name them as at "
+                f"first, or remove {self.staging}, and pay for another release."
+            )
 
     def publish(self, write: Callable[[Path], None]) -> None:
         """Show the results that `write` makes in the hidden folder, and remove that folder.
@@ -171,7 +199,7 @@ class ReleaseFolder:
         with warned_after(self.path, f"{self.staging} could not be removed; remove it"):
             shutil.rmtree(self.staging)
 
-    def _check_drawn(self, data: bytes) -> None:
+    def _check_drawn(self) -> None:
         """Record the counts in the ledger, unless they are there.
 
         Raises:
@@ -179,7 +207,7 @@ class ReleaseFolder:
             pays for one draw.
         """
         note = _read_note(self.path)
-        digest = hashlib.sha256(data).hexdigest()
+        digest = _digest(self.path) or ""
         if note is None:
             raise ValueError(
                 f"Expected the note of a release in {self.staging}, got none; put it back from a "
@@ -286,7 +314,12 @@ def refuse_results(path: Path) -> None:
 
 @contextmanager
 def held(
-    path: Path, request: str, ledger: Path, opened: Callable[[], Ledger], room: int
+    path: Path,
+    request: str,
+    ledger: Path,
+    opened: Callable[[], Ledger],
+    room: int,
+    roles: str = "",
 ) -> Iterator[ReleaseFolder]:
     """Hold a folder for one release, with room for the results and no other process writing.
 
@@ -296,6 +329,7 @@ def held(
       ledger: File of the ledger to charge.
       opened: Function that opens or makes the ledger.
       room: Most bytes that the results take.
+      roles: Roles of the records, as in `ReleaseFolder`. Defaults to "", if no record checks.
 
     Raises:
       ValueError: If the folder cannot be written, is held by another process, holds a release or
@@ -321,7 +355,7 @@ def held(
                 f"({error.strerror}); nothing was spent, name another."
             ) from error
         try:
-            yield ReleaseFolder(path, request, opened())
+            yield ReleaseFolder(path, request, opened(), roles)
         except BaseException as error:
             if note := _last_words(path, request, ledger):
                 error.add_note(note)
@@ -346,9 +380,34 @@ def _is_lost(path: Path, ledger: Path) -> bool:
     """Return whether the noise of a paid release was drawn, and the folder lacks its counts."""
     note = _read_note(path)
     drawn = None if note is None else _drawn(Ledger.open(ledger), note)
+    return drawn is not None and drawn != _digest(path)
+
+
+def _digest(path: Path) -> str | None:
+    """Return the hash of what was drawn and kept, or None if nothing was."""
     counts = path / STAGING / _COUNTS
-    found = hashlib.sha256(counts.read_bytes()).hexdigest() if counts.exists() else None
-    return drawn is not None and drawn != found
+    if not counts.exists():
+        return None
+    check = path / STAGING / _CHECK
+    data = counts.read_bytes() + (check.read_bytes() if check.exists() else b"")
+    return hashlib.sha256(data).hexdigest()
+
+
+def _saved(values: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, values, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def roles_of(path: Path) -> Roles | None:
+    """Return the roles of a paid, incomplete release, or None if no record of it checks.
+
+    Raises:
+      ValueError: If the note cannot be read.
+    """
+    note = _read_note(path) or {}
+    words = note.get("roles", "")
+    return Roles.of(words.splitlines()[0]) if words else None
 
 
 def _locked(path: Path) -> AbstractContextManager[None]:
@@ -390,6 +449,9 @@ def _read_note(path: Path) -> dict[str, str] | None:
     try:
         found = json.loads(note.read_bytes())
         told = {name: str(found[name]) for name in ("request", "purpose", "ledger")}
+        if "roles" in found:
+            told["roles"] = str(found["roles"])
+            Roles.of(told["roles"].splitlines()[0])
         if b"\0" in os.fsencode(told["ledger"]):  # raises too if no file can have such a name
             raise ValueError("a ledger that no file can be")
         return told

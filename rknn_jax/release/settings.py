@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rknn_jax._internal.ranges import Count, Delta, Epsilon, ReleaseEpsilon, Seconds, Seed
+from rknn_jax._internal.ranges import (
+    CheckShare,
+    Count,
+    Delta,
+    Epsilon,
+    ReleaseEpsilon,
+    Seconds,
+    Seed,
+)
 from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import Relation
@@ -37,6 +45,7 @@ class Settings:
       delta: for a mechanism that needs one, such as gaussian; 0 is pure differential privacy.
       mechanism: a file of rknn_jax/mechanisms whose noise a release can draw exactly. With rknn: discrete_laplace, which is the default, permute_and_flip for fewer wrong labels but no counts, one_to_one where each query is another class, or gaussian for many neighbors. With prototypes or least_squares: gaussian, which is the default if there is a delta, or discrete_laplace. With public_prototypes: permute_and_flip.
       relation: replace-one takes n as public; add-remove hides n, and with rknn needs --queries.
+      check_share: share of the private records that do not vote, but measure how many labels are right, and choose among ways to read the votes. Costs no epsilon. By default as many as make the measure exact to 3 points, at most a tenth, and none if that is too few; 0 turns it off. Under add-remove, where n is private, none by default.
       representation: for raw records in place of embeddings: a file of rknn_jax/representations, learned from the public images alone, or a function of your own that treats each record by itself, as package.module:function. It is applied where the records are read.
       standardize: center and scale each column of the features by its mean and standard deviation among the public rows. Use it if columns have different units.
       metric: of the embeddings.
@@ -77,6 +86,7 @@ class Settings:
     delta: Delta = 0.0
     mechanism: str | None = None
     relation: Relation = "replace-one"
+    check_share: CheckShare | None = None
     representation: str | None = None
     standardize: bool = False
     metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"

@@ -9,6 +9,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from rknn_jax.check import Measured
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.statement import (
     ONE_LEDGER,
@@ -34,8 +35,14 @@ UNKNOWN_MODEL = (
 """Sentence on embeddings without a card of their model."""
 
 
-def card(plan: Plan, told: Statement) -> dict[str, Any]:
-    """Return the content of `privacy.json`."""
+def card(plan: Plan, told: Statement, measured: Measured | None = None) -> dict[str, Any]:
+    """Return the content of `privacy.json`.
+
+    Args:
+      plan: Release that was made.
+      told: Its statement.
+      measured: Agreement with records that did not vote. Defaults to None, if not measured.
+    """
     settings = plan.settings
     choices = ("relation", "representation", "standardize", "smoothing")
     return told.card(
@@ -46,6 +53,8 @@ def card(plan: Plan, told: Statement) -> dict[str, Any]:
         labeler=plan.survey.labeler.name,
         **{name: getattr(settings, name) for name in choices},
         **plan.survey.words.facts,
+        **_check(plan),
+        measured=measured and measured.asdict(),
         **({"model": asdict(plan.data.model)} if plan.data.model else {}),
         **({"choice": plan.choice} if plan.choice else {}),
     )
@@ -73,6 +82,36 @@ def not_covered(plan: Plan) -> list[str]:
     ]
 
 
+def _check(plan: Plan) -> dict[str, Any]:
+    """Return the shares of the records that check for the card, or nothing if none does."""
+    checkers = plan.survey.checkers
+    if checkers is None:
+        return {}
+    roles = checkers.roles
+    shares = {"choose": roles.choose, "measure": roles.measure, "recall": roles.recall}
+    return {"check": shares | {"epsilon": checkers.epsilon}}
+
+
+def _checked(plan: Plan, measured: Measured | None) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the released items and the details of the check, or nothing if none was made."""
+    checkers = plan.survey.checkers
+    if checkers is None:
+        return (), {}
+    unit = plan.settings.unit
+    released = (
+        f"the choice among ways to read it, and how many private {unit}s agree with the labels, by "
+        f"private {unit}s that did not vote",
+    )
+    details = {
+        f"{unit}s that check instead of voting": f"{1 - checkers.roles.vote:.1%}, by a coin that "
+        "does not depend on their data",
+    }
+    if measured is not None:
+        details["measured"] = str(measured)
+        details["labels are read by"] = measured.labeling
+    return released, details
+
+
 def _bound(plan: Plan) -> dict[str, Any]:
     """Return the bound on a person's votes for the card, or nothing if records are protected."""
     if plan.settings.person is None:
@@ -96,15 +135,19 @@ def _inferred(plan: Plan) -> str:
     return "Epsilon does not cover the set of classes, which was read from the private labels."
 
 
-def statement(plan: Plan, ledger: Ledger, release: str) -> Statement:
+def statement(
+    plan: Plan, ledger: Ledger, release: str, measured: Measured | None = None
+) -> Statement:
     """Return the content of `privacy.html`.
 
     Args:
       plan: Release that was made.
       ledger: Ledger that was charged.
       release: Id of the release.
+      measured: Agreement with records that did not vote. Defaults to None, if not measured.
     """
     settings = plan.settings
+    checks, checked = _checked(plan, measured)
     unit = settings.unit
     records = (
         f"all private {unit}s"
@@ -116,7 +159,7 @@ def statement(plan: Plan, ledger: Ledger, release: str) -> Statement:
     return Statement(
         plan.cost,
         f"Whoever ran this release holds {records}, as they are, in one place.",
-        plan.survey.words.released,
+        (*plan.survey.words.released, *checks),
         tuple(not_covered(plan)),
         str(settings.mechanism),
         # The ledger's name is that of a private file, and its fingerprint of the data is private.
@@ -136,6 +179,7 @@ def statement(plan: Plan, ledger: Ledger, release: str) -> Statement:
             **_scaled(settings),
             "labeler": plan.survey.labeler.name,
             **plan.survey.words.details,
+            **checked,
             **{name.replace("_", " "): value for name, value in _bound(plan).items()},
             "classes": plan.data.classes.count,
             **({"choice of the labeler": plan.choice} if plan.choice else {}),

@@ -7,13 +7,14 @@ depends on private records, but for their number, if that is public.
 
 import abc
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 
 from rknn_jax.answers.concerns import Concern
-from rknn_jax.labelers._sum_labeler import NoisySum, PublicRows, SumLabeler, Words
+from rknn_jax.check import Checkers
+from rknn_jax.labelers._sum_labeler import Labeling, NoisySum, PublicRows, SumLabeler, Words
 from rknn_jax.labelers._tally import Tally
 from rknn_jax.labels import PublicLabels, PublicSide
 from rknn_jax.mechanisms.base import Payer
@@ -38,6 +39,9 @@ class Survey(abc.ABC):
       labeler: Labeler that is planned, that runs, and that the statement names.
       queries: Public queries.
       side: Public side of the reading; without a graph in a dry run, which spreads nothing.
+      checkers: Check by records that do not add to the sum. Defaults to None: all add to it.
+      charged: Guarantee of the release and its check, which the ledger is charged for. Defaults to
+        None, `cost`.
     """
 
     settings: "Settings"
@@ -45,6 +49,8 @@ class Survey(abc.ABC):
     labeler: SumLabeler[Any]
     queries: Queries
     side: PublicSide
+    checkers: Checkers | None = field(default=None, kw_only=True)
+    charged: Guarantee | None = field(default=None, kw_only=True)
 
     @staticmethod
     @abc.abstractmethod
@@ -82,7 +88,13 @@ class Survey(abc.ABC):
     @property
     @abc.abstractmethod
     def cost(self) -> Guarantee:
+        """Guarantee of the noisy sum."""
+
+    @final
+    @property
+    def guarantee(self) -> Guarantee:
         """Guarantee of the release, which its ledger is charged for."""
+        return self.charged or self.cost
 
     @property
     @abc.abstractmethod
@@ -127,7 +139,15 @@ class Survey(abc.ABC):
     @final
     def read(self, drawn: np.ndarray) -> PublicLabels:
         """Return the labels of the public rows: post-processing of what was drawn."""
-        return self.labeler.public_labels(NoisySum(drawn, self.stddev, self.cost), self.rows)
+        return self.labeler.public_labels(self._noisy(drawn), self.rows)
+
+    @final
+    def labelings(self, drawn: np.ndarray) -> tuple[Labeling, ...]:
+        """Return the labelings to choose from, by post-processing; the usual one is first."""
+        return self.labeler.labelings(self._noisy(drawn), self.rows)
+
+    def _noisy(self, drawn: np.ndarray) -> NoisySum:
+        return NoisySum(drawn, self.stddev, self.guarantee)
 
     def concerns(self, found: PublicLabels) -> tuple[Concern, ...]:
         """Return the reasons to doubt the labels, from them and public data alone."""

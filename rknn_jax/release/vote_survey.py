@@ -129,7 +129,10 @@ class VoteSurvey(Survey):
     @property
     def num_votes(self) -> int | None:
         """Number of votes n·k, or None if n is private."""
-        return None if self.num_records is None else self.num_records * self.labeler.num_neighbors
+        if self.num_records is None:
+            return None
+        voters = 1.0 if self.checkers is None else self.checkers.roles.vote
+        return round(self.num_records * voters) * self.labeler.num_neighbors
 
     @property
     def purpose(self) -> str:

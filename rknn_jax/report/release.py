@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 
 from rknn_jax._internal.disk import write_text
+from rknn_jax.check import Interval
 from rknn_jax.report import figures, pages
 from rknn_jax.report.results import (
     MEANINGS,
@@ -87,9 +88,12 @@ def page(
         link=link,
         summary=results.summary,
         shares=[
-            (word, percent(results.shares[name]), meaning)
-            for name, (word, meaning) in MEANINGS.items()
-            if name in results.shares
+            *_measured(results),
+            *(
+                (word, percent(results.shares[name]), meaning)
+                for name, (word, meaning) in MEANINGS.items()
+                if name in results.shares
+            ),
         ],
         num_classes=len(classes),
         classes=sorted(largest, key=lambda one: one.number),
@@ -135,9 +139,32 @@ def headline(results: Results) -> str:
     """Return the sentence with the number that matters most."""
     guarantee = results.card["guarantee"]
     price = f"at ε = {epsilon_text(guarantee['epsilon'])} for one {guarantee['unit']}"
+    if results.measured is not None:
+        return f"{results.measured}, {price}."
     for name, share in results.shares.items():
         return f"About {percent(share)} {MEANINGS[name][1]}, {price}."
     return f"Labels were released {price}; no released number tells how sure they are."
+
+
+def _measured(results: Results) -> list[tuple[str, str, str]]:
+    """Return rows of the table of shares: the measure, and the recall of each class."""
+    found = results.measured
+    if found is None:
+        return []
+    rows = [("measured", _interval(found.share), found.meaning)]
+    if found.majority is not None:
+        words = "of the private records have the most frequent class"
+        rows.append(("majority", f"about {percent(found.majority)}", words))
+    named = zip(results.classes, found.recall, strict=False)
+    rows += [
+        (f"recall of {shortened(name)}", _interval(one), "of its private records agree")
+        for name, one in named
+    ]
+    return rows
+
+
+def _interval(found: Interval) -> str:
+    return f"{percent(found.right)} ({percent(found.low)} to {percent(found.high)})"
 
 
 def _gaps_words(num_queries: int, num_doubtful: int) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rknn_jax._internal.disk import read_arrays, read_json
+from rknn_jax.check import Measured
 from rknn_jax.label_sets import HALF, lead_stddev
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.report.summary import Summary
@@ -22,7 +23,10 @@ SURE = 0.95
 """Stability below which a label is marked as doubtful."""
 
 MEANINGS = {
-    "expected_accuracy": ("expected", "of the labels are right, as far as noisy counts tell"),
+    "expected_accuracy": (
+        "expected",
+        "of the labels are right, in the opinion of the decoder; nobody measured it",
+    ),
     "stability": ("stability", "of the labels would be the same without noise"),
     "agreement": (
         "agreement",
@@ -111,7 +115,14 @@ class Results:
             "stability": float(sure.mean()) if len(sure) else None,
             "agreement": self.summary.agreement if self.summary else None,
         }
+        if self.measured is not None:  # a measure replaces an opinion
+            del found["expected_accuracy"]
         return {name: share for name, share in found.items() if share is not None}
+
+    @property
+    def measured(self) -> Measured | None:
+        """Agreement with private records that did not vote; None if it was not measured."""
+        return None if self.summary is None else self.summary.measured
 
 
 class ClassRow(NamedTuple):

@@ -14,6 +14,7 @@ from sklearn.decomposition import PCA
 
 from rknn_jax.answers import Decoded
 from rknn_jax.answers.concerns import Concern
+from rknn_jax.check import Measured
 
 MOST_PLACES = 3000
 """Most public rows on the map. Of more, a sample is drawn."""
@@ -34,6 +35,7 @@ class Summary:
       concerns: Reasons to doubt the labels, each with a remedy.
       rows: Public rows on the map, by their position.
       places: Places of these rows, `(x, y)` in [-1, 1] each.
+      measured: Agreement with private records that did not vote. Defaults to None: not measured.
     """
 
     agreement: float | None
@@ -42,10 +44,11 @@ class Summary:
     concerns: tuple[Concern, ...]
     rows: tuple[int, ...]
     places: tuple[tuple[float, float], ...]
+    measured: Measured | None = None
 
     def asdict(self) -> dict[str, Any]:
         """Return the content as JSON-ready values, which `Summary.of` reads."""
-        return asdict(self)
+        return asdict(self) | {"measured": self.measured and self.measured.asdict()}
 
     @classmethod
     def of(cls, saved: dict[str, Any]) -> "Summary":
@@ -59,7 +62,9 @@ class Summary:
         places = tuple((float(x), float(y)) for x, y in saved["places"])
         if len(rows) != len(places):
             raise ValueError(f"{len(rows)} rows have {len(places)} places")
-        return cls(**shares, concerns=concerns, rows=rows, places=places)
+        told = saved.get("measured")  # older folders have none
+        measured = None if told is None else Measured.of(told)
+        return cls(**shares, concerns=concerns, rows=rows, places=places, measured=measured)
 
 
 def summarize(
@@ -67,6 +72,7 @@ def summarize(
     concerns: Sequence[Concern],
     decoded: Decoded | None,
     stddev: np.ndarray | None,
+    measured: Measured | None = None,
 ) -> Summary:
     """Return the summary of a release.
 
@@ -76,6 +82,7 @@ def summarize(
       decoded: Result of the decoder; None if it did not run.
       stddev: Standard deviation of the counts' noise, `[s, num_classes]`; None if labels alone were
         released.
+      measured: Agreement with private records that did not vote. Defaults to None.
     """
     rows = _drawn(len(features))
     return Summary(
@@ -85,6 +92,7 @@ def summarize(
         tuple(concerns),
         tuple(rows.tolist()),
         tuple((float(x), float(y)) for x, y in places(features[rows])),
+        measured,
     )
 
 

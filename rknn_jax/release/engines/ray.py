@@ -5,6 +5,7 @@ a shard's count is a pure function of the shard, and `counting.total` takes ever
 noise is drawn on the cluster.
 """
 
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,7 +59,9 @@ def _counts(
                 raise ValueError(error)
             if on_rows is not None:
                 on_rows(row["rows"])
-            yield Count(**row | {"totals": np.asarray(row["totals"], np.int64)})
+            checking = pickle.loads(row["checking"])
+            totals = np.asarray(row["totals"], np.int64)
+            yield Count(**row | {"totals": totals, "checking": checking})
     except ValueError as error:
         raise ValueError(
             f"{error} Nothing was spent; mend it and run the same command again."
@@ -76,8 +79,10 @@ class _Counter:
         number = int(row["number"])
         shard, rows = self._records.shards[number], self._records.rows[number]
         try:
-            found = counting.count(shard, rows, self._question, workers=1)
+            found = counting.count(shard, rows, self._question, workers=1, number=number)
         except ValueError as error:  # an exception would reach the driver without its words
             totals = np.zeros(self._question.tally.shape, np.int64)
-            return vars(Count(shard.name, 0, 0, 0, totals, "")) | {"error": str(error)}
-        return vars(found) | {"error": ""}
+            empty = Count(shard.name, 0, 0, 0, totals, "")
+            return vars(empty) | {"checking": b"", "error": str(error)}
+        # Bytes keep the shapes of arrays without rows or columns.
+        return vars(found) | {"checking": pickle.dumps(found.checking), "error": ""}
