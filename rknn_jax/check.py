@@ -75,7 +75,7 @@ MOST_NAMES = 3
 TAIL = 3.0
 """Scales of Laplace noise within which 95% of it lies, -ln(0.05)."""
 
-QUANTILES = 2000
+QUANTILES = 500
 """Values of the noise over which an interval takes the mean."""
 
 AT_ONCE = 2**22

@@ -20,6 +20,7 @@ from rknn_jax.labelers import _vote_labels
 from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy import ledger as ledgers
 from rknn_jax.privacy.ledger import Ledger, LedgerError
+from rknn_jax.privacy.roles import Roles
 from rknn_jax.release import label, planning, release_folder
 from rknn_jax.release.release_folder import RESULTS, STAGING
 from rknn_jax.release.settings import Settings
@@ -125,26 +126,38 @@ def states_of_a_release(folder, settings=SETTINGS):
     return [*found, contents(folder)]
 
 
+@pytest.mark.parametrize("share", [0.0, 0.4])
 @pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_release_that_is_killed_at_any_line_is_finished_by_the_same_command(files, step):
-    states = states_of_a_release(files)
+def test_a_release_that_is_killed_at_any_line_is_finished_by_the_same_command(files, step, share):
+    settings = dataclasses.replace(SETTINGS, check_share=share)
+    states = states_of_a_release(files, settings)
     counts = complete(files)
+    measured = json.loads((files / "new/summary.json").read_text())["measured"]
+    assert (measured is None) == (not share)
     assert len(states) > 20
     for number, state in list(enumerate(states))[::step]:
         restore(files, state)
         shown = [name for name in RESULTS if (files / "new" / name).exists()]
         if "privacy.json" in shown:
             with pytest.raises(ValueError, match="without an earlier release"):
-                run()
+                run(settings)
             assert kinds(files) == ["create", "spend", "drawn"], f"state {number}"
             continue
         kept = files / "new" / STAGING / "counts.npy"
         was_kept = kept.exists()
         assert "privacy.html" in shown or not shown, f"state {number}: no label without statement"
         assert was_kept or not shown, f"state {number}: nothing is shown before the counts are kept"
-        run()
+        noted = files / "new" / STAGING / "note.json"
+        roles = json.loads(noted.read_text()).get("roles") if noted.exists() else None
+        assert (roles is None) or share
+        plan = planning.prepare(settings)
+        if plan.paid and share:
+            assert plan.survey.checkers.roles == Roles.of(roles.splitlines()[0])
+        label.release(plan)
         finished = complete(files)
         if was_kept:
+            again = json.loads((files / "new/summary.json").read_text())["measured"]
+            assert again == measured, f"state {number}: the check is drawn once"
             np.testing.assert_array_equal(
                 finished, counts, err_msg=f"state {number}: the noise is drawn once"
             )

@@ -206,7 +206,7 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
     if folder is None:
         number = new_release()
         ledger = open_or_make(plan.settings, plan.cost, counted, paid=plan.paid)
-        purpose = f"{survey.purpose}; release {number}"
+        purpose = f"{_purpose(plan)}; release {number}"
         drawn = survey.draw(counted, _Paying(ledger, survey.guarantee), purpose)
         return _released(plan, drawn, _checked(plan, counted, drawn), ledger, number)
     kept = folder.kept(survey.drawn)
@@ -215,7 +215,7 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
         labelings = () if found is None else survey.labelings(drawn)
         checked = None if found is None else _Checked(Drawn.of(found), labelings)
         return _released(plan, drawn, checked, folder.ledger, folder.release)
-    drawn = survey.draw(counted, _Paying(folder, survey.guarantee), survey.purpose)
+    drawn = survey.draw(counted, _Paying(folder, survey.guarantee), _purpose(plan))
     checked = _checked(plan, counted, drawn)
     folder.keep(drawn, None if checked is None else checked.drawn.array())
     return _released(plan, drawn, checked, folder.ledger, folder.release)
@@ -258,6 +258,13 @@ def _checked(plan: Plan, counted: Counted, drawn: np.ndarray) -> _Checked | None
     labelings = plan.survey.labelings(drawn)
     found = checkers.draw(counted.checks, [one.probabilities for one in labelings])
     return _Checked(found, labelings)
+
+
+def _purpose(plan: Plan) -> str:
+    """Return a few words for the ledger."""
+    checkers = plan.survey.checkers
+    words = "" if checkers is None else f", {1 - checkers.roles.vote:.1%} of them check"
+    return f"{plan.survey.purpose}{words}"
 
 
 def _roles(plan: Plan, counted: Counted) -> str:

@@ -1,0 +1,358 @@
+"""Records that check labels instead of voting: their privacy, and what they measure."""
+
+import itertools
+import json
+import math
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from rknn_jax import check
+from rknn_jax.check import Checkers, Checks, Drawn, SimulatedNoise
+from rknn_jax.privacy import accounting, roles
+from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.roles import CHOOSE, MEASURE, RECALL, VOTE, Roles
+
+SHARES = (0.02, 0.05, 0.03)
+
+
+def laplace(value, scale):
+    """Return P[discrete Laplace noise = value]."""
+    decay = math.exp(-1 / scale)
+    return (1 - decay) / (1 + decay) * decay ** abs(value)
+
+
+def winners(counts, scale):
+    """Return the probability of each winner of permute-and-flip by its definition."""
+    counts = np.asarray(counts, float)
+    found = np.zeros(len(counts))
+    heads = np.exp((counts - counts.max()) / scale)
+    for order in itertools.permutations(range(len(counts))):
+        rest = 1 / math.factorial(len(counts))
+        for place in order:
+            found[place] += rest * heads[place]
+            rest *= 1 - heads[place]
+    return found
+
+
+# One query, two classes. A record is a class, and None one that is absent (add-remove). Laws are
+# of noisy numbers that are cut to a few values, which is post-processing.
+FAR = 80
+LARGE = 3
+
+
+def noisy_law(value, scale):
+    """Return the law of a number with discrete Laplace noise, cut to [-LARGE, LARGE]."""
+    law = np.zeros(2 * LARGE + 1)
+    for noise in range(-FAR, FAR + 1):
+        law[np.clip(value + noise, -LARGE, LARGE) + LARGE] += laplace(noise, scale)
+    return law / law.sum()
+
+
+def joint_law(records, epsilon, relation, *, role_probs, twice=False):
+    """Return the law of all that a release shows, by the roles that its records may have.
+
+    The winner of the vote decides between two labelings, "all 0" and "all 1", whose agreement is
+    then measured. The checks see records of their role alone.
+    """
+    units = [one for one in records if one is not None]
+    moved = 2 if relation == "replace-one" else 1
+    law = np.zeros((2 * LARGE + 1, 2, len(records) + 1, 2 * LARGE + 1, 2 * LARGE + 1))
+    for given in itertools.product((VOTE, CHOOSE, MEASURE), repeat=len(units)):
+        weight = math.prod(role_probs(one)[role] for one, role in zip(units, given, strict=True))
+        by = {
+            role: [one for one, own in zip(units, given, strict=True) if own == role]
+            for role in (VOTE, CHOOSE, MEASURE)
+        }
+        voters = units if twice else by[VOTE]
+        votes = noisy_law(sum(2 * one - 1 for one in voters), moved / epsilon)
+        chosen = winners([by[CHOOSE].count(label) for label in (0, 1)], moved / epsilon)
+        size = len(by[MEASURE])
+        for label in (0, 1):
+            # The order of the labelings depends on the vote, as that of a release does.
+            for leads, named in ((slice(None, LARGE), 1 - label), (slice(LARGE, None), label)):
+                right = by[MEASURE].count(named)
+                shown = noisy_law(right, 1 / epsilon)
+                if relation == "add-remove":  # their number is private, so both sums have noise
+                    both = np.outer(shown, noisy_law(size - right, 1 / epsilon))
+                    place = 0
+                else:
+                    both = np.outer(shown, np.eye(2 * LARGE + 1)[0])
+                    place = size
+                law[leads, label, place] += (
+                    weight * chosen[label] * np.multiply.outer(votes[leads], both)
+                )
+    return law
+
+
+def loss(first, second):
+    """Return the largest log-ratio of two laws."""
+    there = first > 0
+    if not np.array_equal(there, second > 0):
+        return math.inf
+    return float(np.abs(np.log(first[there] / second[there])).max())
+
+
+def even(record):
+    del record
+    return {VOTE: 0.5, CHOOSE: 0.25, MEASURE: 0.25}
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_votes_and_checks_of_all_neighbors_together_cost_epsilon_once(relation):
+    epsilon = 0.7
+    others = [list(one) for n in (1, 2) for one in itertools.product((0, 1), repeat=n)]
+    worst = 0.0
+    for rest in others:
+        pairs = [(0, 1)] if relation == "replace-one" else [(0, None), (1, None)]
+        for first, second in pairs:
+            laws = [
+                joint_law([*rest, one], epsilon, relation, role_probs=even)
+                for one in (first, second)
+            ]
+            worst = max(worst, loss(*laws))
+    assert 0.5 * epsilon < worst <= epsilon * (1 + 1e-9)
+
+
+def test_a_record_that_votes_and_checks_costs_more():
+    epsilon = 0.7
+    laws = [
+        joint_law([0, 1, one], epsilon, "replace-one", role_probs=even, twice=True)
+        for one in (0, 1)
+    ]
+    assert loss(*laws) > 1.1 * epsilon
+
+
+def test_a_role_that_depends_on_the_label_costs_more():
+    def by_label(record):
+        checks = 0.45 if record else 0.05
+        return {VOTE: 1 - 2 * checks, CHOOSE: checks, MEASURE: checks}
+
+    laws = [joint_law([0, 1, one], 0.7, "replace-one", role_probs=by_label) for one in (0, 1)]
+    assert loss(*laws) > 1.1 * 0.7
+
+
+def test_roles_have_their_shares_whatever_the_blocks_and_differ_with_shard_and_key():
+    found = Roles.drawn(*SHARES)
+    whole = found.of_rows(0, 0, 200_000)
+    shares = np.bincount(whole, minlength=4) / len(whole)
+    # Five standard deviations of a share of 200,000: one false alarm in 400,000 runs.
+    assert np.abs(shares - [found.vote, *SHARES]).max() < 5 * math.sqrt(0.09 / 200_000)
+    starts = [0, 1, 777, 4095, 4096, 4097, 9000, 199_999]
+    for first, last in itertools.pairwise([*starts, 200_000]):
+        assert np.array_equal(found.of_rows(0, first, last - first), whole[first:last])
+    assert len(found.of_rows(0, 5, 0)) == 0
+    for other in (found.of_rows(1, 0, 9000), Roles.drawn(*SHARES).of_rows(0, 0, 9000)):
+        agree = np.mean((other == VOTE) == (whole[:9000] == VOTE))
+        assert abs(agree - (0.9**2 + 0.1**2)) < 5 * math.sqrt(0.15 / 9000)
+    again = Roles.of(found.words())
+    assert again == found
+    assert np.array_equal(again.of_rows(0, 0, 9000), whole[:9000])
+
+
+def test_a_person_has_one_role_that_others_do_not_change():
+    found = Roles.drawn(*SHARES)
+    names = np.random.default_rng(0).integers(0, 2**63, (5000, 2)).astype(np.uint64)
+    mine = found.of_persons(names)
+    assert np.array_equal(found.of_persons(names[::-1]), mine[::-1])
+    assert np.array_equal(found.of_persons(names[7:8]), mine[7:8])
+    shares = np.bincount(mine, minlength=4) / len(mine)
+    assert np.abs(shares - [found.vote, *SHARES]).max() < 5 * math.sqrt(0.09 / 5000)
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.3, 0.3), (-0.1, 0.1, 0.1), (1.0, 0.0, 0.0)])
+def test_shares_that_leave_nobody_to_vote_are_refused(shares):
+    with pytest.raises(ValueError, match="some records have to vote"):
+        Roles.drawn(*shares)
+
+
+def test_the_guarantee_of_both_is_that_of_the_votes():
+    pure = Guarantee(1.0, 0.0, "replace-one", "central", (Event("discrete_laplace", 2.0, 2),))
+    whole, epsilon = roles.guarantee(pure, curves=True)
+    assert (whole.epsilon, whole.delta, epsilon) == (1.0, 0.0, 1.0)
+    assert whole.events == (Event("pure", 1.0),)
+
+    gaussian = Guarantee(1.0, 1e-5, "replace-one", "central", (Event("gaussian", 5.0, 2),))
+    whole, epsilon = roles.guarantee(gaussian, curves=False)
+    assert (whole.epsilon, whole.delta, whole.events, epsilon) == (1.0, 1e-5, (), 1.0)
+    whole, epsilon = roles.guarantee(gaussian, curves=True)
+    for order in (1.5, 2.0, 8.0, 64.0, 1000.0):
+        votes = accounting.renyi_divergence(gaussian.events, order)
+        checks = accounting.renyi_divergence((Event("pure", epsilon),), order)
+        assert checks <= accounting.renyi_divergence(whole.events, order) * (1 + 1e-9)
+        assert votes == pytest.approx(accounting.renyi_divergence(whole.events, order))
+
+
+def a_check(relation="replace-one", unit="record", epsilon=1.0, shares=SHARES, num_rows=40):
+    rows = np.random.default_rng(0).normal(size=(num_rows, 3)).astype(np.float32)
+    return Checkers(Roles.drawn(*shares), rows, "sqeuclidean", 4, epsilon, relation, unit)
+
+
+class Recorded:
+    """Draws without noise, which keep what they were asked for; the choice may be a given one."""
+
+    def __init__(self, choice=None):
+        self.asked = []
+        self.choice = choice
+
+    def winner(self, counts, scale):
+        self.asked.append(("winner", counts, scale))
+        return int(np.argmax(counts)) if self.choice is None else self.choice
+
+    def laplace(self, counts, scale):
+        self.asked.append(("laplace", counts, scale))
+        return counts.copy()
+
+
+def checks_of(checkers, rng, size=60):
+    role = rng.integers(1, 4, size).astype(np.int8)
+    near = rng.integers(0, len(checkers.rows), (size, 5)).astype(np.int32)
+    ids = rng.integers(0, 4, size).astype(np.int32)
+    units = np.full(size, checkers.grid, np.int64)
+    return Checks(role, near, ids, units, np.bincount(role, minlength=4))
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("unit", ["record", "person"])
+def test_no_neighbor_moves_what_is_drawn_by_more_than_its_noise_is_for(relation, unit):
+    checkers = a_check(relation, unit)
+    rng = np.random.default_rng(1)
+    labelings = [rng.dirichlet(np.ones(4), 40).astype(np.float32) for _ in range(3)]
+    largest = {"winner": 0.0, "laplace": 0.0}
+    for _ in range(300):
+        checks = checks_of(checkers, rng)
+        one = rng.integers(len(checks.role))
+        near, ids, units = checks.near.copy(), checks.ids.copy(), checks.units.copy()
+        near[one], ids[one] = rng.integers(0, 40, 5), rng.integers(-1, 4)
+        if relation == "add-remove" or ids[one] < 0:
+            units[one] = 0
+        other = checks._replace(near=near, ids=ids, units=units)
+        drawn = []
+        for each in (checks, other):
+            noise = Recorded(choice=one % 3)  # what follows is compared for the same choice
+            checkers.draw(each, labelings, noise)
+            drawn.append(noise.asked)
+        for (kind, first, scale), (_, second, _) in zip(*drawn, strict=True):
+            moved = np.abs(first - second)
+            # Permute-and-flip pays for the largest move, twice unless all go one way.
+            steps = moved.sum()
+            if kind == "winner":
+                together = np.ptp(np.sign(first - second)) < 2
+                steps = moved.max() * (1 if together else 2)
+            largest[kind] = max(largest[kind], steps / scale)
+    assert largest["winner"] <= 1 + 1e-9
+    assert 0.9 < largest["laplace"] <= 1 + 1e-9
+
+
+def test_those_who_measure_do_not_choose_and_each_role_is_seen_once():
+    checkers = a_check()
+    rng = np.random.default_rng(2)
+    labelings = [rng.dirichlet(np.ones(4), 40).astype(np.float32) for _ in range(2)]
+    checks = checks_of(checkers, rng)
+    told = []
+    for role in (CHOOSE, MEASURE, RECALL):
+        noise = Recorded()
+        alone = checks._replace(units=np.where(checks.role == role, checks.units, 0))
+        checkers.draw(alone, labelings, noise)
+        told.append([bool(counts.any()) for _, counts, _ in noise.asked])
+    assert told == [[True, False, False], [False, True, False], [False, False, True]]
+
+
+def test_agreement_counts_the_class_of_the_rows_near_a_record():
+    sharp = np.eye(4, dtype=np.float32)[[0, 0, 1, 2, 3]]
+    near = np.array([[0, 1, 2], [2, 2, 3], [0, 1, 1], [3, 4, 4]], np.int32)
+    ids = np.array([0, 1, -1, 2], np.int32)
+    ones = np.ones(4, np.int64)
+    checks = Checks(np.full(4, MEASURE, np.int8), near, ids, ones, np.array([0, 0, 4, 0]))
+    assert check.agrees(checks, sharp).tolist() == [True, True, False, False]
+    # Ballots: up to two classes and having voted, which is class 4. A whole set has to be right.
+    ballots = np.array([[0, -1, 4], [1, 2, 4], [-1, -1, 4], [3, -1, 4]], np.int32)
+    sets = np.array([[1, 0, 0, 0], [0.9, 0, 0, 0], [0, 0.9, 0, 0], [0, 0, 0.4, 0.2], [0, 0, 0, 1]])
+    assert check.agrees(checks._replace(ids=ballots), sets).tolist() == [True, False, False, True]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_an_interval_covers_in_95_of_100_runs(known):
+    rng = np.random.default_rng(3)
+    for share, size, scale in [(0.8, 150, 2.0), (0.5, 100, 4.0), (0.97, 150, 1.0), (0.3, 60, 0.4)]:
+        runs = 400 if known else 150
+        right = rng.binomial(size, share, runs)
+        noise = rng.geometric(1 - math.exp(-1 / scale), (4, runs))
+        told = right + noise[0] - noise[1]
+        rest = size - told if known else size - right + noise[2] - noise[3]
+        covered = 0
+        pairs, times = np.unique([told, rest], axis=1, return_counts=True)
+        for one, other, count in zip(*pairs, times, strict=True):
+            found = check.interval(float(one), float(other), scale, known=known)
+            assert 0 <= found.low <= found.right <= found.high <= 1
+            covered += count * (found.low - 1e-4 <= share <= found.high + 1e-4)
+        # At 95%, so few cover by chance in 1 of 500 times or less; the seed is fixed.
+        assert covered / runs > (0.915 if known else 0.88), (share, size, scale)
+
+
+def test_nobody_checks_unless_it_tells_something():
+    assert check.shares(1400, 0.1, 10, several=True) == check.NOBODY
+    found = check.shares(6000, 1.0, 10, several=True)
+    assert found.measure == pytest.approx(0.05)
+    assert found.choose == pytest.approx(0.025)
+    assert found.recall == 0
+    assert check.shares(6000, 1.0, 10, several=False).choose == 0
+    large = check.shares(10**6, 1.0, 10, several=True)
+    assert sum(large) < 0.01
+    assert large.recall > 0
+    for epsilon in (0.1, 0.5, 1, 3):
+        for n in (100, 1000, 3000, 10**4, 10**6):
+            chosen = check.shares(n, epsilon, 10, several=True)
+            assert sum(chosen) <= 0.11
+            if chosen.measure:  # as exact as promised, even where half is right
+                size = round(n * chosen.measure)
+                found = check.interval(size / 2, size / 2, 1 / epsilon, known=True)
+                assert (found.high - found.low) / 2 <= check.WORST * 1.05
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("unit", ["record", "person"])
+def test_simulated_checks_choose_the_best_and_measure_it_within_their_intervals(relation, unit):
+    checkers = a_check(relation, unit, epsilon=2.0, shares=(0.1, 0.1, 0.1), num_rows=400)
+    rng = np.random.default_rng(4)
+    truth = rng.integers(0, 4, 400)
+    right = np.eye(4, dtype=np.float32)[truth]
+    wrong = np.eye(4, dtype=np.float32)[rng.permutation(truth)]
+    size = 3000
+    near = np.repeat(rng.integers(0, 400, (size, 1)), 5, axis=1).astype(np.int32)
+    ids = np.where(rng.random(size) < 0.8, truth[near[:, 0]], rng.integers(0, 4, size))
+    role = rng.integers(1, 4, size).astype(np.int8)
+    units = np.full(size, checkers.grid, np.int64)
+    checks = Checks(role, near, ids.astype(np.int32), units, np.bincount(role, minlength=4))
+    noise = SimulatedNoise(jax.random.key(0))
+    covered = 0
+    for _ in range(40):
+        drawn = checkers.draw(checks, [wrong, right], noise)
+        again = Drawn.of(drawn.array())
+        assert np.array_equal(again.array(), drawn.array())
+        measured = checkers.measured(again, ["bad", "good"])
+        assert measured is not None
+        assert measured.labeling == "good"
+        assert measured.checkers == pytest.approx(np.sum(role == MEASURE), abs=20)
+        assert len(measured.recall) == 4
+        covered += measured.low <= 0.85 <= measured.high
+        assert check.Measured.of(json.loads(json.dumps(measured.asdict()))) == measured
+    assert covered >= 33
+
+
+def test_exact_draws_are_those_of_a_release():
+    checkers = a_check(epsilon=5.0)
+    rng = np.random.default_rng(5)
+    labelings = [rng.dirichlet(np.ones(4), 40).astype(np.float32) for _ in range(2)]
+    checks = checks_of(checkers, rng, 2000)
+    plain = checkers.draw(checks, labelings, Recorded())
+    drawn = [checkers.draw(checks, labelings) for _ in range(40)]
+    far = [one.right - plain.right for one in drawn]
+    assert len({tuple(one.array()) for one in drawn}) > 1
+    # The noise has scale 1/5: 30 would be exp(-150).
+    assert max(map(abs, far)) < 30
+    assert {one.size for one in drawn} == {int(checks.sizes[MEASURE])}
+    hidden = replace(checkers, relation="add-remove").draw(checks, labelings)
+    assert hidden.size == -1
