@@ -1,0 +1,157 @@
+"""What labels are worth as a release measures it, beside what they are worth.
+
+    python -m benchmarks.measured [--resume] [--only NAME ...]
+
+Each cell is a release by `rknn_jax.release`: its plan, its sum, exact noise, the check by records
+that did not vote, and a second release in which all records vote. The truth, which no release sees,
+is the share of right labels among the public rows with a class, and the agreement of all private
+records. `_measured_cases` has the data sets. Each cell is kept in `runs/measured` once it is done;
+with `--resume` a later call keeps those.
+
+- `covered`: the interval holds the agreement of all private records.
+- `off`: measured less the share of right public labels.
+- `chosen`, `best`, `usual`: right labels by the chosen labeling, by the best of those that were
+  offered, and by the usual one; `without` is that of the release in which all vote.
+- `said`: expected accuracy in the decoder's opinion.
+"""
+
+import argparse
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks._measure import save
+from benchmarks._measured_cases import CASES, LOOKED_AT, Case, Sides
+from rknn_jax import check
+from rknn_jax.check import Checkers, Checks
+from rknn_jax.privacy.roles import MEASURE
+from rknn_jax.records.classes import Classes
+from rknn_jax.release import inputs, label, planning, surveys
+from rknn_jax.release.planning import Plan
+from rknn_jax.release.settings import Settings
+from train.json_files import write_json
+
+SEEDS = (20, 21, 22)
+EPSILONS = (0.1, 0.5, 1.0, 3.0)
+PARTS = Path("runs/measured")
+
+
+class Nobody:
+    """Payer of a release that is only measured."""
+
+    def charge(self, guarantee: Any, purpose: str) -> None:
+        """Charge nothing: the records are public benchmarks."""
+
+
+def plan_of(sides: Sides, epsilon: float, share: float | None) -> Plan:
+    """Return the plan of a release."""
+    num_classes = int(max(sides.truth.max(), sides.labels.max())) + 1
+    settings = Settings(
+        public="public", private="private", epsilon=epsilon, check_share=share, ledger=Path("none")
+    )
+    inputs.check(settings)
+    surveys.check(settings)
+    classes = Classes(num_classes)
+    data = inputs.data_of(sides.public, sides.private, sides.labels, classes, None)
+    return planning.plan(settings, data)
+
+
+def right(probabilities: np.ndarray, sides: Sides) -> float:
+    """Return the share of public rows with a class whose label is right."""
+    known = sides.truth >= 0
+    return float(np.mean(probabilities.argmax(axis=1)[known] == sides.truth[known]))
+
+
+def agreement(checkers: Checkers, probabilities: np.ndarray, sides: Sides) -> float:
+    """Return the share of all private records that agree with the labels near them."""
+    role = np.full(len(sides.labels), MEASURE, np.int8)
+    ones = np.ones(len(role), np.int64)
+    near = checkers.near(sides.private)
+    everyone = Checks(role, near, np.asarray(sides.labels, np.int32), ones, np.bincount(role))
+    return float(check.agrees(everyone, probabilities).mean())
+
+
+def cell(case: Case, seed: int, epsilon: float) -> dict[str, Any]:
+    """Return one cell."""
+    sides = case.make(seed)
+    plan = plan_of(sides, epsilon, 0.0)
+    started = time.perf_counter()
+    counted = label.count(plan)
+    counting = time.perf_counter() - started
+    drawn = plan.survey.draw(counted, Nobody(), "")
+    started = time.perf_counter()
+    whole = plan.survey.read(drawn)
+    reading = time.perf_counter() - started
+    found: dict[str, Any] = {
+        "kind": case.kind,
+        "num_records": len(sides.labels),
+        "num_public": len(sides.public),
+        "num_classes": whole.probabilities.shape[1],
+        "without": right(whole.probabilities, sides),
+        "said": None if whole.decoded is None else whole.decoded.expected_accuracy,
+        "majority": float(np.bincount(sides.truth[sides.truth >= 0]).max() / len(sides.truth)),
+        "seconds": {"counting": counting, "reading": reading},
+        "measured": None,
+    }
+    plan = plan_of(sides, epsilon, None)
+    checkers = plan.survey.checkers
+    if checkers is None:
+        return found
+    started = time.perf_counter()
+    counted = label.count(plan)
+    counting = time.perf_counter() - started
+    assert counted.checks is not None
+    drawn = plan.survey.draw(counted, Nobody(), "")
+    started = time.perf_counter()
+    labelings = plan.survey.labelings(drawn)
+    chosen = checkers.draw(counted.checks, [one.probabilities for one in labelings])
+    labels = labelings[chosen.choice].labels()
+    reading = time.perf_counter() - started
+    measured = checkers.measured(chosen, [one.name for one in labelings], labels.counts)
+    assert measured is not None
+    offered = [right(one.probabilities, sides) for one in labelings]
+    truth = agreement(checkers, labels.probabilities, sides)
+    found["seconds"] |= {"counting with checks": counting, "reading with checks": reading}
+    return found | {
+        "measured": dataclasses.asdict(measured)
+        | {"recall": [list(one) for one in measured.recall]},
+        "check": list(dataclasses.astuple(checkers.roles)[1:]),
+        "agreement": truth,
+        "covered": measured.low <= truth <= measured.high,
+        "off": measured.right - offered[chosen.choice],
+        "half": (measured.high - measured.low) / 2,
+        "chosen": offered[chosen.choice],
+        "usual": offered[0],
+        "best": max(offered),
+        "offered": dict(zip([one.name for one in labelings], offered, strict=True)),
+        "concerns": [one.kind for one in measured.concerns([str(i) for i in range(10**4)])],
+    }
+
+
+def main() -> None:
+    """Measure all cells and save them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--resume", action="store_true", help="keep the cells that are there")
+    parser.add_argument("--only", nargs="*", default=list(CASES), help="names of data sets")
+    given = parser.parse_args()
+    PARTS.mkdir(parents=True, exist_ok=True)
+    for name in given.only:
+        for seed in SEEDS:
+            for epsilon in EPSILONS:
+                path = PARTS / f"{name.replace(' ', '_')}-{seed}-{epsilon:g}.json"
+                if given.resume and path.exists():
+                    continue
+                done = cell(CASES[name], seed, epsilon)
+                write_json(path, {"name": name, "seed": seed, "epsilon": epsilon} | done)
+                print(name, seed, epsilon, {k: done.get(k) for k in ("off", "half", "covered")})
+    cells = [json.loads(path.read_text()) for path in sorted(PARTS.glob("*.json"))]
+    about = {"cases": {name: case._asdict() | {"make": None} for name, case in CASES.items()}}
+    save("measured", cells, looked_at=list(LOOKED_AT), seeds=list(SEEDS), **about)
+
+
+if __name__ == "__main__":
+    main()
