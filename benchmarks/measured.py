@@ -28,6 +28,7 @@ from benchmarks._measure import save
 from benchmarks._measured_cases import CASES, LOOKED_AT, Case, Sides
 from rknn_jax import check
 from rknn_jax.check import Checkers, Checks
+from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.privacy.roles import MEASURE
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import inputs, label, planning, surveys
@@ -66,13 +67,13 @@ def right(probabilities: np.ndarray, sides: Sides) -> float:
     return float(np.mean(probabilities.argmax(axis=1)[known] == sides.truth[known]))
 
 
-def agreement(checkers: Checkers, probabilities: np.ndarray, sides: Sides) -> float:
+def agreement(checkers: Checkers, labeling: Labeling, sides: Sides) -> float:
     """Return the share of all private records that agree with the labels near them."""
     role = np.full(len(sides.labels), MEASURE, np.int8)
     ones = np.ones(len(role), np.int64)
     near = checkers.near(sides.private)
     everyone = Checks(role, near, np.asarray(sides.labels, np.int32), ones, np.bincount(role))
-    return float(check.agrees(everyone, probabilities).mean())
+    return float(check.agrees(everyone, labeling).mean())
 
 
 def cell(case: Case, seed: int, epsilon: float) -> dict[str, Any]:
@@ -108,13 +109,13 @@ def cell(case: Case, seed: int, epsilon: float) -> dict[str, Any]:
     drawn = plan.survey.draw(counted, Nobody(), "")
     started = time.perf_counter()
     labelings = plan.survey.labelings(drawn)
-    chosen = checkers.draw(counted.checks, [one.probabilities for one in labelings])
+    chosen = checkers.draw(counted.checks, labelings)
     labels = labelings[chosen.choice].labels()
     reading = time.perf_counter() - started
     measured = checkers.measured(chosen, [one.name for one in labelings], labels.counts)
     assert measured is not None
     offered = [right(one.probabilities, sides) for one in labelings]
-    truth = agreement(checkers, labels.probabilities, sides)
+    truth = agreement(checkers, labelings[chosen.choice], sides)
     found["seconds"] |= {"counting with checks": counting, "reading with checks": reading}
     return found | {
         "measured": dataclasses.asdict(measured)

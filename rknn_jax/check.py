@@ -33,6 +33,7 @@ from scipy.stats import binom
 
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.label_sets import HALF
+from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.neighbors import Metric, nearest
 from rknn_jax.privacy import contributions, exact_noise
 from rknn_jax.privacy.contributions import Protected
@@ -42,7 +43,8 @@ from rknn_jax.privacy.roles import CHOOSE, MEASURE, RECALL, Roles
 NEAR = 5
 """Public rows near a record, whose mean probabilities tell the class that it checks.
 
-One row alone would count the distance between rows as an error of the labels.
+One row alone would count the distance between rows as an error of the labels. If all rows of a
+query have its label, one is enough, and the mean over several queries would hide their errors.
 """
 
 CONFIDENCE = 0.95
@@ -303,7 +305,7 @@ class Checkers:
         return np.asarray(nearest(points, self.rows, self.num_near, metric=self.metric), np.int32)
 
     def draw(
-        self, checks: Checks, labelings: Sequence[np.ndarray], noise: Noise = ExactNoise()
+        self, checks: Checks, labelings: Sequence[Labeling], noise: Noise = ExactNoise()
     ) -> Drawn:
         """Choose among labelings and measure the chosen one. A ledger was charged before.
 
@@ -312,8 +314,7 @@ class Checkers:
 
         Args:
           checks: Records that check.
-          labelings: Soft labels of the public rows, float32 `[m, num_classes]` each; the first
-            are the usual ones.
+          labelings: Labelings of the public rows; the first is the usual one.
           noise: Draws. Defaults to exact ones.
         """
         # A count moves up for one labeling and down for another, unless records only come or go.
@@ -386,18 +387,20 @@ def _largest_share(counts: np.ndarray | None) -> float | None:
     return float(totals.max() / totals.sum())
 
 
-def agrees(checks: Checks, probabilities: np.ndarray) -> np.ndarray:
+def agrees(checks: Checks, labeling: Labeling) -> np.ndarray:
     """Return whether the public rows near each record got its class, or its set, bool `[c]`.
 
     Args:
       checks: Records that check.
-      probabilities: Soft labels of the public rows, float32 `[m, num_classes]`.
+      labeling: Labeling of the public rows.
     """
-    size = max(1, AT_ONCE // max(1, checks.near.shape[1] * probabilities.shape[1]))
-    found = np.zeros(len(checks.near), bool)
+    probabilities = labeling.probabilities
+    near = checks.near if labeling.smooth else checks.near[:, :1]
+    size = max(1, AT_ONCE // max(1, near.shape[1] * probabilities.shape[1]))
+    found = np.zeros(len(near), bool)
     for first in range(0, len(found), size):
         block = slice(first, first + size)
-        mean = probabilities[checks.near[block]].mean(axis=1)
+        mean = probabilities[near[block]].mean(axis=1)
         ids = checks.ids[block]
         if ids.ndim == 1:
             found[block] = mean.argmax(axis=1) == ids

@@ -11,6 +11,7 @@ import pytest
 
 from rknn_jax import check
 from rknn_jax.check import Checkers, Checks, Drawn, SimulatedNoise
+from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.privacy import accounting, roles
 from rknn_jax.privacy.guarantee import Event, Guarantee
 from rknn_jax.privacy.roles import CHOOSE, MEASURE, RECALL, VOTE, Roles
@@ -190,6 +191,11 @@ def a_check(relation="replace-one", unit="record", epsilon=1.0, shares=SHARES, n
     return Checkers(Roles.drawn(*shares), rows, "sqeuclidean", 4, epsilon, relation, unit)
 
 
+def labeled(probabilities, *, smooth=True):
+    found = np.asarray(probabilities, np.float32)
+    return Labeling("", found, lambda: pytest.fail("not needed"), smooth)
+
+
 class Recorded:
     """Draws without noise, which keep what they were asked for; the choice may be a given one."""
 
@@ -219,7 +225,7 @@ def checks_of(checkers, rng, size=60):
 def test_no_neighbor_moves_what_is_drawn_by_more_than_its_noise_is_for(relation, unit):
     checkers = a_check(relation, unit)
     rng = np.random.default_rng(1)
-    labelings = [rng.dirichlet(np.ones(4), 40).astype(np.float32) for _ in range(3)]
+    labelings = [labeled(rng.dirichlet(np.ones(4), 40)) for _ in range(3)]
     largest = {"winner": 0.0, "laplace": 0.0}
     for _ in range(300):
         checks = checks_of(checkers, rng)
@@ -249,7 +255,7 @@ def test_no_neighbor_moves_what_is_drawn_by_more_than_its_noise_is_for(relation,
 def test_those_who_measure_do_not_choose_and_each_role_is_seen_once():
     checkers = a_check()
     rng = np.random.default_rng(2)
-    labelings = [rng.dirichlet(np.ones(4), 40).astype(np.float32) for _ in range(2)]
+    labelings = [labeled(rng.dirichlet(np.ones(4), 40)) for _ in range(2)]
     checks = checks_of(checkers, rng)
     told = []
     for role in (CHOOSE, MEASURE, RECALL):
@@ -266,11 +272,25 @@ def test_agreement_counts_the_class_of_the_rows_near_a_record():
     ids = np.array([0, 1, -1, 2], np.int32)
     ones = np.ones(4, np.int64)
     checks = Checks(np.full(4, MEASURE, np.int8), near, ids, ones, np.array([0, 0, 4, 0]))
-    assert check.agrees(checks, sharp).tolist() == [True, True, False, False]
+    assert check.agrees(checks, labeled(sharp)).tolist() == [True, True, False, False]
+    # The first row alone: all rows of a query have its label.
+    apart = checks._replace(near=near[:, ::-1])
+    assert check.agrees(apart, labeled(sharp)).tolist() == [True, True, False, False]
+    assert check.agrees(apart, labeled(sharp, smooth=False)).tolist() == [
+        False,
+        False,
+        False,
+        False,
+    ]
     # Ballots: up to two classes and having voted, which is class 4. A whole set has to be right.
     ballots = np.array([[0, -1, 4], [1, 2, 4], [-1, -1, 4], [3, -1, 4]], np.int32)
     sets = np.array([[1, 0, 0, 0], [0.9, 0, 0, 0], [0, 0.9, 0, 0], [0, 0, 0.4, 0.2], [0, 0, 0, 1]])
-    assert check.agrees(checks._replace(ids=ballots), sets).tolist() == [True, False, False, True]
+    assert check.agrees(checks._replace(ids=ballots), labeled(sets)).tolist() == [
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -318,8 +338,8 @@ def test_simulated_checks_choose_the_best_and_measure_it_within_their_intervals(
     checkers = a_check(relation, unit, epsilon=2.0, shares=(0.1, 0.1, 0.1), num_rows=400)
     rng = np.random.default_rng(4)
     truth = rng.integers(0, 4, 400)
-    right = np.eye(4, dtype=np.float32)[truth]
-    wrong = np.eye(4, dtype=np.float32)[rng.permutation(truth)]
+    right = labeled(np.eye(4)[truth])
+    wrong = labeled(np.eye(4)[rng.permutation(truth)])
     size = 3000
     near = np.repeat(rng.integers(0, 400, (size, 1)), 5, axis=1).astype(np.int32)
     ids = np.where(rng.random(size) < 0.8, truth[near[:, 0]], rng.integers(0, 4, size))
@@ -345,7 +365,7 @@ def test_simulated_checks_choose_the_best_and_measure_it_within_their_intervals(
 def test_exact_draws_are_those_of_a_release():
     checkers = a_check(epsilon=5.0)
     rng = np.random.default_rng(5)
-    labelings = [rng.dirichlet(np.ones(4), 40).astype(np.float32) for _ in range(2)]
+    labelings = [labeled(rng.dirichlet(np.ones(4), 40)) for _ in range(2)]
     checks = checks_of(checkers, rng, 2000)
     plain = checkers.draw(checks, labelings, Recorded())
     drawn = [checkers.draw(checks, labelings) for _ in range(40)]

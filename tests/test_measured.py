@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rknn_jax import ReverseKNNLabeler, check
+from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labelers._votes import Bound, VoteTally
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.privacy.roles import MEASURE, VOTE, Roles
@@ -66,7 +67,9 @@ def agreement(done, sides):
     role = np.full(len(labels), MEASURE, np.int8)
     ones = np.ones(len(labels), np.int64)
     everyone = check.Checks(role, checkers.near(private), labels, ones, np.bincount(role))
-    return check.agrees(everyone, done.probabilities).mean()
+    smooth = done.measured.labeling != "the label of each query"
+    labeling = Labeling("", done.probabilities, lambda: done.found, smooth)
+    return check.agrees(everyone, labeling).mean()
 
 
 @pytest.mark.parametrize("private", ["private.npz", "shards"])

@@ -74,11 +74,14 @@ class Labeling(NamedTuple):
       name: A few words.
       probabilities: Soft labels of the public rows, float32 `[m, num_classes]`.
       labels: Function that returns all that is said of them.
+      smooth: True if labels change smoothly from row to row, and False if all rows of a query have
+        its label. Defaults to True.
     """
 
     name: str
     probabilities: np.ndarray
     labels: Callable[[], PublicLabels]
+    smooth: bool = True
 
 
 class SumLabeler(Labeler[Contribution]):

@@ -84,7 +84,7 @@ def labelings(answers: Answers, noisy: NoisySum, public: PublicRows) -> tuple[La
       public: Public rows, of which the queries are clusters, with the kernels of the decoder.
     """
     alone = of_answers(answers, noisy, public._replace(side=PublicSide()))
-    own = Labeling("the label of each query", alone.probabilities, lambda: alone)
+    own = Labeling("the label of each query", alone.probabilities, lambda: alone, smooth=False)
     if not answers.counted:
         usual = of_answers(answers, noisy, public)
         return Labeling("the decoder of labels", usual.probabilities, lambda: usual), own

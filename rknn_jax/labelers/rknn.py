@@ -275,7 +275,8 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         """Return the labelings to choose from; see `_vote_labels.labelings`."""
         if not self.chooses or public.side.kernels is None:
             usual = self.public_labels(noisy, public)
-            return (Labeling("the usual one", usual.probabilities, lambda: usual),)
+            smooth = any(part is not None for part in (public.side.graph, public.side.kernels))
+            return (Labeling("the usual one", usual.probabilities, lambda: usual, smooth),)
         return _vote_labels.labelings(self._answers(noisy, public), noisy, public)
 
     def _answers(self, noisy: NoisySum, public: PublicRows) -> Answers:

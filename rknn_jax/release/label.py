@@ -256,7 +256,7 @@ def _checked(plan: Plan, counted: Counted, drawn: np.ndarray) -> _Checked | None
     if checkers is None or counted.checks is None:
         return None
     labelings = plan.survey.labelings(drawn)
-    found = checkers.draw(counted.checks, [one.probabilities for one in labelings])
+    found = checkers.draw(counted.checks, labelings)
     return _Checked(found, labelings)
 
 
