@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 import rknn_jax
 from rknn_jax.privacy.accounting import compose
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import DiscreteLaplace
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import (
     BudgetExceededError,
     Digest,
@@ -38,7 +39,7 @@ def released(epsilon=0.1, delta=0.0, **fields):
         delta,
         "replace-one",
         "central",
-        (Event("discrete_laplace", 2 / epsilon, 2),),
+        (DiscreteLaplace(2 / epsilon, 2),),
         **{"sampler": "release"} | fields,
     )
 
@@ -336,11 +337,12 @@ def test_the_head_commits_to_the_history_and_says_nothing_of_the_data(path):
 
 COMMON = """
 import json, os, random, signal, sys, time
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import DiscreteLaplace, Pure
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
 PATH, DATA = sys.argv[1:]
 def release(percent):
-    events = (Event("pure", percent / 100),)
+    events = (Pure(percent / 100),)
     return Guarantee(percent / 100, 0.0, "replace-one", "central", events, sampler="release")
 def fork(work):
     child = os.fork()

@@ -17,14 +17,15 @@ import pytest
 import rknn_jax
 from rknn_jax.privacy import ledger as module
 from rknn_jax.privacy import ledger_lines
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerCorruptError, LedgerError
 
 DATA = "sha256:of-some-records"
 
 
 def released(epsilon, delta=0.0):
-    event = Event("pure", epsilon)
+    event = Pure(epsilon)
     return Guarantee(epsilon, delta, "replace-one", "central", (event,), sampler="release")
 
 

@@ -39,7 +39,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from io import FileIO
@@ -386,7 +386,7 @@ class Ledger:
                     "or raise the budget, which the ledger records."
                 )
             told = {} if cost.divergence is None else {"renyi": str(cost.divergence)}
-            return body_of("spend", amount, purpose) | told | {"guarantee": asdict(guarantee)}
+            return body_of("spend", amount, purpose) | told | {"guarantee": guarantee.full_dict()}
 
         return self._append(body, UNCHARGED)
 
