@@ -26,6 +26,7 @@ from rknn_jax.cli.budget import Adopt, Raise, Show
 from rknn_jax.formats import Columns
 from rknn_jax.privacy import ledger_index, ledger_lines
 from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import (
     BudgetExceededError,
@@ -34,7 +35,6 @@ from rknn_jax.privacy.ledger import (
     LedgerCorruptError,
     LedgerError,
     LedgerMismatchError,
-    fingerprint,
 )
 from rknn_jax.release import adoption, planning
 from rknn_jax.release import label as job

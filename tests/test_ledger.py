@@ -19,15 +19,14 @@ from hypothesis import strategies as st
 import rknn_jax
 from rknn_jax.privacy.accounting import compose
 from rknn_jax.privacy.events import DiscreteLaplace
+from rknn_jax.privacy.fingerprints import Digest, fingerprint
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import (
     BudgetExceededError,
-    Digest,
     Ledger,
     LedgerCorruptError,
     LedgerError,
     LedgerMismatchError,
-    fingerprint,
 )
 
 DATA = "sha256:of-some-records"
@@ -492,7 +491,7 @@ def test_a_fingerprint_sees_every_value_shape_and_order():
 def test_a_fingerprint_does_not_depend_on_the_block(monkeypatch):
     array = np.arange(1000)
     expected = fingerprint(array)
-    monkeypatch.setattr("rknn_jax.privacy.ledger.BLOCK", 7)
+    monkeypatch.setattr("rknn_jax.privacy.fingerprints.BLOCK", 7)
     assert fingerprint(array) == expected
 
 

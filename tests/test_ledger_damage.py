@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 import rknn_jax
-from rknn_jax.privacy import ledger as module
-from rknn_jax.privacy import ledger_lines
+from rknn_jax.privacy import ledger_file, ledger_lines
 from rknn_jax.privacy.events import Pure
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerCorruptError, LedgerError
@@ -243,7 +242,7 @@ def held(path, seconds):
 
 
 def test_a_waiter_says_whom_it_waits_for_and_gives_up(ledger, path, monkeypatch, caplog):
-    monkeypatch.setattr(module, "SILENCE", 0.05)
+    monkeypatch.setattr(ledger_file, "SILENCE", 0.05)
     process = held(path, 60)
     try:
         with pytest.raises(
@@ -306,7 +305,7 @@ def test_a_ledger_that_was_replaced_while_a_charge_waited_is_charged_and_not_the
 
 
 def test_a_file_that_is_replaced_between_opening_and_locking_is_noticed(ledger, path, monkeypatch):
-    real = module._lock
+    real = ledger_file._lock
     swapped = []
 
     def swap_first(file, where, deadline, undone):
@@ -317,7 +316,7 @@ def test_a_file_that_is_replaced_between_opening_and_locking_is_noticed(ledger, 
             os.replace(copy, path)
         real(file, where, deadline, undone)
 
-    monkeypatch.setattr(module, "_lock", swap_first)
+    monkeypatch.setattr(ledger_file, "_lock", swap_first)
     ledger.charge(released(0.1), "in the file that the path names")
     assert Ledger.open(path, DATA).spent.epsilon == Fraction(2, 10)
 

@@ -21,7 +21,8 @@ from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.mechanisms.gaussian import Gaussian
 from rknn_jax.mechanisms.permute_and_flip import PermuteAndFlip
 from rknn_jax.privacy import accounting, analytic_gaussian, calibration, contributions
-from rknn_jax.privacy.ledger import Ledger, LedgerMismatchError, fingerprint
+from rknn_jax.privacy.fingerprints import fingerprint
+from rknn_jax.privacy.ledger import Ledger, LedgerMismatchError
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.persons import person_names
 from rknn_jax.release import counting, label, planning
