@@ -52,6 +52,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rknn_jax/privacy/events.py": ACCOUNTING,
     "rknn_jax/privacy/loss_distributions.py": ACCOUNTING,
     "rknn_jax/privacy/renyi.py": ACCOUNTING,
+    "rknn_jax/privacy/renyi_curves.py": ACCOUNTING,
     "rknn_jax/privacy/accounting.py": ACCOUNTING,
     "rknn_jax/privacy/calibration.py": ACCOUNTING,
     "rknn_jax/privacy/analytic_gaussian.py": ("tests/test_accounting.py",),

@@ -25,6 +25,7 @@ from rknn_jax.privacy.events import (
     event_of,
     gaussian_event,
 )
+from rknn_jax.privacy.renyi_curves import SMALLEST_LOSS
 from rknn_jax.privacy.sampled_gaussian import ORDERS
 
 CLASSES = get_args(Event)
@@ -145,7 +146,7 @@ def test_rho_and_pure_epsilon_bound_the_divergence():
         curve = event.rdp(ORDERS)
         if event.rho is not None:
             np.testing.assert_allclose(curve, ORDERS * event.rho, rtol=1e-12)
-        if event.pure_epsilon is not None and event.loss >= events.SMALLEST_LOSS:
+        if event.pure_epsilon is not None and event.loss >= SMALLEST_LOSS:
             assert np.all(curve <= event.pure_epsilon * (1 + 1e-12))
 
 

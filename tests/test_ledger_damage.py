@@ -203,6 +203,22 @@ def test_a_line_with_a_right_hash_and_odd_values_is_corrupt(ledger, path, change
 
 @pytest.mark.parametrize(
     "change",
+    [{"kind": "uniform"}, {"parameter": -1}, {"sampling_prob": 0.5}, {"more": 1}],
+    ids=str,
+)
+def test_noise_that_is_not_known_blocks_all_spending(ledger, path, change):
+    before, line = last_line(path)
+    record = json.loads(line)
+    head = json.loads(before.splitlines()[-1])["hash"]
+    del record["hash"]
+    record["guarantee"]["events"][0] |= change
+    path.write_bytes(before + ledger_lines.sealed(record, head) + b"\n")
+    with pytest.raises(LedgerCorruptError, match="holds no guarantee"):
+        ledger.charge(released(0.1), "after unknown noise")
+
+
+@pytest.mark.parametrize(
+    "change",
     [{"relation": "swap"}, {"unit": "row"}, {"dataset": 3}, {"kind": "spend"}, {"format": "?"}],
     ids=str,
 )

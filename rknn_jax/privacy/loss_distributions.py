@@ -79,7 +79,8 @@ def replaced_gaussian(
       sampling_prob: Probability g in (0, 1).
       opposite: True for records that move the value in opposite directions.
     """
-    z, g = noise_multiplier, sampling_prob
+    z = noise_multiplier
+    g = sampling_prob
     largest = math.log1p(g * math.expm1(min(0.5 / z**2 + 10 / z, 700)))
     deltas = sampled_gaussian.opposite_deltas if opposite else sampled_gaussian.replaced_deltas
     return _from_curve(lambda epsilons: deltas(epsilons, z, g), largest, interval)
