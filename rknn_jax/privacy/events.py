@@ -162,9 +162,7 @@ class _Bounded(_Values):
 
     def pld(self, interval: float) -> Any:
         """Return the privacy loss distribution of randomized response with this loss."""
-        from rknn_jax.privacy import loss_distributions  # Late: the import takes 2 s.
-
-        return loss_distributions.response(self.loss, interval).self_compose(self.count)
+        return _losses().response(self.loss, interval).self_compose(self.count)
 
 
 @dataclass(frozen=True)
@@ -194,9 +192,7 @@ class Laplace(_Bounded):
 
     def pld(self, interval: float) -> Any:
         """Return the privacy loss distribution of Laplace noise."""
-        from rknn_jax.privacy import loss_distributions  # Late: the import takes 2 s.
-
-        return loss_distributions.laplace(self.parameter, interval).self_compose(self.count)
+        return _losses().laplace(self.parameter, interval).self_compose(self.count)
 
 
 @dataclass(frozen=True)
@@ -210,9 +206,7 @@ class DiscreteLaplace(_Bounded):
 
     def lower_pld(self, interval: float) -> Any:
         """Return the privacy loss distribution rounded down to the grid, for audits."""
-        from rknn_jax.privacy import loss_distributions  # Late: the import takes 2 s.
-
-        return loss_distributions.lower_response(self.loss, interval).self_compose(self.count)
+        return _losses().lower_response(self.loss, interval).self_compose(self.count)
 
 
 @dataclass(frozen=True)
@@ -249,9 +243,7 @@ class Gaussian(_ZeroConcentrated):
 
     def pld(self, interval: float) -> Any:
         """Return the privacy loss distribution of Gaussian noise."""
-        from rknn_jax.privacy import loss_distributions  # Late: the import takes 2 s.
-
-        one = loss_distributions.gaussian(self.parameter, interval, sampling_prob=1.0)
+        one = _losses().gaussian(self.parameter, interval, sampling_prob=1.0)
         return one.self_compose(self.count)
 
 
@@ -266,17 +258,11 @@ class DiscreteGaussian(_ZeroConcentrated):
 
     def pld(self, interval: float) -> Any:
         """Return the privacy loss distribution of discrete Gaussian noise."""
-        from rknn_jax.privacy import loss_distributions  # Late: the import takes 2 s.
-
-        one = loss_distributions.discrete_gaussian(self.parameter, interval)
-        return one.self_compose(self.count)
+        return _losses().discrete_gaussian(self.parameter, interval).self_compose(self.count)
 
     def lower_pld(self, interval: float) -> Any:
         """Return the privacy loss distribution rounded down to the grid, for audits."""
-        from rknn_jax.privacy import loss_distributions  # Late: the import takes 2 s.
-
-        one = loss_distributions.lower_discrete_gaussian(self.parameter, interval)
-        return one.self_compose(self.count)
+        return _losses().lower_discrete_gaussian(self.parameter, interval).self_compose(self.count)
 
 
 @dataclass(frozen=True)
@@ -328,9 +314,7 @@ class Binomial(_Values):
 
     def pld(self, interval: float) -> Any:
         """Return the privacy loss distribution of the heads of at least one coin."""
-        from rknn_jax.privacy import loss_distributions  # Late: the import takes 2 s.
-
-        one = loss_distributions.binomial(self.parameter, math.floor(self.coins), interval)
+        one = _losses().binomial(self.parameter, math.floor(self.coins), interval)
         return one.self_compose(self.count)
 
 
@@ -359,7 +343,7 @@ class SampledGaussian(_Values):
         super().__post_init__()
         if not 0 < self.sampling_prob < 1:
             raise ValueError(
-                f"Expected 0 < sampling_prob <= 1, got sampling_prob={self.sampling_prob}; at 1, "
+                f"Expected 0 < sampling_prob < 1, got sampling_prob={self.sampling_prob}; at 1, "
                 "the event is Gaussian."
             )
         _check_opposite(self.opposite, self.replaced)
@@ -389,13 +373,11 @@ class SampledGaussian(_Values):
 
     def pld(self, interval: float) -> Any:
         """Return the privacy loss distribution: dp-accounting's, or our curve if replaced."""
-        from rknn_jax.privacy import loss_distributions  # Late: the import takes 2 s.
-
         law = self.parameter, interval, self.sampling_prob
         if self.replaced:
-            one = loss_distributions.replaced_gaussian(*law, self.opposite)
+            one = _losses().replaced_gaussian(*law, self.opposite)
         else:
-            one = loss_distributions.gaussian(*law)
+            one = _losses().gaussian(*law)
         return one.self_compose(self.count)
 
 
@@ -536,6 +518,13 @@ def known_of_all(values: Iterable[float | None]) -> list[float]:
     return known if len(known) == len(found) else []
 
 
+def _losses() -> Any:
+    """Return `loss_distributions`, late, because the first import takes 2 s."""
+    from rknn_jax.privacy import loss_distributions
+
+    return loss_distributions
+
+
 def _sampled_loss(loss: float, sampling_prob: float) -> float:
     """Return ln(1 + g(e^loss - 1)), the loss of a value that a record may not take part in."""
     if sampling_prob == 1:
@@ -584,3 +573,4 @@ def _read_unsampled(
 _READERS: dict[str, Callable[..., Event]] = {
     one.kind: functools.partial(_read_unsampled, one) for one in get_args(Event)
 } | {Gaussian.kind: gaussian_event}
+"""Readers by tag, which the three classes of Gaussian noise share."""
