@@ -6,6 +6,13 @@ file exists, and that no module of `FOLDERS` is missing.
 
 CONTRACTS = ("tests/contracts/test_mechanisms.py", "tests/contracts/test_local.py")
 LEDGER = ("tests/test_ledger.py", "tests/test_ledger_damage.py")
+ACCOUNTING = (
+    "tests/test_events.py",
+    "tests/test_accounting.py",
+    "tests/test_filters.py",
+    "tests/test_sampled_accounting.py",
+    "tests/test_binomial.py",
+)
 RELEASE = ("tests/test_cli.py", "tests/test_release_folder.py", "tests/test_statement.py")
 SUMS = ("tests/test_prototypes.py", "tests/test_least_squares.py", "tests/test_payers.py")
 FEDERATION = ("tests/test_federation.py", "tests/test_federation_sums.py", "tests/test_payers.py")
@@ -37,14 +44,18 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/test_ledger.py",
     ),
     "rknn_jax/privacy/ledger.py": LEDGER,
+    "rknn_jax/privacy/ledger_file.py": LEDGER,
+    "rknn_jax/privacy/charges.py": (*LEDGER, "tests/test_filters.py", "tests/test_session.py"),
+    "rknn_jax/privacy/fingerprints.py": ("tests/test_ledger.py", "tests/test_shards.py"),
     "rknn_jax/privacy/ledger_lines.py": LEDGER,
     "rknn_jax/privacy/ledger_index.py": ("tests/test_budget.py",),
-    "rknn_jax/privacy/accounting.py": (
-        "tests/test_accounting.py",
-        "tests/test_filters.py",
-        "tests/test_sampled_accounting.py",
-        "tests/test_binomial.py",
-    ),
+    "rknn_jax/privacy/events.py": ACCOUNTING,
+    "rknn_jax/privacy/loss_distributions.py": ACCOUNTING,
+    "rknn_jax/privacy/renyi.py": ACCOUNTING,
+    "rknn_jax/privacy/renyi_curves.py": ACCOUNTING,
+    "rknn_jax/privacy/accounting.py": ACCOUNTING,
+    "rknn_jax/privacy/calibration.py": ACCOUNTING,
+    "rknn_jax/privacy/analytic_gaussian.py": ("tests/test_accounting.py",),
     "rknn_jax/privacy/sampled_gaussian.py": ("tests/test_sampled_accounting.py",),
     "rknn_jax/privacy/amplification.py": ("tests/test_amplification.py",),
     "rknn_jax/privacy/flooding.py": ("tests/test_multi_message.py", "tests/test_amplification.py"),

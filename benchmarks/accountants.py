@@ -9,16 +9,23 @@ import time
 from dataclasses import replace
 
 from benchmarks._measure import save
-from rknn_jax.privacy import accounting, pate
-from rknn_jax.privacy.guarantee import Event
+from rknn_jax.privacy import accounting, pate, renyi
+from rknn_jax.privacy.events import (
+    Event,
+    Gaussian,
+    Laplace,
+    SampledGaussian,
+    ScreenedGaussian,
+    gaussian_event,
+)
 
 SCREENS = 8192
 QUERIES = (1, 16, 64, 256, 512, 1024, 2048, 3072, 4096, 5120, 6144, 7168, SCREENS)
 FIGURE5 = {
-    "Gaussian": (Event("gaussian", 85.0), 5.677),
-    "Gaussian, sampled": (Event("gaussian", 85.0, sampling_prob=0.25), 1.313),
-    "Theorem 7": (Event("gaussian", 85.0, screen=(210, 300)), 4.438),
-    "Theorem 7, sampled": (Event("gaussian", 85.0, sampling_prob=0.25, screen=(210, 300)), 1.042),
+    "Gaussian": (Gaussian(85.0), 5.677),
+    "Gaussian, sampled": (SampledGaussian(85.0, sampling_prob=0.25), 1.313),
+    "Theorem 7": (ScreenedGaussian(85.0, screen=(210, 300)), 4.438),
+    "Theorem 7, sampled": (ScreenedGaussian(85.0, screen=(210, 300), sampling_prob=0.25), 1.042),
 }
 """The events of one screen, and the paper's epsilon for 8,192 of them at delta = 1e-5."""
 
@@ -37,26 +44,27 @@ A row holds the name, the claimed epsilon, delta, screens (sigma, number, (T, mo
 
 
 def events(
-    screens: tuple[float, int, tuple[int, int]], answers: tuple[float, int], sampling_prob: float
+    screens: tuple[float, int, tuple[int, int] | None],
+    answers: tuple[float, int],
+    sampling_prob: float,
 ) -> list[Event]:
-    """Return the two steps' events; each screen releases no more than one bit."""
+    """Return the two steps' events; each screen, if there is one, releases one bit at most."""
     (s1, asked, screen) = screens
     (s2, answered) = answers
-    first = Event("gaussian", s1, asked, sampling_prob, screen=screen)
-    return [first, Event("gaussian", s2 / math.sqrt(2), answered, sampling_prob)]
+    first = gaussian_event(s1, asked, sampling_prob, screen=screen)
+    return [first, gaussian_event(s2 / math.sqrt(2), answered, sampling_prob)]
 
 
 def stated() -> list[dict[str, object]]:
     """Account for the stated parameters, and time the accounting."""
     rows: list[dict[str, object]] = []
     for name, claimed, delta, screens, answers, sampling_prob in STATED:
-        screen, counts = events(screens, answers, sampling_prob)
+        both = events(screens, answers, sampling_prob)
         start = time.perf_counter()
-        exact = accounting.epsilons([screen, counts], delta)
+        exact = accounting.epsilons(both, delta)
         took = time.perf_counter() - start
-        published = accounting.rdp_epsilon_as_published(
-            [replace(screen, screen=None), counts], delta
-        )
+        unscreened = events((*screens[:2], None), answers, sampling_prob)
+        published = renyi.rdp_epsilon_as_published(unscreened, delta)
         row = {
             "name": name,
             "claimed": claimed,
@@ -66,10 +74,10 @@ def stated() -> list[dict[str, object]]:
             "PLD": exact["PLD"],
         }
         if sampling_prob < 1:
-            both = [replace(event, replaced=True) for event in (screen, counts)]
-            row["PLD, replace-one"] = accounting.epsilons(both, delta)["PLD"]
+            replaced = [replace(event, replaced=True) for event in both]
+            row["PLD, replace-one"] = accounting.epsilons(replaced, delta)["PLD"]
         rows.append(row | {"seconds": took})
-    laplace = [Event("laplace", 20.0, 2000)]
+    laplace = [Laplace(20.0, 2000)]
     start = time.perf_counter()
     exact = accounting.epsilons(laplace, 1e-5)
     took = time.perf_counter() - start
@@ -94,8 +102,7 @@ def figure5() -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for name, (event, printed) in FIGURE5.items():
         values = [
-            accounting.rdp_epsilon_as_published([replace(event, count=count)], 1e-5)
-            for count in QUERIES
+            renyi.rdp_epsilon_as_published([replace(event, count=count)], 1e-5) for count in QUERIES
         ]
         rows.append({"name": name, "queries": QUERIES, "epsilon": values, "printed": printed})
     plain = [

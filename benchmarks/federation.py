@@ -36,7 +36,8 @@ from rknn_jax.federation.request import Asked
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy.entropy import Entropy
-from rknn_jax.privacy.ledger import Ledger, fingerprint
+from rknn_jax.privacy.fingerprints import fingerprint
+from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.representations import spectral
 
 SEEDS = (0, 1, 2)

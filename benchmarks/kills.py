@@ -30,7 +30,7 @@ from rknn_jax import postprocessing
 from rknn_jax._internal import disk
 from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.mechanisms import base
-from rknn_jax.privacy import exact_noise, ledger_index, ledger_lines
+from rknn_jax.privacy import exact_noise, ledger_file, ledger_index, ledger_lines
 from rknn_jax.privacy import ledger as ledgers
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import (
@@ -55,6 +55,7 @@ TRACED = {
         release_folder,
         disk,
         ledgers,
+        ledger_file,
         ledger_lines,
         ledger_index,
         base,

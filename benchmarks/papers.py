@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks._measure import mnist_folder, save, summary
 from rknn_jax.privacy import accounting
-from rknn_jax.privacy.guarantee import Event
+from rknn_jax.privacy.events import Event, Gaussian, SampledGaussian, ScreenedGaussian
 from train import commandline, distill
 
 RUNS = Path("runs/papers")
@@ -47,17 +47,18 @@ KINDS = {
 @functools.cache
 def stated_epsilon(labeler: str, rounds: int) -> float:
     """Return the epsilon of all rounds at which `train.distill` draws the stated noise."""
+    events: list[Event]
     if labeler == "pate":
         events = [
-            Event("gaussian", 150.0, 640, screen=(200.0, 250)),
-            Event("gaussian", 40 / math.sqrt(2), 286),
+            ScreenedGaussian(150.0, 640, screen=(200.0, 250)),
+            Gaussian(40 / math.sqrt(2), 286),
         ]
     else:
         # Two rounds of 500 queries and 368 answers have one query's worth of noise more.
         answers = 735 if rounds == 1 else 2 * 368
         events = [
-            Event("gaussian", 75.0, 1000, 0.15, True, (180.0, 300)),
-            Event("gaussian", 25 / math.sqrt(2), answers, 0.15, True),
+            ScreenedGaussian(75.0, 1000, screen=(180.0, 300), sampling_prob=0.15, replaced=True),
+            SampledGaussian(25 / math.sqrt(2), answers, sampling_prob=0.15, replaced=True),
         ]
     return min(accounting.epsilons(events, DELTA).values()) * 1.0001
 

@@ -3,9 +3,11 @@
 The cost is shown beside those of removing a record and of twice the sensitivity.
 """
 
+from dataclasses import replace
+
 from benchmarks._measure import save
 from rknn_jax.privacy import accounting
-from rknn_jax.privacy.guarantee import Event
+from rknn_jax.privacy.events import SampledGaussian
 
 DELTA = 1e-5
 SETTINGS = (
@@ -27,10 +29,11 @@ def measure() -> list[dict[str, float]]:
     """Return epsilon by setting and relation."""
     rows = []
     for sigma, q, steps in SETTINGS:
+        replaced = SampledGaussian(sigma / 2, steps, sampling_prob=q, replaced=True)
         events = {
-            "add_remove": Event("gaussian", sigma, steps, q),
-            "replace_one": Event("gaussian", sigma / 2, steps, q, replaced=True, opposite=True),
-            "twice_the_sensitivity": Event("gaussian", sigma / 2, steps, q, replaced=True),
+            "add_remove": SampledGaussian(sigma, steps, sampling_prob=q),
+            "replace_one": replace(replaced, opposite=True),
+            "twice_the_sensitivity": replaced,
         }
         costs = {name: accounting.epsilons([event], DELTA)["PLD"] for name, event in events.items()}
         rows.append({"noise_multiplier": sigma, "sampling_prob": q, "steps": steps} | costs)

@@ -34,7 +34,7 @@ from rknn_jax import neighbor_graph, postprocessing
 from rknn_jax.formats import Block, Columns
 from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.neighbors import nearest, nearest_votes, usable_rows
-from rknn_jax.privacy.ledger import Digest
+from rknn_jax.privacy.fingerprints import Digest
 from rknn_jax.queries import kmeans
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting

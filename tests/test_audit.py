@@ -28,8 +28,9 @@ from rknn_jax.mechanisms.laplace import Laplace
 from rknn_jax.mechanisms.local import LocalRandomizer, voted_bits
 from rknn_jax.mechanisms.multi_message import MultiMessage
 from rknn_jax.mechanisms.randomized_response import RandomizedResponse
-from rknn_jax.privacy import accounting
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy import accounting, analytic_gaussian
+from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.students import dpsgd
 from tests.conftest import modules
 from tests.plants import planted
@@ -58,7 +59,7 @@ probability below 1e-3 in all.
 """
 
 RUNS = 6000
-PURE = Guarantee(1.0, 0.0, "replace-one", "local", (Event("pure", 1.0),))
+PURE = Guarantee(1.0, 0.0, "replace-one", "local", (Pure(1.0),))
 
 
 def first(examples, *kinds):
@@ -146,7 +147,7 @@ def test_the_curve_of_a_named_noise_is_its_own_and_that_of_an_opaque_guarantee_o
     assert curve[0] == (1e-5, 1.0)
     for delta, epsilon in curve[1:]:
         assert epsilon == pytest.approx(
-            accounting.gaussian_epsilon(multiplier_of(guarantee), delta), rel=1e-6
+            analytic_gaussian.gaussian_epsilon(multiplier_of(guarantee), delta), rel=1e-6
         )
     assert bounds.claimed_curve(dataclasses.replace(guarantee, events=())) == ((1e-5, 1.0),)
     with pytest.raises(ValueError, match="finite epsilon"):
@@ -160,7 +161,7 @@ def test_what_was_chosen_is_judged_on_other_runs():
     Judged on the runs that the event was chosen by, nearly all would be.
     """
     game = Game("the same twice", lambda key, world, runs: drawn_by(key).normal(size=(runs, 40)))
-    nothing = Guarantee(1e-6, 0.0, "replace-one", "central", (Event("pure", 1e-6),))
+    nothing = Guarantee(1e-6, 0.0, "replace-one", "central", (Pure(1e-6),))
     broken = [
         verdict.audit(jax.random.key(seed), [game], nothing, 200, 0.9).broken for seed in range(30)
     ]
@@ -169,7 +170,7 @@ def test_what_was_chosen_is_judged_on_other_runs():
 
 def test_of_many_games_the_one_that_tells_is_played():
     played = [normals(0.0)] * 5 + [normals(0.3)._replace(inputs="far apart")] + [normals(0.1)] * 3
-    tight = Guarantee(0.1, 0.0, "replace-one", "central", (Event("pure", 0.1),))
+    tight = Guarantee(0.1, 0.0, "replace-one", "central", (Pure(0.1),))
     found = found_in(played, tight, 40_000)
     assert found.broken
     assert found.inputs == "far apart"

@@ -25,8 +25,9 @@ from rknn_jax.federation import secure_sum, secure_sum_server
 from rknn_jax.federation.polls import VotePoll, drawn_records
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
+from rknn_jax.privacy.events import Pure
 from rknn_jax.privacy.filters import Renyi, total
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.release import class_selection
 from tests.plants import noise_of, planted
@@ -226,7 +227,7 @@ def test_honest_mechanisms_are_called_broken_no_more_often_than_the_error_allows
     Randomized response has an event with exactly its epsilon, where a bound fails most easily.
     """
     keep = 1 / (1 + np.exp(-1.0))
-    tight = Guarantee(1.0, 0.0, "replace-one", "local", (Event("pure", 1.0),))
+    tight = Guarantee(1.0, 0.0, "replace-one", "local", (Pure(1.0),))
 
     def observe(key, world, runs):
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))

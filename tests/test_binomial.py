@@ -13,9 +13,8 @@ from scipy.stats import binom
 from rknn_jax.federation.polls import VotePoll
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.mechanisms.binomial import Binomial, heads
-from rknn_jax.privacy import accounting
+from rknn_jax.privacy import accounting, analytic_gaussian, calibration, events
 from rknn_jax.privacy.entropy import Entropy
-from rknn_jax.privacy.guarantee import Event
 
 
 def exact_delta(coins, count, epsilon):
@@ -34,7 +33,7 @@ def exact_delta(coins, count, epsilon):
 def test_the_privacy_loss_is_that_of_all_coins(coins, count):
     """Against enumeration of every outcome: never below, and at most 0.5% above in epsilon."""
     delta = 1e-3
-    told = accounting.epsilons([Event("binomial", math.sqrt(coins) / 2, count)], delta)
+    told = accounting.epsilons([events.Binomial(math.sqrt(coins) / 2, count)], delta)
     assert set(told) == {"PLD"}, (
         "heads that show that a vote is there have no pure epsilon and no Rényi divergence"
     )
@@ -47,13 +46,13 @@ def test_coins_are_enough_and_hardly_more(epsilon, neighbors):
     mechanism = Binomial(epsilon, 5, 4, num_neighbors=neighbors, delta=1e-6)
 
     def cost(coins):
-        return accounting.epsilons([Event("binomial", math.sqrt(coins) / 2, 2 * neighbors)], 1e-6)[
+        return accounting.epsilons([events.Binomial(math.sqrt(coins) / 2, 2 * neighbors)], 1e-6)[
             "PLD"
         ]
 
     assert cost(mechanism.coins) <= epsilon < cost(math.floor(0.99 * mechanism.coins) - 1)
     assert mechanism.guarantee(10).epsilon == epsilon
-    gaussian = accounting.gaussian_noise_multiplier(epsilon, 1e-6) * math.sqrt(2 * neighbors)
+    gaussian = analytic_gaussian.gaussian_noise_multiplier(epsilon, 1e-6) * math.sqrt(2 * neighbors)
     assert 1 <= mechanism.stddev(np.zeros((5, 4)), 10).max() / gaussian < 1.2
 
 
@@ -166,7 +165,7 @@ def test_a_client_counts_in_a_cell_once_however_many_records_vote_for_it(records
 @pytest.mark.parametrize("count", [1, 2])
 def test_few_coins_keep_a_large_delta(epsilon, delta, count):
     """Of so few coins, each outcome is taken: delta is summed over all of them."""
-    coins = accounting.binomial_coins(epsilon, delta, count)
+    coins = calibration.binomial_coins(epsilon, delta, count)
     heads = np.arange(coins + 1)
     with np.errstate(divide="ignore"):
         one = np.log((coins - heads + 1) / heads)
@@ -176,5 +175,5 @@ def test_few_coins_keep_a_large_delta(epsilon, delta, count):
 
 
 def test_no_coin_is_no_noise():
-    found = accounting.epsilons([Event("binomial", 0.4, 1)], 0.3)
+    found = accounting.epsilons([events.Binomial(0.4, 1)], 0.3)
     assert min(found.values()) == math.inf

@@ -25,7 +25,9 @@ from rknn_jax.cli import budget, label
 from rknn_jax.cli.budget import Adopt, Raise, Show
 from rknn_jax.formats import Columns
 from rknn_jax.privacy import ledger_index, ledger_lines
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy.fingerprints import fingerprint
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import (
     BudgetExceededError,
     DataSet,
@@ -33,7 +35,6 @@ from rknn_jax.privacy.ledger import (
     LedgerCorruptError,
     LedgerError,
     LedgerMismatchError,
-    fingerprint,
 )
 from rknn_jax.release import adoption, planning
 from rknn_jax.release import label as job
@@ -52,7 +53,7 @@ def people(seed=0):
 
 
 def released(epsilon):
-    event = Event("pure", epsilon)
+    event = Pure(epsilon)
     return Guarantee(epsilon, 0.0, "replace-one", "central", (event,), sampler="release")
 
 
@@ -498,11 +499,12 @@ RACE = """
 import json, os, sys, warnings
 from pathlib import Path
 from rknn_jax.privacy import ledger_index
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import BudgetExceededError, DataSet, Ledger, LedgerMismatchError
 warnings.simplefilter("error")
 def released(epsilon):
-    event = (Event("pure", epsilon),)
+    event = (Pure(epsilon),)
     return Guarantee(epsilon, 0.0, "replace-one", "central", event, sampler="release")
 def fork(work):
     child = os.fork()

@@ -12,8 +12,9 @@ import pytest
 from rknn_jax import check
 from rknn_jax.check import Checkers, Checks, Drawn, SimulatedNoise
 from rknn_jax.labelers._sum_labeler import Labeling
-from rknn_jax.privacy import accounting, roles
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy import renyi, roles
+from rknn_jax.privacy.events import DiscreteLaplace, Gaussian, Pure
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.roles import CHOOSE, MEASURE, RECALL, VOTE, Roles
 
 SHARES = (0.02, 0.05, 0.03)
@@ -170,20 +171,20 @@ def test_shares_that_leave_nobody_to_vote_are_refused(shares):
 
 
 def test_the_guarantee_of_both_is_that_of_the_votes():
-    pure = Guarantee(1.0, 0.0, "replace-one", "central", (Event("discrete_laplace", 2.0, 2),))
+    pure = Guarantee(1.0, 0.0, "replace-one", "central", (DiscreteLaplace(2.0, 2),))
     whole, epsilon = roles.guarantee(pure, curves=True)
     assert (whole.epsilon, whole.delta, epsilon) == (1.0, 0.0, 1.0)
-    assert whole.events == (Event("pure", 1.0),)
+    assert whole.events == (Pure(1.0),)
 
-    gaussian = Guarantee(1.0, 1e-5, "replace-one", "central", (Event("gaussian", 5.0, 2),))
+    gaussian = Guarantee(1.0, 1e-5, "replace-one", "central", (Gaussian(5.0, 2),))
     whole, epsilon = roles.guarantee(gaussian, curves=False)
     assert (whole.epsilon, whole.delta, whole.events, epsilon) == (1.0, 1e-5, (), 1.0)
     whole, epsilon = roles.guarantee(gaussian, curves=True)
     for order in (1.5, 2.0, 8.0, 64.0, 1000.0):
-        votes = accounting.renyi_divergence(gaussian.events, order)
-        checks = accounting.renyi_divergence((Event("pure", epsilon),), order)
-        assert checks <= accounting.renyi_divergence(whole.events, order) * (1 + 1e-9)
-        assert votes == pytest.approx(accounting.renyi_divergence(whole.events, order))
+        votes = renyi.renyi_divergence(gaussian.events, order)
+        checks = renyi.renyi_divergence((Pure(epsilon),), order)
+        assert checks <= renyi.renyi_divergence(whole.events, order) * (1 + 1e-9)
+        assert votes == pytest.approx(renyi.renyi_divergence(whole.events, order))
 
 
 def a_check(relation="replace-one", unit="record", epsilon=1.0, shares=SHARES, num_rows=40):

@@ -20,7 +20,8 @@ from rknn_jax import data, labelers
 from rknn_jax.federation import wire
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers.noisy_sgd import NoisySGD
-from rknn_jax.privacy.guarantee import Event, Guarantee, Trust
+from rknn_jax.privacy.events import SampledGaussian
+from rknn_jax.privacy.guarantee import Guarantee, Trust
 from rknn_jax.report.text import epsilon_text
 from rknn_jax.representations import pca
 from tests import tiny
@@ -61,7 +62,7 @@ def fabricated(experiment, prepared=None):
         "classes": [str(number) for number in range(CLASSES)],
     }
     write_json(folder / "config.json", plain_settings(experiment) | told | environment())
-    sampled = Event("gaussian", 3.0, 10, sampling_prob=0.1, replaced=True, opposite=True)
+    sampled = SampledGaussian(3.0, 10, sampling_prob=0.1, replaced=True, opposite=True)
     events = (sampled,) if experiment.labeler.name == "noisy_sgd" else ()
     guarantee = Guarantee(
         experiment.epsilon * 0.999,

@@ -16,8 +16,7 @@ from rknn_jax import bsvs
 from rknn_jax.labelers import _connections
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.neighbors import nearest
-from rknn_jax.privacy import accounting
-from rknn_jax.privacy.guarantee import Event
+from rknn_jax.privacy import accounting, events
 
 GOLDEN = (
     np.array(
@@ -197,7 +196,7 @@ def test_histogram_prices_are_the_public_ones_where_noise_covers_everything():
 def test_noisy_degrees_cost_what_their_noise_hides_and_compose_with_the_answers(relation, changed):
     near = nearest(crowded(7), public_data(3)[1], 3)
     found = _connections.noisy_degrees(jax.random.key(0), near, 8, epsilon=0.02, relation=relation)
-    assert found.guarantee.events == (Event("discrete_laplace", changed / 0.02, changed),)
+    assert found.guarantee.events == (events.DiscreteLaplace(changed / 0.02, changed),)
     assert found.stddev == pytest.approx(np.sqrt(2) * changed / 0.02, rel=1e-3)
     answers = DiscreteLaplace(0.08, 8, 4, 3, relation=relation).guarantee(N)
     both = accounting.compose([found.guarantee, answers])

@@ -26,7 +26,8 @@ import jax
 import numpy as np
 
 from rknn_jax.labelers import Labeler
-from rknn_jax.privacy.guarantee import Event, Guarantee, Relation
+from rknn_jax.privacy.events import Laplace
+from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.types import Answers
 
 
@@ -46,7 +47,7 @@ class Commonest(Labeler):
         size = len(queries.index)
         every = np.tile(counts, (size, 1))
         likely = np.tile(np.eye(num_classes, dtype=np.float32)[counts.argmax()], (size, 1))
-        events = (Event("laplace", scale, 2),)
+        events = (Laplace(scale, 2),)
         guarantee = Guarantee(self.epsilon, 0.0, self.relation, "central", events)
         ones = np.ones(size, np.float32)
         labels = every.argmax(1).astype(np.int32)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rknn_jax.privacy import accounting
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import Laplace
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.queries import _dp_pca
 
 FALSE_ALARM = 1e-6
@@ -195,7 +196,7 @@ def test_many_records_drown_the_noise():
 def test_delta_is_part_of_the_guarantee_and_composes():
     guarantee = fitted(RNG.normal(size=(9, 3)), relation="replace-one").guarantee
     assert (guarantee.epsilon, guarantee.delta, guarantee.relation) == (1.0, 1e-5, "replace-one")
-    votes = Guarantee(0.5, 0.0, "replace-one", "central", (Event("laplace", 2.0, 1),))
+    votes = Guarantee(0.5, 0.0, "replace-one", "central", (Laplace(2.0, 1),))
     whole = accounting.compose([guarantee, votes], 1e-5)
     assert 1.0 < whole.epsilon < 1.5, "together they cost less than their sum"
     opaque = replace(guarantee, events=(), delta=2e-5)

@@ -22,8 +22,8 @@ from rknn_jax.labelers.dpdfd.calibration import calibrate, theorem_3_as_publishe
 from rknn_jax.labelers.dpdfd.networks import drawn_painter
 from rknn_jax.labelers.dpdfd.steps import first_state, release_targets, train_student
 from rknn_jax.labelers.dpdfd.teachers import Votes
-from rknn_jax.privacy import accounting
-from rknn_jax.privacy.guarantee import Event
+from rknn_jax.privacy import accounting, analytic_gaussian
+from rknn_jax.privacy.events import Gaussian
 from rknn_jax.students import fit
 from rknn_jax.students import generator as generators
 from rknn_jax.students.models import datalens
@@ -317,7 +317,7 @@ def test_theorem_3_and_what_it_costs(
         (steps, sigma / (2 * batch), shared),
         (batch * steps, sigma / 2, each),
     ):
-        costs = accounting.epsilons([Event("gaussian", parameter, count)], 1e-5)
+        costs = accounting.epsilons([Gaussian(parameter, count)], 1e-5)
         assert costs["RDP"] == pytest.approx(expected, rel=5e-3 if expected < 1e5 else 0.03)
         assert 0.85 * costs["RDP"] < costs["analytic Gaussian"] < costs["RDP"]
     for form, epsilon in (("single_teacher", shared), ("single_teacher_per_sample", each)):
@@ -341,7 +341,9 @@ def test_epsilon_asks_for_the_noise_that_it_costs():
             assert costs["analytic Gaussian"] == pytest.approx(epsilon, rel=1e-9)
             assert epsilon <= costs["RDP"] <= 1.15 * epsilon
             mu = 2 * math.sqrt(batch * steps) / made.multiplier
-            assert accounting.gaussian_epsilon(1 / mu, 1e-5) == pytest.approx(epsilon, rel=1e-9)
+            assert analytic_gaussian.gaussian_epsilon(1 / mu, 1e-5) == pytest.approx(
+                epsilon, rel=1e-9
+            )
 
 
 def test_epsilon_does_not_depend_on_the_bound():

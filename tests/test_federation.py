@@ -40,13 +40,8 @@ from rknn_jax.mechanisms.base import client_totals
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy import amplification
 from rknn_jax.privacy.entropy import Entropy
-from rknn_jax.privacy.ledger import (
-    BudgetExceededError,
-    Ledger,
-    LedgerError,
-    LedgerMismatchError,
-    fingerprint,
-)
+from rknn_jax.privacy.fingerprints import fingerprint
+from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerError, LedgerMismatchError
 from rknn_jax.representations import dti, pca, pixels, pretrained, scan, simclr, spectral
 from tests import recorded, tiny_network
 from tests.conftest import modules

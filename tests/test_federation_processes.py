@@ -25,7 +25,8 @@ import rknn_jax
 from rknn_jax.federation import certificates
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import ANSWERS, QUESTION
-from rknn_jax.privacy.ledger import Ledger, fingerprint
+from rknn_jax.privacy.fingerprints import fingerprint
+from rknn_jax.privacy.ledger import Ledger
 
 PATIENCE = 120  # seconds until something counts as hanging
 HERE = "127.0.0.1"

@@ -25,7 +25,7 @@ from rknn_jax.labelers.least_squares import LeastSquares
 from rknn_jax.labelers.prototypes import Prototypes
 from rknn_jax.labelers.public_prototypes import PublicPrototypes
 from rknn_jax.neighbors import LARGEST
-from rknn_jax.privacy import accounting
+from rknn_jax.privacy import accounting, analytic_gaussian
 from rknn_jax.privacy.gaussian_shares import SMALLEST_SHARE, GaussianShares
 from rknn_jax.privacy.ledger import BudgetExceededError
 from tests.test_federation import CLASSES, QUERIES, a_client
@@ -177,7 +177,7 @@ def test_a_unit_moves_the_sum_by_the_sensitivity_and_no_more(kind, unit):
     round = a_sum(kind, queries=PAIR if kind is PublicPrototypes else QUERIES, unit=unit)
     most = round.poll.shares.sensitivity
     assert 0.999 * most <= largest_change(round) <= most
-    assert round.poll.shares.multiplier >= accounting.gaussian_noise_multiplier(1.0, 1e-4)
+    assert round.poll.shares.multiplier >= analytic_gaussian.gaussian_noise_multiplier(1.0, 1e-4)
 
 
 @each_labeler

@@ -13,9 +13,10 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 from scipy import stats
 
-from rknn_jax.privacy import accounting, filters
+from rknn_jax.privacy import accounting, analytic_gaussian, calibration, filters, renyi
+from rknn_jax.privacy.events import Binomial, DiscreteLaplace, Gaussian, Laplace, Pure
 from rknn_jax.privacy.filters import Amount, Cost, Renyi, Sum
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import (
     BudgetExceededError,
     DataSet,
@@ -35,20 +36,18 @@ def amount(epsilon, delta=0):
 
 def laplace(epsilon):
     """Return the guarantee of a release of two counts, each by half of epsilon."""
-    event = Event("discrete_laplace", 2 / epsilon, 2)
+    event = DiscreteLaplace(2 / epsilon, 2)
     return Guarantee(epsilon, 0.0, "replace-one", "central", (event,), sampler="release")
 
 
 def gaussian(stddev, delta=1e-6):
-    event = Event("gaussian", stddev)
-    epsilon = accounting.gaussian_epsilon(stddev, delta)
+    event = Gaussian(stddev)
+    epsilon = analytic_gaussian.gaussian_epsilon(stddev, delta)
     return Guarantee(epsilon, delta, "replace-one", "central", (event,), sampler="release")
 
 
 def response(epsilon):
-    return Guarantee(
-        epsilon, 0.0, "replace-one", "local", (Event("pure", epsilon),), sampler="release"
-    )
+    return Guarantee(epsilon, 0.0, "replace-one", "local", (Pure(epsilon),), sampler="release")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +154,7 @@ def test_gaussian_noise_is_charged_by_its_divergence_not_by_its_delta(tmp_path):
     while ledger.affords(gaussian(40.0)):
         ledger.charge(gaussian(40.0), "a release")
         times += 1
-    together = accounting.zcdp_noise_multiplier(1.0, 1e-6)
+    together = calibration.zcdp_noise_multiplier(1.0, 1e-6)
     assert times == pytest.approx(40.0**2 / together**2, rel=0.02)
 
 
@@ -176,7 +175,7 @@ def test_noise_that_is_not_known_is_refused_and_costs_nothing(tmp_path):
     path = tmp_path / "l.jsonl"
     ledger = Ledger.create(path, DATA, 1, 1e-5, accounting="renyi")
     before = path.read_bytes()
-    for events, said in [((), "noise is known"), ((Event("binomial", 9.0),), "binomial noise")]:
+    for events, said in [((), "noise is known"), ((Binomial(9.0),), "binomial noise")]:
         with pytest.raises(LedgerError, match=said):
             ledger.charge(replace(gaussian(9.0), events=events), "a release")
     assert path.read_bytes() == before
@@ -263,20 +262,20 @@ def test_the_divergence_of_a_pure_release_is_never_below_the_true_one(order):
             assert abs(filters._pure(epsilon, order) - true) <= 1e-12 * true + 1e-300
 
 
-@pytest.mark.parametrize("kind", ["discrete_laplace", "laplace"])
+@pytest.mark.parametrize("noise", [DiscreteLaplace, Laplace])
 @pytest.mark.parametrize("loss", [1.01e-4, 1e-3, 0.05, 0.29, 0.31, 0.99, 3.0, 40.0])
-def test_the_divergence_of_known_noise_is_never_below_the_true_one(kind, loss):
+def test_the_divergence_of_known_noise_is_never_below_the_true_one(noise, loss):
     """Against 60 digits, at every 300th order, with the slack that the rule adds."""
-    event = Event(kind, 1 / loss)
+    event = noise(1 / loss)
     for order in ORDERS[::300]:
         with mpmath.workdps(60):
             a, x = mpmath.mpf(float(order)), 1 / mpmath.mpf(1 / loss)
             up, down = mpmath.exp((a - 1) * x), mpmath.exp(-a * x)
             both = (up + down) / (1 + mpmath.exp(-x))
-            if kind == "laplace":
+            if noise is Laplace:
                 both = (a * up + (a - 1) * down) / (2 * a - 1)
             true = mpmath.log(both) / (a - 1)
-            assert abs(accounting.renyi_divergence([event], float(order)) - true) <= 1e-11 * true
+            assert abs(renyi.renyi_divergence([event], float(order)) - true) <= 1e-11 * true
 
 
 @pytest.mark.parametrize("order", [1.001, 1.01, 1.5, 7.3, 1001.0])
@@ -326,14 +325,14 @@ def test_a_sum_counts_deltas_like_epsilons(spends, fits):
 def test_gaussian_releases_that_claim_a_small_epsilon_are_charged_what_they_cost(tmp_path):
     """Ten releases of (0.1, 0.1) cost epsilon 4.95 at 1e-5, and their epsilons add up to 1."""
     ledger = Ledger.create(tmp_path / "l.jsonl", DATA, 1, 1e-5, accounting="renyi")
-    stddev = accounting.gaussian_noise_multiplier(0.1, 0.1)
-    event = Event("gaussian", stddev)
+    stddev = analytic_gaussian.gaussian_noise_multiplier(0.1, 0.1)
+    event = Gaussian(stddev)
     release = Guarantee(0.1, 0.1, "replace-one", "central", (event,), sampler="release")
     with contextlib.suppress(BudgetExceededError):
         for _ in range(10):
             ledger.charge(release, "a release")
     paid = len(ledger.entries()) - 1
-    assert paid == 0 or accounting.gaussian_epsilon(stddev / math.sqrt(paid), 1e-5) <= 1
+    assert paid == 0 or analytic_gaussian.gaussian_epsilon(stddev / math.sqrt(paid), 1e-5) <= 1
     assert paid < 10
 
 
@@ -369,7 +368,7 @@ def releases_until_refused(path, cost, *, adopts):
 
 def test_an_adoption_loses_no_divergence_and_the_total_holds(tmp_path):
     """The exact law of a Gaussian says what all releases cost together."""
-    sigma = accounting.gaussian_noise_multiplier(0.2, 1e-6)
+    sigma = analytic_gaussian.gaussian_noise_multiplier(0.2, 1e-6)
     cost = gaussian(sigma)
     without = releases_until_refused(tmp_path / "one", cost, adopts=False)
     assert releases_until_refused(tmp_path / "many", cost, adopts=True) == without
@@ -381,7 +380,7 @@ def test_an_adoption_loses_no_divergence_and_the_total_holds(tmp_path):
 def test_no_adoption_can_hide_or_shrink_a_spend(tmp_path):
     """A line that is left out, or says less, breaks the chain, and then nothing can be spent."""
     ledger = Ledger.create(tmp_path / "L", "sha256:0", 1.0, 1e-5, accounting="renyi")
-    cost = gaussian(accounting.gaussian_noise_multiplier(0.2, 1e-6))
+    cost = gaussian(analytic_gaussian.gaussian_noise_multiplier(0.2, 1e-6))
     ledger.charge(cost, "a release")
     ledger.adopt(DataSet("sha256:1"), "embedded anew", unrelated=True)
     Ledger.open(ledger.path, "sha256:1").charge(cost, "another")

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 
 import rknn_jax
 from rknn_jax.privacy.accounting import compose
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import DiscreteLaplace
+from rknn_jax.privacy.fingerprints import Digest, fingerprint
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import (
     BudgetExceededError,
-    Digest,
     Ledger,
     LedgerCorruptError,
     LedgerError,
     LedgerMismatchError,
-    fingerprint,
 )
 
 DATA = "sha256:of-some-records"
@@ -38,7 +38,7 @@ def released(epsilon=0.1, delta=0.0, **fields):
         delta,
         "replace-one",
         "central",
-        (Event("discrete_laplace", 2 / epsilon, 2),),
+        (DiscreteLaplace(2 / epsilon, 2),),
         **{"sampler": "release"} | fields,
     )
 
@@ -336,11 +336,12 @@ def test_the_head_commits_to_the_history_and_says_nothing_of_the_data(path):
 
 COMMON = """
 import json, os, random, signal, sys, time
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import DiscreteLaplace, Pure
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
 PATH, DATA = sys.argv[1:]
 def release(percent):
-    events = (Event("pure", percent / 100),)
+    events = (Pure(percent / 100),)
     return Guarantee(percent / 100, 0.0, "replace-one", "central", events, sampler="release")
 def fork(work):
     child = os.fork()
@@ -490,7 +491,7 @@ def test_a_fingerprint_sees_every_value_shape_and_order():
 def test_a_fingerprint_does_not_depend_on_the_block(monkeypatch):
     array = np.arange(1000)
     expected = fingerprint(array)
-    monkeypatch.setattr("rknn_jax.privacy.ledger.BLOCK", 7)
+    monkeypatch.setattr("rknn_jax.privacy.fingerprints.BLOCK", 7)
     assert fingerprint(array) == expected
 
 

@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 
 import rknn_jax
-from rknn_jax.privacy import ledger as module
-from rknn_jax.privacy import ledger_lines
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy import ledger_file, ledger_lines
+from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerCorruptError, LedgerError
 
 DATA = "sha256:of-some-records"
 
 
 def released(epsilon, delta=0.0):
-    event = Event("pure", epsilon)
+    event = Pure(epsilon)
     return Guarantee(epsilon, delta, "replace-one", "central", (event,), sampler="release")
 
 
@@ -203,6 +203,22 @@ def test_a_line_with_a_right_hash_and_odd_values_is_corrupt(ledger, path, change
 
 @pytest.mark.parametrize(
     "change",
+    [{"kind": "uniform"}, {"parameter": -1}, {"sampling_prob": 0.5}, {"more": 1}],
+    ids=str,
+)
+def test_noise_that_is_not_known_blocks_all_spending(ledger, path, change):
+    before, line = last_line(path)
+    record = json.loads(line)
+    head = json.loads(before.splitlines()[-1])["hash"]
+    del record["hash"]
+    record["guarantee"]["events"][0] |= change
+    path.write_bytes(before + ledger_lines.sealed(record, head) + b"\n")
+    with pytest.raises(LedgerCorruptError, match="holds no guarantee"):
+        ledger.charge(released(0.1), "after unknown noise")
+
+
+@pytest.mark.parametrize(
+    "change",
     [{"relation": "swap"}, {"unit": "row"}, {"dataset": 3}, {"kind": "spend"}, {"format": "?"}],
     ids=str,
 )
@@ -242,7 +258,7 @@ def held(path, seconds):
 
 
 def test_a_waiter_says_whom_it_waits_for_and_gives_up(ledger, path, monkeypatch, caplog):
-    monkeypatch.setattr(module, "SILENCE", 0.05)
+    monkeypatch.setattr(ledger_file, "SILENCE", 0.05)
     process = held(path, 60)
     try:
         with pytest.raises(
@@ -305,7 +321,7 @@ def test_a_ledger_that_was_replaced_while_a_charge_waited_is_charged_and_not_the
 
 
 def test_a_file_that_is_replaced_between_opening_and_locking_is_noticed(ledger, path, monkeypatch):
-    real = module._lock
+    real = ledger_file._lock
     swapped = []
 
     def swap_first(file, where, deadline, undone):
@@ -316,7 +332,7 @@ def test_a_file_that_is_replaced_between_opening_and_locking_is_noticed(ledger, 
             os.replace(copy, path)
         real(file, where, deadline, undone)
 
-    monkeypatch.setattr(module, "_lock", swap_first)
+    monkeypatch.setattr(ledger_file, "_lock", swap_first)
     ledger.charge(released(0.1), "in the file that the path names")
     assert Ledger.open(path, DATA).spent.epsilon == Fraction(2, 10)
 

@@ -6,8 +6,9 @@ import pytest
 
 from rknn_jax import ReverseKNNLabeler, Session
 from rknn_jax.cli import budget, classes
+from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.privacy.ledger import Ledger, LedgerMismatchError, fingerprint
+from rknn_jax.privacy.ledger import Ledger, LedgerMismatchError
 from rknn_jax.release import label, planning
 from rknn_jax.release.settings import Settings
 

@@ -13,7 +13,8 @@ from scipy.stats import binom
 from rknn_jax.audit import games_training, one_run
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.mechanisms.gaussian import Gaussian
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy import events
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.students import dpsgd
 
 RUNS = 12
@@ -104,7 +105,7 @@ def test_an_honest_gaussian_is_called_broken_less_often_than_the_error_allows(me
 
 def gaussian(mu, delta=1e-5):
     """Guarantee of Gaussian noise that hides a change of mu standard deviations."""
-    event = Event("gaussian", 1 / mu)
+    event = events.Gaussian(1 / mu)
     epsilon = min(one_run.accounting.epsilons((event,), delta).values())
     return Guarantee(epsilon, delta, "replace-one", "central", (event,))
 

@@ -18,7 +18,8 @@ from rknn_jax.federation.client import Client
 from rknn_jax.federation.rounds import Round
 from rknn_jax.federation.settings import Serve, asked
 from rknn_jax.labelers.prototypes import Prototypes
-from rknn_jax.privacy.ledger import Ledger, fingerprint
+from rknn_jax.privacy.fingerprints import fingerprint
+from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import surveys
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings

@@ -20,8 +20,9 @@ from rknn_jax.labelers._votes import Bound, VoteTally
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.mechanisms.gaussian import Gaussian
 from rknn_jax.mechanisms.permute_and_flip import PermuteAndFlip
-from rknn_jax.privacy import accounting, contributions
-from rknn_jax.privacy.ledger import Ledger, LedgerMismatchError, fingerprint
+from rknn_jax.privacy import accounting, analytic_gaussian, calibration, contributions
+from rknn_jax.privacy.fingerprints import fingerprint
+from rknn_jax.privacy.ledger import Ledger, LedgerMismatchError
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.persons import person_names
 from rknn_jax.release import counting, label, planning
@@ -249,8 +250,8 @@ def test_simulated_gaussian_noise_is_added_to_votes():
 
 
 def test_concentrated_noise_is_enough_for_whichever_cells_a_person_moves():
-    z = accounting.zcdp_noise_multiplier(1.0, 1e-5)
-    analytic = accounting.gaussian_noise_multiplier(1.0, 1e-5)
+    z = calibration.zcdp_noise_multiplier(1.0, 1e-5)
+    analytic = analytic_gaussian.gaussian_noise_multiplier(1.0, 1e-5)
     assert analytic < z < 1.2 * analytic
 
 
@@ -258,7 +259,7 @@ def test_concentrated_noise_is_enough_for_whichever_cells_a_person_moves():
 @pytest.mark.parametrize("delta", [1e-10, 1e-2])
 def test_concentrated_noise_keeps_its_promise_at_every_epsilon(epsilon, delta):
     """By a conversion at any real order, which the calibration's own table may lack."""
-    rho = 1 / (2 * accounting.zcdp_noise_multiplier(epsilon, delta) ** 2)
+    rho = 1 / (2 * calibration.zcdp_noise_multiplier(epsilon, delta) ** 2)
 
     def cost(log_order):
         order = 1 + np.exp(log_order)

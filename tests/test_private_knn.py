@@ -12,6 +12,7 @@ import pytest
 from rknn_jax.labelers import private_knn
 from rknn_jax.labelers.private_knn import PrivateKNN
 from rknn_jax.privacy import accounting
+from rknn_jax.privacy.events import SampledGaussian
 from rknn_jax.types import Queries, Records
 
 RNG = np.random.default_rng(0)
@@ -226,7 +227,7 @@ def test_attributes_are_those_of_the_neighbours():
     )
     (event,) = private.guarantee.events
     assert event.count == 300
-    assert event.screen is None
+    assert isinstance(event, SampledGaussian)
     assert np.std(private.counts[:, 2]) == pytest.approx(
         event.parameter * private_knn.multi_label_change(4, 2), rel=0.25
     )

@@ -21,7 +21,7 @@ from rknn_jax.labelers._public_ball import Ball, Spectrum
 from rknn_jax.labelers.least_squares import LeastSquares
 from rknn_jax.labelers.prototypes import BETWEEN, Prototypes, class_means
 from rknn_jax.labelers.public_prototypes import PublicPrototypes
-from rknn_jax.privacy import accounting
+from rknn_jax.privacy import accounting, analytic_gaussian
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.representations.pixels import Config as Pixels
 from rknn_jax.types import Queries, Records
@@ -278,7 +278,7 @@ def test_the_noise_is_as_large_as_it_is_said_to_be(mechanism, relation):
     np.testing.assert_allclose(noise.std(), labeler.stddev, rtol=0.02)
     assert abs(noise.mean()) < 5 * labeler.stddev / 200
     scale = labeler.sensitivity / 0.7
-    multiplier = accounting.gaussian_noise_multiplier(0.7, labeler.delta)
+    multiplier = analytic_gaussian.gaussian_noise_multiplier(0.7, labeler.delta)
     expected = math.sqrt(2) * scale if mechanism == "laplace" else multiplier * labeler.sensitivity
     assert labeler.stddev == pytest.approx(expected)
 

@@ -17,7 +17,7 @@ import pytest
 from rknn_jax import postprocessing
 from rknn_jax._internal import disk
 from rknn_jax.labelers import _vote_labels
-from rknn_jax.privacy import exact_noise
+from rknn_jax.privacy import exact_noise, ledger_file
 from rknn_jax.privacy import ledger as ledgers
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.privacy.roles import Roles
@@ -104,7 +104,8 @@ def complete(folder, name="new"):
 
 def states_of_a_release(folder, settings=SETTINGS):
     """Return what is on disk before each line of a release: what `kill -9` there leaves."""
-    traced = {module.__file__ for module in (label, release_folder, disk, ledgers)}
+    modules = (label, release_folder, disk, ledgers, ledger_file)
+    traced = {module.__file__ for module in modules}
     found = []
 
     def line(frame, event, _):

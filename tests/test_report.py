@@ -24,7 +24,8 @@ from sklearn.datasets import load_digits
 from rknn_jax import bsvs
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.privacy import accounting
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import DiscreteLaplace, Gaussian
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.report.text import epsilon_text, percent
 from rknn_jax.representations import spectral
 from rknn_jax.representations.dti import Config as DTI
@@ -109,9 +110,7 @@ def fake_run(
         true_label=truth[:899],
     )
     guarantees = [
-        Guarantee(
-            epsilon / rounds, 0.0, "replace-one", "central", (Event("discrete_laplace", scale, 2),)
-        )
+        Guarantee(epsilon / rounds, 0.0, "replace-one", "central", (DiscreteLaplace(scale, 2),))
         for _ in range(rounds)
     ]
     whole = accounting.compose(guarantees, experiment.delta)
@@ -700,9 +699,7 @@ def with_one_query(folder):
 def with_gaussian_noise(folder):
     change(folder / "config.json", mechanism="gaussian", delta=1e-5)
     change(folder / "result.json", delta=1e-5)
-    whole = Guarantee(
-        1.0, 1e-5, "add-remove", "central", (Event("gaussian", 4.0, 1),), accountant="PLD"
-    )
+    whole = Guarantee(1.0, 1e-5, "add-remove", "central", (Gaussian(4.0, 1),), accountant="PLD")
     change(
         folder / "privacy.json",
         whole=whole.asdict(),

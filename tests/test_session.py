@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import rknn_jax as rk
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import DiscreteLaplace
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerError, LedgerMismatchError
 
 CLASSES = [0, 1, 2]
@@ -27,7 +28,7 @@ def settings(epsilon):
 
 
 def released(epsilon):
-    event = (Event("discrete_laplace", 2 / epsilon, 2),)
+    event = (DiscreteLaplace(2 / epsilon, 2),)
     return Guarantee(epsilon, 0.0, "replace-one", "central", event, sampler="release")
 
 

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from rknn_jax import formats
 from rknn_jax.formats import Block, Columns, _csv_records
 from rknn_jax.labelers._votes import VoteTally
-from rknn_jax.privacy.ledger import Digest, Ledger, combined, fingerprint
+from rknn_jax.privacy.fingerprints import Digest, combined, fingerprint
+from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, label, planning, tables
 from rknn_jax.release.counting import Count, Question

@@ -15,8 +15,16 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator, ValidationError
 
-from rknn_jax.privacy import accounting, checklists, profile
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy import analytic_gaussian, checklists, profile
+from rknn_jax.privacy.events import (
+    DiscreteLaplace,
+    Gaussian,
+    Laplace,
+    Pure,
+    SampledGaussian,
+    ScreenedGaussian,
+)
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import (
     PUBLIC_TUNING,
     AuditBound,
@@ -35,7 +43,7 @@ from tests.conftest import SCHEMA
 from tests.test_cli import arguments, make_files
 from tests.test_statement import RELEASE, WORDS, Page
 
-LAPLACE = Event("discrete_laplace", 2.0, 2)
+LAPLACE = DiscreteLaplace(2.0, 2)
 FULL = replace(
     WORDS,
     controller=Controller("St. Mary's", "privacy@example.org", "Research"),
@@ -64,15 +72,15 @@ def test_the_schema_is_one_and_explains_every_entry_of_its_own():
     "guarantee",
     [
         RELEASE,
-        replace(RELEASE, epsilon=math.inf, events=(Event("laplace", 0.0, 2),)),
+        replace(RELEASE, epsilon=math.inf, events=(Laplace(0.0, 2),)),
         replace(RELEASE, unit="person", trust="aggregate", delta=1e-5, events=(LAPLACE,)),
         replace(RELEASE, delta=1e-5, accountant="variation ratio", trust="shuffle"),
         replace(
             RELEASE,
             delta=1e-5,
             events=(
-                Event("gaussian", 2.0, 3, 0.1, True, opposite=True),
-                Event("gaussian", 3.0, screen=(1.5, 4)),
+                SampledGaussian(2.0, 3, sampling_prob=0.1, replaced=True, opposite=True),
+                ScreenedGaussian(3.0, screen=(1.5, 4)),
             ),
         ),
     ],
@@ -157,7 +165,7 @@ def test_one_pure_value_has_the_curve_of_randomized_response():
 def test_values_of_two_noises_have_the_curve_of_all_their_outcomes():
     """Every outcome of five randomized responses, one after the other."""
     losses = [0.5, 0.5, 0.2, 0.2, 0.2]
-    events = (Event("discrete_laplace", 2.0, 2), Event("pure", 0.2, 3))
+    events = (DiscreteLaplace(2.0, 2), Pure(0.2, 3))
     found = profile.of(replace(RELEASE, epsilon=1.6, events=events))
     assert found.kind == "curve"
     for epsilon, delta in found.points:
@@ -172,14 +180,14 @@ def test_values_of_two_noises_have_the_curve_of_all_their_outcomes():
 
 
 def test_gaussian_noise_has_rho_and_its_exact_curve():
-    events = (Event("gaussian", 4.0, 3),)
-    epsilon = accounting.gaussian_epsilon(4 / math.sqrt(3), 1e-5)
+    events = (Gaussian(4.0, 3),)
+    epsilon = analytic_gaussian.gaussian_epsilon(4 / math.sqrt(3), 1e-5)
     found = profile.of(replace(RELEASE, epsilon=epsilon, delta=1e-5, events=events))
     assert found.kind == "zcdp"
     assert found.rho == pytest.approx(3 / 32)
     assert (epsilon, 1e-5) in found.points
     for epsilon, delta in found.points:
-        assert accounting.gaussian_epsilon(4 / math.sqrt(3), delta) == pytest.approx(epsilon)
+        assert analytic_gaussian.gaussian_epsilon(4 / math.sqrt(3), delta) == pytest.approx(epsilon)
     assert list(found.points) == sorted(found.points)
     assert len(found.points) == len(profile.DELTAS)
 
@@ -189,8 +197,8 @@ def test_gaussian_noise_has_rho_and_its_exact_curve():
     [
         ({"data_dependent": True}, "point"),
         ({"delta": 1e-5}, "point"),
-        ({"delta": 1e-5, "events": (Event("gaussian", 2.0, 9, 0.1),)}, "point"),
-        ({"events": tuple(Event("pure", 1 / n, 1000) for n in (1, 2, 3))}, "point"),
+        ({"delta": 1e-5, "events": (SampledGaussian(2.0, 9, sampling_prob=0.1),)}, "point"),
+        ({"events": tuple(Pure(1 / n, 1000) for n in (1, 2, 3))}, "point"),
         ({"epsilon": math.inf}, "none"),
     ],
     ids=["data-dependent", "opaque", "sampled", "too many", "infinite"],
@@ -328,9 +336,7 @@ def test_a_statement_without_a_version_can_be_exported(tmp_path):
 
 
 def test_gaussian_noise_and_clients_are_told_in_the_registrys_words():
-    guarantee = Guarantee(
-        1.0, 1e-6, "replace-one", "aggregate", (Event("gaussian", 5.0),), "client", "RDP"
-    )
+    guarantee = Guarantee(1.0, 1e-6, "replace-one", "aggregate", (Gaussian(5.0),), "client", "RDP")
     fields = registry.record(card_of(replace(WORDS, guarantee=guarantee))).fields["deployment"]
     assert fields["dp_variant"]["variant_name"] == "Approximate DP"
     assert fields["privacy_loss"]["privacy_unit"] == "client"

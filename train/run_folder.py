@@ -23,7 +23,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -245,7 +245,7 @@ def choice_of(
         if chosen is None:
             return queries.index, None
         path.parent.mkdir(exist_ok=True)
-        write_json(path, {"index": queries.index, "guarantee": asdict(chosen)})
+        write_json(path, {"index": queries.index, "guarantee": chosen.full_dict()})
     try:
         saved = json.loads(path.read_text())
         return np.asarray(saved["index"], np.int32), Guarantee.of(saved["guarantee"])

@@ -40,7 +40,7 @@ FAULTS = (
     Known(
         "order of charge",
         "a charge is not written through to the disk",
-        "rknn_jax/privacy/ledger.py",
+        "rknn_jax/privacy/ledger_file.py",
         "            text = text[file.write(text) :]\n        os.fsync(file.fileno())",
         "            text = text[file.write(text) :]",
         LEDGER,

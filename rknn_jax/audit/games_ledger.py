@@ -18,6 +18,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,9 +30,8 @@ from rknn_jax.audit.folders import own_folder
 from rknn_jax.mechanisms.base import CentralMechanism, release_counts
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.mechanisms.gaussian import Gaussian
-from rknn_jax.privacy import accounting
+from rknn_jax.privacy import events
 from rknn_jax.privacy.filters import Accounting
-from rknn_jax.privacy.guarantee import Event
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 
 MOST = 40
@@ -57,6 +57,9 @@ PEOPLE = "sha256:one record of an audit"
 
 Deltas = Callable[[float], float]
 """Function from an epsilon, of either sign, to the delta of all that was bought."""
+
+IntegerNoise = events.DiscreteLaplace | events.DiscreteGaussian
+"""Events of the releases that a menu offers: their losses can be rounded in favor of the ledger."""
 
 
 class Haul(NamedTuple):
@@ -199,18 +202,36 @@ def _deltas(bought: Sequence[CentralMechanism], epsilon: float) -> Deltas:
     """Return the deltas of releases together, rounded down."""
     if not bought:
         return lambda epsilon: max(0.0, -math.expm1(epsilon))
-    counts = Counter(event for one in bought for event in one.release_guarantee(1).events)
-    if all(event.kind == "discrete_laplace" for event in counts):
+    counts = _counts(bought)
+    if all(isinstance(event, events.DiscreteLaplace) for event in counts):
         return _pure_deltas(counts)
-    together = [replace(event, count=count * event.count) for event, count in counts.items()]
-    return accounting.least_deltas(together, GRID * epsilon)
+    return _lower_deltas(counts, GRID * epsilon)
 
 
-def _pure_deltas(counts: Mapping[Event, int]) -> Deltas:
+def _counts(bought: Sequence[CentralMechanism]) -> Mapping[IntegerNoise, int]:
+    """Return how often each noise was drawn."""
+    counts: Counter[IntegerNoise] = Counter()
+    for event in (event for one in bought for event in one.release_guarantee(1).events):
+        assert isinstance(event, IntegerNoise), f"the menu offers no {event.kind} noise"
+        counts[event] += 1
+    return counts
+
+
+def _lower_deltas(counts: Mapping[IntegerNoise, int], interval: float) -> Deltas:
+    """Return the deltas of integer noise, with privacy losses rounded down to a grid."""
+    losses = (
+        replace(event, count=count * event.count).lower_pld(interval)
+        for event, count in counts.items()
+    )
+    together = reduce(lambda total, loss: total.compose(loss), losses)
+    return lambda epsilon: float(together.get_delta_for_epsilon(epsilon))
+
+
+def _pure_deltas(counts: Mapping[IntegerNoise, int]) -> Deltas:
     """Return the deltas of counts with discrete Laplace noise: of randomized responses, exactly."""
     losses, shares = np.zeros(1), np.ones(1)
     for event, count in counts.items():
-        loss, most = 1 / event.parameter, count * event.count
+        loss, most = event.loss, count * event.count
         high = np.arange(most + 1)
         law = binom.pmf(high, most, 1 / (1 + math.exp(-loss)))
         losses = np.add.outer(losses, (2 * high - most) * loss).ravel()

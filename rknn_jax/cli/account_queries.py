@@ -22,7 +22,8 @@ from rknn_jax._internal.ranges import (
     Votes,
 )
 from rknn_jax._internal.terminal import err, out, tell, whole
-from rknn_jax.privacy.guarantee import Event, Guarantee, Relation
+from rknn_jax.privacy.events import Event, Laplace, gaussian_event
+from rknn_jax.privacy.guarantee import Guarantee, Relation
 
 
 @dataclass(frozen=True)
@@ -151,9 +152,7 @@ def lnmax(settings: LNMax) -> dict[str, Any]:
                 moments, pate.MOMENTS, settings.delta, classic=True
             )
         }
-    told = _told(
-        settings, "replace-one", [Event("laplace", settings.scale, 2 * answers)], published
-    )
+    told = _told(settings, "replace-one", [Laplace(settings.scale, 2 * answers)], published)
     if settings.votes is None:
         return told
     return told | {"votes": _told_of_votes(settings, mechanism)}
@@ -169,8 +168,7 @@ def _screen_and_count(
 
     In a neighboring data set one vote moves from one class to another, a distance of sqrt(2).
     """
-    counts = Event(
-        "gaussian",
+    counts = gaussian_event(
         settings.aggregation_stddev / math.sqrt(2),
         whole("answers", settings.answers),
         sampling_prob,
@@ -179,8 +177,7 @@ def _screen_and_count(
     if not settings.screens:
         return [counts]
     return [
-        Event(
-            "gaussian",
+        gaussian_event(
             settings.screening_stddev,
             whole("screens", settings.screens),
             sampling_prob,
@@ -192,9 +189,9 @@ def _screen_and_count(
 
 
 def _published(events: list[Event], delta: float) -> dict[str, float]:
-    from rknn_jax.privacy import accounting
+    from rknn_jax.privacy import renyi
 
-    return {"RDP, as published": accounting.rdp_epsilon_as_published(events, delta)}
+    return {"RDP, as published": renyi.rdp_epsilon_as_published(events, delta)}
 
 
 def _told(

@@ -197,12 +197,8 @@ def _named_option(names: list[str]) -> str:
 def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledger":
     """Open the ledger of these people, or make their first one, and note it in the index."""
     from rknn_jax.privacy import ledger_index
-    from rknn_jax.privacy.ledger import (
-        BudgetExceededError,
-        Ledger,
-        exact_amount,
-        new_ledger_affords,
-    )
+    from rknn_jax.privacy.charges import exact_amount, new_ledger_affords
+    from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
     from rknn_jax.release.settings import ledger_beside
 
     path = settings.ledger or ledger_beside(_listed(settings.private))

@@ -13,7 +13,8 @@ from rknn_jax.federation.inputs import read_inputs
 from rknn_jax.federation.settings import Join
 from rknn_jax.formats import Columns
 from rknn_jax.privacy import ledger_index
-from rknn_jax.privacy.ledger import Ledger, fingerprint
+from rknn_jax.privacy.fingerprints import fingerprint
+from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import tables
 
 

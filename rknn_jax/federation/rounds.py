@@ -32,7 +32,8 @@ from rknn_jax.labelers._one_sum import OneSumLabeler
 from rknn_jax.labelers._sum_labeler import SumLabeler
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import LARGEST, Metric
-from rknn_jax.privacy.guarantee import Event, Guarantee, Sampler, Unit
+from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy.guarantee import Guarantee, Sampler, Unit
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.labels import Encoded, encode
 from rknn_jax.types import Encoder
@@ -361,7 +362,7 @@ class Round:
         if honest is None or self.config.trust == "local":
             epsilon = self.message_epsilon
             count = max(1, self.records_per_client)
-            events = (Event("pure", self.mechanism.epsilon, count),)
+            events = (Pure(self.mechanism.epsilon, count),)
             return Guarantee(
                 epsilon, 0.0, "replace-one", "local", events, unit=self.unit, sampler=sampler
             )

@@ -18,7 +18,8 @@ from flwr.app import Context
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.inputs import read_inputs
-from rknn_jax.privacy.ledger import Ledger, fingerprint
+from rknn_jax.privacy.fingerprints import fingerprint
+from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release.tables import read_labels
 
 

@@ -21,7 +21,7 @@ from rknn_jax._internal.keys import fresh_noise_key
 from rknn_jax.labelers import _arrays, _persons
 from rknn_jax.labels import PublicSide
 from rknn_jax.neighbors import Metric, in_metric
-from rknn_jax.privacy import accounting
+from rknn_jax.privacy import calibration
 from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Task
@@ -233,7 +233,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
             return found
 
         return replace(
-            self, epsilon=accounting.share_of_rounds(guarantee_of, epsilon, delta, num_rounds)
+            self, epsilon=calibration.share_of_rounds(guarantee_of, epsilon, delta, num_rounds)
         )
 
     def check_queries(self, num_queries: int | None) -> None:

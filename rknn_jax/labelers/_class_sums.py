@@ -41,8 +41,9 @@ from rknn_jax.labelers._linear_head import Head, Link
 from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Reach
 from rknn_jax.labelers._public_ball import Ball, Spectrum
 from rknn_jax.labelers._tally import ClassTally, Tally
-from rknn_jax.privacy import accounting, exact_noise
-from rknn_jax.privacy.guarantee import Event, Guarantee, Relation
+from rknn_jax.privacy import analytic_gaussian, calibration, exact_noise
+from rknn_jax.privacy.events import Concentrated, Event, Gaussian, Pure
+from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.types import Answers, Array, Encoder, Queries
 
 Kind = Literal["gaussian", "laplace"]
@@ -195,8 +196,8 @@ class SumsLabeler(OneSumLabeler):
         """Return the guarantee of the simulated release, which depends on no number."""
         del num_units, num_queries, num_classes
         if self.norm == 1:
-            return self._guarantee(Event("pure", self.epsilon), "pure")
-        return self._guarantee(Event("gaussian", self._multiplier()), "analytic Gaussian")
+            return self._guarantee(Pure(self.epsilon), "pure")
+        return self._guarantee(Gaussian(self._multiplier()), "analytic Gaussian")
 
     def tally(self, queries: Queries, num_classes: int) -> ClassSums:
         """Return the public side of the sums; see `OneSumLabeler.tally`."""
@@ -227,13 +228,13 @@ class SumsLabeler(OneSumLabeler):
         """Return exact noise: the discrete Gaussian, or discrete Laplace noise."""
         if self.norm == 1:
             scale = exact_noise.safe_scale(round(self.sensitivity), self.epsilon)
-            guarantee = self._guarantee(Event("pure", self.epsilon), "pure")
+            guarantee = self._guarantee(Pure(self.epsilon), "pure")
             draw = partial(exact_noise.discrete_laplace, scale=scale)
             return Noise(replace(guarantee, sampler="release"), math.sqrt(2) * scale, draw)
-        multiplier = accounting.zcdp_noise_multiplier(self.epsilon, self.delta)
+        multiplier = calibration.zcdp_noise_multiplier(self.epsilon, self.delta)
         # One float more makes up for the rounding of the product.
         stddev = math.nextafter(multiplier * self.sensitivity, math.inf)
-        guarantee = self._guarantee(Event("concentrated", multiplier), "zCDP")
+        guarantee = self._guarantee(Concentrated(multiplier), "zCDP")
         draw = partial(exact_noise.discrete_gaussian, stddev=stddev)
         return Noise(replace(guarantee, sampler="release"), stddev, draw)
 
@@ -275,7 +276,7 @@ class SumsLabeler(OneSumLabeler):
     def _multiplier(self) -> float:
         if self.epsilon == math.inf:
             return 0.0
-        return accounting.gaussian_noise_multiplier(self.epsilon, self.delta)
+        return analytic_gaussian.gaussian_noise_multiplier(self.epsilon, self.delta)
 
     @property
     def stddev(self) -> float:

@@ -24,8 +24,9 @@ import jax
 import numpy as np
 
 from rknn_jax import postprocessing
-from rknn_jax.privacy import accounting
-from rknn_jax.privacy.guarantee import Event, Guarantee, Relation, Unit
+from rknn_jax.privacy import accounting, analytic_gaussian, calibration
+from rknn_jax.privacy.events import Event, gaussian_event
+from rknn_jax.privacy.guarantee import Guarantee, Relation, Unit
 from rknn_jax.types import Answers, Array
 
 
@@ -37,12 +38,11 @@ class Release:
       screened: Number of queries whose greatest count is screened; 0 without a screen.
       answered: Number of queries whose counts may be released. It is charged in full.
       change: L2 distance by which a neighboring data set moves the counts. Defaults to sqrt(2).
-      sampling_prob: Probability that a record takes part in one step, as in `guarantee.Event`.
-        Defaults to 1.
-      replaced: True if a neighboring data set replaces a sampled record, as in `guarantee.Event`.
+      sampling_prob: Probability that a record takes part in one step. Defaults to 1.
+      replaced: True if a neighboring data set replaces a sampled record.
         Defaults to False.
-      screen: `(threshold, most)`, as in `guarantee.Event`. None charges for the noisy count itself.
-        Defaults to None.
+      screen: `(threshold, most)`, as in `events.ScreenedGaussian`. None charges for the noisy count
+        itself. Defaults to None.
     """
 
     screened: int
@@ -80,8 +80,7 @@ class Release:
                     f"Expected a finite {name} > 0, got {name}={stddev}; epsilon = infinity asks "
                     "for no noise."
                 )
-        counts = Event(
-            "gaussian",
+        counts = gaussian_event(
             aggregation_stddev / self.change,
             self.answered,
             self.sampling_prob,
@@ -89,8 +88,7 @@ class Release:
         )
         if not self.screened:
             return (counts,)
-        return Event(
-            "gaussian",
+        return gaussian_event(
             screening_stddev,
             self.screened,
             self.sampling_prob,
@@ -152,7 +150,7 @@ def calibrated(
             f"Expected 0 < delta < 1, got delta={delta}; Gaussian noise gives no pure "
             "differential privacy, pass --delta 1e-5."
         )
-    stddev = accounting.calibrate(
+    stddev = calibration.calibrate(
         lambda scale: release.events(ratio * scale, scale),
         epsilon,
         delta,
@@ -169,7 +167,7 @@ def calibrated(
 
 def _start(release: Release, epsilon: float, delta: float) -> float:
     """Return a rough standard deviation for the counts, as the start of the search."""
-    multiplier = accounting.gaussian_noise_multiplier(epsilon, delta)
+    multiplier = analytic_gaussian.gaussian_noise_multiplier(epsilon, delta)
     return release.change * max(
         release.sampling_prob * math.sqrt(release.answered) * multiplier, min(1.0, multiplier)
     )

@@ -65,9 +65,10 @@ import numpy as np
 from rknn_jax import postprocessing
 from rknn_jax.labelers import Labeler, _persons
 from rknn_jax.labelers._cosines import PublicCosines
-from rknn_jax.privacy import accounting
+from rknn_jax.privacy import calibration
 from rknn_jax.privacy.contributions import Protected
-from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
+from rknn_jax.privacy.events import Concentrated
+from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
 from rknn_jax.types import Answers, Encoder, Queries, Records
 
 BLOCK = 2**24
@@ -181,7 +182,7 @@ class IndividualKNN(Labeler[Votes]):
             self.delta,
             self.relation,
             "central",
-            (Event("concentrated", self._multiplier()),),
+            (Concentrated(self._multiplier()),),
             unit=self.unit,
             accountant="individual RDP",
         )
@@ -252,7 +253,7 @@ class IndividualKNN(Labeler[Votes]):
 
 
 # The search for the multiplier takes longer than a small release.
-_noise_multiplier = functools.cache(accounting.zcdp_noise_multiplier)
+_noise_multiplier = functools.cache(calibration.zcdp_noise_multiplier)
 
 
 def steps(

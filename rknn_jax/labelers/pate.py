@@ -51,10 +51,11 @@ from rknn_jax import bsvs
 from rknn_jax._internal import compilation
 from rknn_jax.labelers import Labeler, _persons, _screening
 from rknn_jax.labelers._screening import Noise, Release
-from rknn_jax.privacy import accounting, smooth_sensitivity
+from rknn_jax.privacy import accounting, calibration, smooth_sensitivity
 from rknn_jax.privacy import pate as accounts
 from rknn_jax.privacy.contributions import Protected
-from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
+from rknn_jax.privacy.events import Event, Laplace
+from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
 Aggregator = Literal["lnmax", "gnmax", "confident_gnmax", "interactive"]
@@ -355,11 +356,11 @@ def _laplace(num_queries: int, config: PATE) -> Noise:
         )
 
     def events(scale: float) -> tuple[Event, ...]:
-        return (Event("laplace", scale, 2 * num_queries),)
+        return (Laplace(scale, 2 * num_queries),)
 
     pure = 2 * num_queries / config.epsilon
     scale = (
-        accounting.calibrate(events, config.epsilon, config.delta, start=pure)
+        calibration.calibrate(events, config.epsilon, config.delta, start=pure)
         if config.delta
         else pure
     )

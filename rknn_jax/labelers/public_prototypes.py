@@ -50,7 +50,8 @@ from rknn_jax.labelers._cosines import PublicCosines
 from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Reach
 from rknn_jax.labelers._tally import ClassTally, Tally
 from rknn_jax.privacy import exact_noise
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Answers, Array, Encoder, Queries
 
 GRID = 1024
@@ -175,7 +176,7 @@ class PublicPrototypes(OneSumLabeler):
     def guarantee_of(self, num_units: int, num_queries: int, num_classes: int) -> Guarantee:
         """Return the guarantee, which depends on no number."""
         del num_units, num_queries, num_classes
-        event = Event("pure", self.epsilon)
+        event = Pure(self.epsilon)
         return Guarantee(self.epsilon, 0.0, self.relation, "central", (event,), unit=self.unit)
 
     def tally(self, queries: Queries, num_classes: int) -> ClassUtilities:

@@ -22,9 +22,9 @@ import numpy as np
 
 from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.base import CentralMechanism
-from rknn_jax.privacy import accounting
+from rknn_jax.privacy import calibration, events
 from rknn_jax.privacy.entropy import Entropy
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Array
 
 WORD = 64
@@ -139,7 +139,7 @@ class Binomial(CentralMechanism):
         del num_records
         if not self.coins:
             return Guarantee(math.inf, 0.0, self.relation, "central", ())
-        event = Event("binomial", math.sqrt(self.coins) / 2, self.changed_cells)
+        event = events.Binomial(math.sqrt(self.coins) / 2, self.changed_cells)
         return Guarantee(
             self.epsilon, self.delta, self.relation, "central", (event,), accountant="PLD"
         )
@@ -162,7 +162,7 @@ def heads(entropy: Entropy, coins: int, count: int) -> np.ndarray:
 
 @functools.cache
 def _coins(epsilon: float, delta: float, count: int) -> int:
-    return accounting.binomial_coins(epsilon, delta, count)
+    return calibration.binomial_coins(epsilon, delta, count)
 
 
 EXAMPLES = (

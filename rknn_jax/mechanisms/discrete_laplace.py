@@ -17,8 +17,8 @@ import numpy as np
 from rknn_jax import bsvs
 from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.base import CentralMechanism
-from rknn_jax.privacy import exact_noise
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy import events, exact_noise
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Array
 
 
@@ -85,7 +85,7 @@ class DiscreteLaplace(CentralMechanism):
             0.0,
             self.relation,
             "central",
-            (Event("discrete_laplace", self.scale, self.changed_cells),),
+            (events.DiscreteLaplace(self.scale, self.changed_cells),),
         )
 
 

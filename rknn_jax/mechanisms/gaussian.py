@@ -19,8 +19,8 @@ import numpy as np
 
 from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.base import CentralMechanism
-from rknn_jax.privacy import accounting, exact_noise
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy import analytic_gaussian, calibration, events, exact_noise
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Array
 
 
@@ -58,8 +58,8 @@ class Gaussian(CentralMechanism):
     def _calibrated(self) -> float:
         """Return z: by the analytic formula, or by concentrated DP if persons move fractions."""
         if self.unit == "person":
-            return accounting.zcdp_noise_multiplier(self.epsilon, self.delta)
-        return accounting.gaussian_noise_multiplier(self.epsilon, self.delta)
+            return calibration.zcdp_noise_multiplier(self.epsilon, self.delta)
+        return analytic_gaussian.gaussian_noise_multiplier(self.epsilon, self.delta)
 
     @property
     def sigma(self) -> float:
@@ -81,7 +81,7 @@ class Gaussian(CentralMechanism):
         """Return (epsilon, delta)-DP of the discrete Gaussian."""
         if self.unit == "person":
             return replace(super().release_guarantee(num_records), accountant="zCDP")
-        event = Event("discrete_gaussian", self._release_stddev(), self.changed_cells)
+        event = events.DiscreteGaussian(self._release_stddev(), self.changed_cells)
         return replace(
             self.guarantee(num_records), events=(event,), accountant="PLD", sampler="release"
         )
@@ -94,7 +94,7 @@ class Gaussian(CentralMechanism):
     def guarantee(self, num_records: int) -> Guarantee:
         """Return (epsilon, delta)-DP by the analytic formula."""
         del num_records
-        event = Event("gaussian", self.noise_multiplier)
+        event = events.Gaussian(self.noise_multiplier)
         return Guarantee(
             self.epsilon,
             self.delta,
@@ -108,7 +108,7 @@ class Gaussian(CentralMechanism):
         """Return the parameter of the discrete Gaussian, in units of 1 / `grid` votes."""
         if self.unit == "person":
             return self.sigma * self.grid * (1 + 1e-12)
-        return accounting.discrete_gaussian_stddev(self.epsilon, self.delta, self.changed_cells)
+        return calibration.discrete_gaussian_stddev(self.epsilon, self.delta, self.changed_cells)
 
 
 EXAMPLES = (

@@ -16,7 +16,8 @@ import numpy as np
 
 from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.base import CentralMechanism
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy import events
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Array
 
 
@@ -54,7 +55,7 @@ class Laplace(CentralMechanism):
             0.0,
             self.relation,
             "central",
-            (Event("laplace", self.scale, self.changed_cells),),
+            (events.Laplace(self.scale, self.changed_cells),),
         )
 
 

@@ -31,7 +31,8 @@ from rknn_jax import kernels
 from rknn_jax.kernels import native
 from rknn_jax.mechanisms.base import CalibratedMechanism
 from rknn_jax.privacy.entropy import Entropy
-from rknn_jax.privacy.guarantee import Event, Guarantee, Trust
+from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy.guarantee import Guarantee, Trust
 from rknn_jax.types import Array
 
 WORD = 32
@@ -191,9 +192,7 @@ class LocalRandomizer(CalibratedMechanism):
     def guarantee(self, num_records: int) -> Guarantee:
         """Return the privacy of one message."""
         del num_records
-        return Guarantee(
-            self.epsilon, 0.0, "replace-one", "local", (Event("pure", self.epsilon, 1),)
-        )
+        return Guarantee(self.epsilon, 0.0, "replace-one", "local", (Pure(self.epsilon, 1),))
 
 
 @dataclass(frozen=True)

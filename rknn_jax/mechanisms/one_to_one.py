@@ -31,7 +31,8 @@ from rknn_jax import postprocessing
 from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.permute_and_flip import PermuteAndFlip
 from rknn_jax.privacy import exact_noise
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Array
 
 MOST_CLASSES = 8
@@ -105,7 +106,7 @@ class OneToOne(PermuteAndFlip):
     def guarantee(self, num_records: int) -> Guarantee:
         """Return pure epsilon-DP: one choice among the permutations."""
         del num_records
-        event = Event("pure", self.epsilon, 1)
+        event = Pure(self.epsilon, 1)
         return Guarantee(self.epsilon, 0.0, self.relation, "central", (event,))
 
 

@@ -27,7 +27,8 @@ import numpy as np
 from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.base import CentralMechanism
 from rknn_jax.privacy import exact_noise
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Array
 
 
@@ -98,7 +99,7 @@ class PermuteAndFlip(CentralMechanism):
     def guarantee(self, num_records: int) -> Guarantee:
         """Return pure epsilon-DP: k queries at epsilon/k each is the worst case."""
         del num_records
-        event = Event("pure", self.epsilon / self.num_neighbors, self.num_neighbors)
+        event = Pure(self.epsilon / self.num_neighbors, self.num_neighbors)
         return Guarantee(self.epsilon, 0.0, self.relation, "central", (event,))
 
 

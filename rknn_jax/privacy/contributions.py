@@ -36,7 +36,8 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import Concentrated, Event, Pure, known_of_all
+from rknn_jax.privacy.guarantee import Guarantee
 
 Protected = Literal["record", "person"]
 """Privacy unit of a labeler or a central mechanism."""
@@ -196,10 +197,9 @@ def as_one(guarantee: Guarantee) -> Guarantee:
     """
     events: tuple[Event, ...] = ()
     if not guarantee.delta:
-        events = (Event("pure", guarantee.epsilon),)
-    elif guarantee.events and all(event.kind == "gaussian" for event in guarantee.events):
-        precision = sum(event.count / event.parameter**2 for event in guarantee.events)
-        events = (Event("concentrated", precision**-0.5),)
+        events = (Pure(guarantee.epsilon),)
+    elif precisions := known_of_all(event.precision for event in guarantee.events):
+        events = (Concentrated(sum(precisions) ** -0.5),)
     return replace(guarantee, events=events)
 
 

@@ -58,7 +58,7 @@ def discrete_laplace(counts: ArrayLike, scale: float) -> np.ndarray:
 def discrete_gaussian(counts: ArrayLike, stddev: float) -> np.ndarray:
     """Add discrete Gaussian noise to every count.
 
-    Guarantee: with `stddev = accounting.discrete_gaussian_stddev(epsilon, delta, count)`, this is
+    Guarantee: with `stddev = calibration.discrete_gaussian_stddev(epsilon, delta, count)`, this is
     (epsilon, delta)-DP for neighbors that change at most `count` counts by 1 each. Charge the
     ledger before the call.
 

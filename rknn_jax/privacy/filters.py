@@ -31,7 +31,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy.guarantee import Guarantee
 
 Accounting = Literal["sum", "renyi"]
 STEP = Fraction(1, 2**40)
@@ -157,7 +158,7 @@ class Renyi:
         Raises:
           ValueError: If nothing is known of its noise, or of its divergence.
         """
-        from rknn_jax.privacy import accounting
+        from rknn_jax.privacy import renyi  # late, as SciPy takes a while
 
         if guarantee.delta and not guarantee.events:
             raise ValueError(
@@ -165,8 +166,8 @@ class Renyi:
                 f"{guarantee.epsilon} and delta={guarantee.delta} alone; this ledger adds the "
                 "noises' Rényi divergences up, so use a pure or a Gaussian mechanism."
             )
-        events = guarantee.events or (Event("pure", guarantee.epsilon),)
-        divergence = accounting.renyi_divergence(events, self.order)
+        events = guarantee.events or (Pure(guarantee.epsilon),)
+        divergence = renyi.renyi_divergence(events, self.order)
         if not math.isfinite(divergence):
             raise ValueError(
                 f"Expected a release with a finite Rényi divergence of order {self.order:.4g}, got "

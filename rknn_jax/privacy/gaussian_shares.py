@@ -30,8 +30,9 @@ from functools import cached_property
 
 import numpy as np
 
-from rknn_jax.privacy import accounting, exact_noise
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy import calibration, exact_noise
+from rknn_jax.privacy.events import Concentrated
+from rknn_jax.privacy.guarantee import Guarantee
 
 SMALLEST_SHARE = 16.0
 """Least standard deviation of a share, for which the sum is a discrete Gaussian to 10^-1000."""
@@ -72,7 +73,7 @@ class GaussianShares:
     @cached_property
     def multiplier(self) -> float:
         """Standard deviation of the noise of `shares` clients, in units of the sensitivity."""
-        return accounting.zcdp_noise_multiplier(self.epsilon, self.delta)
+        return calibration.zcdp_noise_multiplier(self.epsilon, self.delta)
 
     @property
     def share_stddev(self) -> float:
@@ -83,7 +84,7 @@ class GaussianShares:
     @property
     def guarantee(self) -> Guarantee:
         """Guarantee of the sum, if the noise of `shares` clients is unknown."""
-        event = Event("concentrated", self.multiplier)
+        event = Concentrated(self.multiplier)
         return Guarantee(
             self.epsilon,
             self.delta,

@@ -3,13 +3,16 @@
 An epsilon alone says nothing. It needs its delta, the neighboring relation, the unit that is
 protected, the trust model, and whether the noise was real or simulated. `Guarantee` holds them
 together, and `str()` is the sentence for a paper or a data-protection officer. `events` describes
-the noise, so that several guarantees compose tightly (`rknn_jax.privacy.accounting.compose`).
+the noise (`rknn_jax.privacy.events`), so that several guarantees compose tightly
+(`rknn_jax.privacy.accounting.compose`).
 """
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from decimal import ROUND_CEILING, Context
 from typing import Any, Literal, get_args
+
+from rknn_jax.privacy.events import PLAIN, Event, event_of
 
 Relation = Literal["replace-one", "add-remove"]
 Trust = Literal["central", "local", "shuffle"]
@@ -21,16 +24,6 @@ A labeler's `Trust`, or `aggregate`: a server sums for clients who add the noise
 
 Unit = Literal["record", "client", "person"]
 Sampler = Literal["simulation", "release"]
-EventKind = Literal[
-    "laplace",
-    "discrete_laplace",
-    "gaussian",
-    "discrete_gaussian",
-    "concentrated",
-    "binomial",
-    "pure",
-]
-
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
 UNITS: tuple[Unit, ...] = get_args(Unit)
 
@@ -57,72 +50,6 @@ TRUST_WORDS = {
     "shuffle": "a trusted shuffler hides which client sent which message, among those of all "
     "clients that follow the protocol",
 }
-
-
-@dataclass(frozen=True)
-class Event:
-    """`count` independent releases of one noise, as a neighboring data set can change them.
-
-    Attributes:
-      kind: Kind of the noise. `pure` is any mechanism that is known to be `epsilon`-DP, and no
-        more. `concentrated` is any that is known to be rho-zCDP, and no more, with
-        rho = 1 / (2 `parameter`²).
-      parameter: The noise's scale (Laplace) or standard deviation (Gaussian, binomial), divided by
-        the change of the value that the noise hides. For `pure`, the epsilon.
-      count: Number of such values that one neighbor changes. A record of reverse k-NN labeling
-        changes up to 2kr cells by 1 each. Defaults to 1.
-      sampling_prob: For Gaussian noise, the probability that a record takes part, drawn anew for
-        each value (Poisson sampling). Defaults to 1.
-      replaced: For sampled noise, True if a neighbor holds another record in place of one, and
-        False if the neighbor lacks the record. Without sampling, `parameter` already covers both
-        cases. Defaults to False.
-      screen: For Gaussian noise, `(threshold, most)` if the release only tells whether a noisy
-        count passes the threshold. The count lies in 0 to `most` and changes by at most 1. Defaults
-        to None.
-      opposite: For replaced records, True if each record moves the value by at most half of that
-        change. The two are then farthest apart in opposite directions, as clipped gradients are. If
-        False, each record may move the value by all of that change. Defaults to False.
-    """
-
-    kind: EventKind
-    parameter: float
-    count: int = 1
-    sampling_prob: float = 1.0
-    replaced: bool = False
-    screen: tuple[float, int] | None = None
-    opposite: bool = False
-
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(EventKind):
-            raise ValueError(
-                f"Expected kind to be one of {get_args(EventKind)}, got kind={self.kind!r}."
-            )
-        if not self.parameter >= 0:
-            raise ValueError(
-                f"Expected parameter >= 0, got parameter={self.parameter}; it is the noise "
-                "divided by what it hides."
-            )
-        if self.count < 1:
-            raise ValueError(
-                f"Expected count >= 1, got count={self.count}; leave an event out where nothing "
-                "was released."
-            )
-        if not 0 < self.sampling_prob <= 1:
-            raise ValueError(
-                f"Expected 0 < sampling_prob <= 1, got sampling_prob={self.sampling_prob}; 1 "
-                "samples every record."
-            )
-        if (self.sampling_prob < 1 or self.screen) and self.kind != "gaussian":
-            raise ValueError(
-                "Expected kind=gaussian where records are sampled or counts screened, got "
-                f"kind={self.kind!r}."
-            )
-        if self.opposite and (not self.replaced or self.screen):
-            raise ValueError(
-                "Expected opposite=True only where records are replaced and nothing is screened."
-            )
-        if self.screen:  # JSON turns the tuple into a list.
-            object.__setattr__(self, "screen", tuple(self.screen))
 
 
 @dataclass(frozen=True)
@@ -215,39 +142,36 @@ class Guarantee:
     def of(cls, told: dict[str, Any]) -> "Guarantee":
         """Return the guarantee from a dict of its fields.
 
-        The dict comes from `asdict` or `dataclasses.asdict`, perhaps by way of JSON.
+        The dict comes from `asdict` or `full_dict`, perhaps by way of JSON.
+
+        Raises:
+          AttributeError, LookupError, TypeError: If fields are missing or of another type.
+          ValueError: If fields are out of range, or an event is of an unknown kind.
         """
         known = {field.name: _number(told[field.name]) for field in fields(cls)}
         events = tuple(
-            Event(**{name: _number(value) for name, value in event.items()})
+            event_of({name: _number(value) for name, value in event.items()})
             for event in told["events"]
         )
         return cls(**known | {"events": events})
 
+    def full_dict(self) -> dict[str, Any]:
+        """Return all fields, also those of events that are at their defaults, as ledgers do."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {"events": tuple(event.asdict() for event in self.events)}
+
     def asdict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values, with the sentence as `statement`.
 
-        Infinity, which JSON lacks, becomes "infinity".
+        Infinity, which JSON lacks, becomes "infinity". Fields of events that only sampled and
+        screened ones have are left out of others.
         """
-        values: dict[str, Any] = _jsonable(asdict(self)) | {
-            "events": [_told(event) for event in self.events],
-            "statement": str(self),
-        }
-        return values
-
-
-def _told(event: Event) -> dict[str, Any]:
-    """Return the event as JSON-ready values, without sampling and screening fields at defaults."""
-    plain = {
-        field.name: field.default
-        for field in fields(Event)
-        if field.name in ("sampling_prob", "replaced", "opposite", "screen")
-    }
-    return {
-        name: value
-        for name, value in _jsonable(asdict(event)).items()
-        if name not in plain or value != plain[name]
-    }
+        values: dict[str, Any] = _jsonable(self.full_dict())
+        events = [
+            {name: value for name, value in event.items() if (name, value) not in PLAIN.items()}
+            for event in values["events"]
+        ]
+        return values | {"events": events, "statement": str(self)}
 
 
 def _number(value: Any) -> Any:

@@ -29,30 +29,26 @@ seeing earlier results (`filters`). `rknn_jax.privacy.accounting.compose` gives 
 the entries' guarantees, but returns no budget.
 """
 
-import fcntl
-import hashlib
 import json
-import logging
 import os
 import secrets
 import shlex
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from decimal import Decimal
-from fractions import Fraction
-from io import FileIO
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike
-
-from rknn_jax._internal import disk, mounts
-from rknn_jax._internal.ranges import LEAST_EPSILON
-from rknn_jax.privacy.filters import NOTHING, Accounting, Amount, Cost, Renyi, Rule, Sum
+from rknn_jax.privacy.charges import (
+    Number,
+    chargeable_amount,
+    exact_amount,
+    exact_fraction,
+    new_rule,
+    release_cost,
+)
+from rknn_jax.privacy.filters import NOTHING, Accounting, Amount, Renyi
 from rknn_jax.privacy.guarantee import RELATIONS, UNITS, Guarantee, Relation, Unit
+from rknn_jax.privacy.ledger_file import append, clear_errors, locked, write_new
 from rknn_jax.privacy.ledger_lines import (
     MOST_SHARDS,
     BudgetExceededError,
@@ -77,30 +73,18 @@ __all__ = [
     "Amount",
     "BudgetExceededError",
     "DataSet",
-    "Digest",
     "Entry",
     "Ledger",
     "LedgerCorruptError",
     "LedgerError",
     "LedgerMismatchError",
-    "combined",
-    "exact_amount",
-    "fingerprint",
-    "new_ledger_affords",
 ]
 
-BLOCK = 2**20  # array elements hashed at once
 PATIENCE = 60.0  # seconds to wait for another process that holds the ledger
-MOST_EPSILON = 1e300  # a float can hold sums of these
-SILENCE = 1.0  # seconds to wait before a message names the process that holds it
-_log = logging.getLogger(__name__)
-_CANONICAL = {"f": "<f8", "i": "<i8", "u": "<i8", "b": "<i8"}  # by NumPy's kind of dtype
 
 UNCHARGED = "nothing was charged"
 UNREAD = "nothing can be charged"
 """Words for a charge that did not happen, and for a ledger that cannot be read."""
-
-Number = int | float | str | Decimal | Fraction
 
 
 @dataclass(frozen=True)
@@ -182,7 +166,7 @@ class Ledger:
                 "fingerprint(embeddings, labels)."
             )
         budget = exact_amount(budget_epsilon, budget_delta)
-        header = rule_fields(_rule(accounting, budget)) | {
+        header = rule_fields(new_rule(accounting, budget)) | {
             "name": _stem(Path(path)) if name is None else name,
             "dataset": dataset,
             "rows": rows,
@@ -197,7 +181,7 @@ class Ledger:
             header | body_of("create", budget, "the first budget"),
             "",
         )
-        _write_new(Path(path), line)
+        write_new(Path(path), line, UNCHARGED)
         return cls.open(path, dataset, person=person)
 
     @classmethod
@@ -324,7 +308,7 @@ class Ledger:
           LedgerError: If the guarantee cannot be charged.
         """
         chain = self._chain()
-        cost = _cost(chain.rule, guarantee, exact_amount(guarantee.epsilon, guarantee.delta))
+        cost = release_cost(chain.rule, guarantee, exact_amount(guarantee.epsilon, guarantee.delta))
         return chain.rule.fits(within or chain.budget, (*chain.costs_since(since), cost))
 
     def left(self, *, within: Amount, since: int) -> Amount:
@@ -355,7 +339,7 @@ class Ledger:
           LedgerMismatchError: If relation, unit or data set differ from the ledger's.
           LedgerError: If the guarantee cannot be charged or the file cannot be written.
         """
-        amount = _chargeable(guarantee)
+        amount = chargeable_amount(guarantee)
 
         def body(chain: Chain) -> dict[str, Any]:
             if self.dataset is None:
@@ -373,7 +357,7 @@ class Ledger:
                     )
             if chain.unit == "person":
                 _check_person(chain, self.person, self.path)
-            cost = _cost(chain.rule, guarantee, amount)
+            cost = release_cost(chain.rule, guarantee, amount)
             if not chain.rule.fits(chain.budget, (*chain.costs, cost)):
                 damaged = (
                     f" ({chain.unread} on account of a damaged last line; see `rknn budget repair`)"
@@ -386,7 +370,7 @@ class Ledger:
                     "or raise the budget, which the ledger records."
                 )
             told = {} if cost.divergence is None else {"renyi": str(cost.divergence)}
-            return body_of("spend", amount, purpose) | told | {"guarantee": asdict(guarantee)}
+            return body_of("spend", amount, purpose) | told | {"guarantee": guarantee.full_dict()}
 
         return self._append(body, UNCHARGED)
 
@@ -515,7 +499,7 @@ class Ledger:
                 "Expected a reason for the repair, got an empty one; say what happened to the file."
             )
         undone = "nothing was repaired"
-        with _clear_errors(self.path, "written", undone), self._locked(undone) as file:
+        with locked(self.path, self.patience, undone) as file:
             data = file.read()
             chain = sound_part(data, self.path)
             self._check_dataset(chain)
@@ -525,8 +509,8 @@ class Ledger:
                 )
             told = chain.unread
             amount = Amount(
-                told.epsilon if epsilon is None else _exact(epsilon, "epsilon"),
-                told.delta if delta is None else _exact(delta, "delta"),
+                told.epsilon if epsilon is None else exact_fraction(epsilon, "epsilon"),
+                told.delta if delta is None else exact_fraction(delta, "delta"),
             )
             if amount.epsilon < 0 or not 0 <= amount.delta < 1:
                 raise LedgerError(
@@ -539,11 +523,11 @@ class Ledger:
                     f"delta={float(amount.delta)}; give an epsilon that is large enough."
                 )
             line = repaired(chain, amount, reason)
-            _append(file, data, b"\n" + line + b"\n")
+            append(file, data, b"\n" + line + b"\n")
             return entry_of(json.loads(line), self.path)
 
     def _chain(self) -> Chain:
-        with _clear_errors(self.path, "read", UNREAD), open(self.path, "rb") as file:
+        with clear_errors(self.path, "read", UNREAD), open(self.path, "rb") as file:
             return parse(file.read(), self.path)
 
     def _append(self, body: Callable[[Chain], dict[str, Any] | Entry], undone: str) -> Entry:
@@ -555,7 +539,7 @@ class Ledger:
           body: Function of the chain.
           undone: Words for what did not happen if the file cannot be written.
         """
-        with _clear_errors(self.path, "written", undone), self._locked(undone) as file:
+        with locked(self.path, self.patience, undone) as file:
             data = file.read()
             chain = parse(data, self.path)
             self._check_dataset(chain)
@@ -569,28 +553,8 @@ class Ledger:
                 text = b"\n" + closing + b"\n"
                 head = json.loads(closing)["hash"]
             line = sealed(record, head)
-            _append(file, data, text + line + b"\n")
+            append(file, data, text + line + b"\n")
             return entry_of(json.loads(line), self.path)
-
-    @contextmanager
-    def _locked(self, undone: str) -> Iterator[FileIO]:
-        """Yield the file at the path, locked.
-
-        The lock ends with the file handle, even on `kill -9`.
-
-        Args:
-          undone: As for `_append`.
-        """
-        _check_mount(self.path, undone)
-        deadline = time.monotonic() + self.patience
-        while True:
-            with FileIO(self.path, "r+b") as file:
-                _lock(file, self.path, deadline, undone)
-                # Another process may have replaced the file meanwhile. A line in the old file
-                # would be lost.
-                if os.path.samestat(os.fstat(file.fileno()), os.stat(self.path)):
-                    yield file
-                    return
 
     def _check_dataset(self, chain: Chain) -> None:
         known = [data.fingerprint for data in chain.datasets]
@@ -606,130 +570,6 @@ class Ledger:
 def _stem(path: Path) -> str:
     """Return the name of a ledger's file without its suffixes."""
     return path.name.removesuffix(".jsonl").removesuffix(".ledger")
-
-
-def fingerprint(*arrays: ArrayLike) -> str:
-    """Return SHA-256 over the shapes and values of a private data set's arrays.
-
-    The arrays are, for example, embeddings and labels. Floats are read as float64 and integers as
-    int64. The same records in float32 and float64, or int32 and int64, are the same data set.
-
-    **Protection.** The fingerprint keeps one budget per data set against mistakes: the wrong file,
-    the wrong ledger, another split.
-
-    **Limits.** One more record, another order or another encoder makes a new fingerprint, though
-    the people are the same. Charge all of them to one ledger, which `Ledger.adopt` lets know of
-    them. The fingerprint depends on the private data without noise.
-    Anyone who guesses all the records can confirm the guess, so keep the fingerprint with the
-    ledger and do not publish it.
-
-    Raises:
-      ValueError: If there is no array, or one holds neither numbers nor booleans.
-    """
-    if not arrays:
-        raise ValueError(
-            "Expected the arrays of a data set, got none; pass the private embeddings and labels."
-        )
-    digest = Digest()
-    for array in map(np.asarray, arrays):
-        if array.dtype.kind not in _CANONICAL:
-            raise ValueError(
-                f"Expected arrays of numbers or booleans, got dtype {array.dtype}; encode the "
-                "records first."
-            )
-        digest.begin(array.dtype.kind, array.shape)
-        digest.update(array)
-    return digest.text()
-
-
-class Digest:
-    """`fingerprint` of arrays that are read in blocks."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-        self._canonical = ""
-
-    def begin(self, kind: str, shape: tuple[int, ...]) -> None:
-        """Begin an array of NumPy's kind of dtype and of a shape.
-
-        Text, bytes and other objects are items, each with its length.
-        """
-        self._canonical = _CANONICAL.get(kind, "items")
-        self._hash.update(f"{self._canonical}{shape}".encode())
-
-    def update(self, block: np.ndarray) -> None:
-        """Add the next values of the array, in order."""
-        flat = block.reshape(-1)
-        if self._canonical == "items":
-            self._update_items(flat)
-            return
-        for start in range(0, flat.size, BLOCK):
-            # Adding 0 turns minus zero into zero.
-            values = flat[start : start + BLOCK].astype(self._canonical) + 0
-            self._hash.update(values.data)
-
-    def _update_items(self, items: np.ndarray) -> None:
-        for item in items.tolist():
-            content = item if isinstance(item, bytes) else str(item).encode(errors="replace")
-            self._hash.update(f"{type(item).__name__} {len(content)} ".encode())
-            self._hash.update(content)
-
-    def text(self) -> str:
-        """Return the fingerprint of all arrays so far."""
-        return f"sha256:{self._hash.hexdigest()}"
-
-
-def combined(fingerprints: Sequence[str]) -> str:
-    """Return the fingerprint of a data set in shards, whatever their order and their names.
-
-    The fingerprint of one shard is that of its array.
-    """
-    if len(fingerprints) == 1:
-        return fingerprints[0]
-    return f"sha256:{hashlib.sha256(repr(sorted(fingerprints)).encode()).hexdigest()}"
-
-
-def _chargeable(guarantee: Guarantee) -> Amount:
-    if guarantee.sampler != "release":
-        raise LedgerError(
-            f"Expected a guarantee with sampler='release', got {guarantee.sampler!r}; simulated "
-            "noise is not charged."
-        )
-    if guarantee.data_dependent:
-        raise LedgerError(
-            "Expected an epsilon that does not depend on private data; charge the bound that "
-            "holds for all data."
-        )
-    if guarantee.epsilon < LEAST_EPSILON:
-        raise LedgerError(
-            f"Expected epsilon >= {LEAST_EPSILON:g} of a release, got "
-            f"epsilon={guarantee.epsilon:g}, whose noise has no finite size; ask for more."
-        )
-    return exact_amount(guarantee.epsilon, guarantee.delta)
-
-
-def new_ledger_affords(budget: Amount, accounting: Accounting, guarantee: Guarantee) -> bool:
-    """Return True if a release would fit the budget of a ledger that is yet to be made.
-
-    Raises:
-      LedgerError: If the budget does not suit the accounting, or the guarantee cannot be charged.
-    """
-    rule = _rule(accounting, budget)
-    amount = exact_amount(guarantee.epsilon, guarantee.delta)
-    return rule.fits(budget, (_cost(rule, guarantee, amount),))
-
-
-def _rule(accounting: Accounting, budget: Amount) -> Rule:
-    """Return the rule of a new ledger."""
-    if accounting not in get_args(Accounting):
-        raise LedgerError(
-            f"Expected accounting to be one of {get_args(Accounting)}, got "
-            f"accounting={accounting!r}."
-        )
-    try:
-        return Sum() if accounting == "sum" else Renyi.best(budget)
-    except ValueError as error:
-        raise LedgerError(str(error)) from error
 
 
 def _check_person(chain: Chain, name: str, path: Path) -> None:
@@ -759,153 +599,3 @@ def _check_person(chain: Chain, name: str, path: Path) -> None:
     raise LedgerMismatchError(
         f"Expected --person {known}, whose epsilon {path} keeps, got {got}; {remedy}."
     )
-
-
-def _cost(rule: Rule, guarantee: Guarantee, amount: Amount) -> Cost:
-    """Return the cost of a release under a rule."""
-    try:
-        return rule.cost(guarantee, amount)
-    except ValueError as error:
-        raise LedgerError(str(error)) from error
-
-
-def exact_amount(epsilon: Number, delta: Number) -> Amount:
-    """Return an amount as a ledger charges it: floats by their shortest decimals.
-
-    Raises:
-      LedgerError: If epsilon is not positive, is above `MOST_EPSILON`, or delta is outside [0, 1).
-    """
-    amount = Amount(_exact(epsilon, "epsilon"), _exact(delta, "delta"))
-    if not 0 < amount.epsilon <= MOST_EPSILON or not 0 <= amount.delta < 1:
-        raise LedgerError(
-            f"Expected 0 < epsilon <= {MOST_EPSILON:g} and 0 <= delta < 1, got epsilon={epsilon}, "
-            f"delta={delta}."
-        )
-    return amount
-
-
-def _exact(value: Number, name: str) -> Fraction:
-    try:
-        return Fraction(str(value))  # a float by its shortest decimal
-    except (ValueError, ZeroDivisionError) as error:
-        raise LedgerError(
-            f"Expected a finite number or fraction as {name}, got {name}={value}; no budget "
-            "covers it."
-        ) from error
-
-
-def _append(file: FileIO, data: bytes, text: bytes) -> None:
-    """Write the text after the file's data and wait for the disk.
-
-    If that fails, leave the data as it was.
-
-    Raises:
-      LedgerCorruptError: If neither is possible.
-      OSError: If the text cannot be written.
-    """
-    try:
-        file.seek(len(data))
-        while text:
-            text = text[file.write(text) :]
-        os.fsync(file.fileno())
-    except OSError:
-        try:
-            file.truncate(len(data))
-        except OSError as error:
-            raise LedgerCorruptError(
-                f"{file.name} could not be written whole, nor left as it was ({error.strerror}), "
-                "so what its last line shows counts as spent; see `rknn budget show`."
-            ) from error
-        raise
-
-
-def _check_mount(path: Path, undone: str) -> None:
-    """Refuse a file whose lock keeps out no other machine; two could spend one budget."""
-    mount = mounts.without_locks(path)
-    if mount is not None:
-        raise LedgerError(
-            f"Expected a ledger on a file system with locks, got {path} on {mount.folder}, which "
-            f"is {mount.kind} and locks files for one machine alone; {undone}. Keep the "
-            "ledger on a local disk, or mount the folder with locks."
-        )
-
-
-def _lock(file: FileIO, path: Path, deadline: float, undone: str) -> None:
-    """Lock the file, name the process that holds it, and give up at the deadline."""
-    began = time.monotonic()
-    told = False
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            now = time.monotonic()
-        if now > deadline:
-            raise LedgerError(
-                f"{path} is held by {_holder(file)}, and was not free within "
-                f"{deadline - began:.0f} s, so {undone}; wait for "
-                "that process, or stop it if it hangs."
-            )
-        if not told and now - began > SILENCE:
-            told = True
-            _log.warning("waiting for %s, which holds %s", _holder(file), path)
-        time.sleep(0.005)
-
-
-def _holder(file: FileIO) -> str:
-    """Return the process that holds the lock, according to Linux."""
-    inode = os.fstat(file.fileno()).st_ino
-    try:
-        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    except OSError:
-        return "another process"
-    holders = [
-        words[4] for words in locks if words[1] == "FLOCK" and words[5].endswith(f":{inode}")
-    ]
-    return f"process {', '.join(holders)}" if holders else "another process"
-
-
-def _write_new(path: Path, line: bytes) -> None:
-    """Make a file that holds the line, or none.
-
-    The file gets its name, which must be free, once it is complete.
-    """
-    _check_mount(path, UNCHARGED)
-    with _clear_errors(path, "created", UNCHARGED):
-        with disk.part_of(path, disk.OWNER) as (file, part):
-            file.write(line + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-            os.link(part, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-@contextmanager
-def _clear_errors(path: Path, what: str, undone: str) -> Iterator[None]:
-    try:
-        yield
-    except FileExistsError as error:
-        raise LedgerError(
-            f"{path} exists already and was left as it is; open it with Ledger.open, or name "
-            "another file."
-        ) from error
-    except FileNotFoundError as error:
-        if path.is_symlink():
-            remedy = (
-                f"it is a link to {os.path.realpath(path)}, which is not there. Put that ledger "
-                "back, or remove the link if its people never had one."
-            )
-        elif path.parent.is_dir():
-            remedy = "no such file; check its name. The first release makes it, or Ledger.create."
-        else:
-            remedy = "no such folder; make it, or name another."
-        raise LedgerError(f"{path} could not be {what}: {remedy}") from error
-    except OSError as error:
-        raise LedgerError(
-            f"{path} could not be {what} ({error.strerror}), so {undone}; let the file and its "
-            "folder be read and written, or name another."
-        ) from error

@@ -33,7 +33,9 @@ from scipy.special import expit
 from scipy.stats import binom
 
 from rknn_jax.privacy import accounting
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.analytic_gaussian import gaussian_epsilon
+from rknn_jax.privacy.events import Event, Pure, known_of_all
+from rknn_jax.privacy.guarantee import Guarantee
 
 Kind = Literal["curve", "zcdp", "point", "none"]
 
@@ -45,9 +47,6 @@ DELTAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-8)
 
 MOST_LOSSES = 2**20
 """Largest number of losses that a curve adds up."""
-
-_BOUNDED = ("laplace", "discrete_laplace", "pure")
-_GAUSSIAN = ("gaussian", "discrete_gaussian", "concentrated")
 
 
 @dataclass(frozen=True)
@@ -80,14 +79,14 @@ def of(guarantee: Guarantee) -> Profile:
         return Profile("none", ())
     events = guarantee.events
     if not events and not guarantee.delta:
-        events = (Event("pure", guarantee.epsilon),)
-    sampled = any(event.screen or event.sampling_prob < 1 for event in events)
-    if not events or sampled or guarantee.data_dependent:
+        events = (Pure(guarantee.epsilon),)
+    partial = any(event.is_partial for event in events)
+    if not events or partial or guarantee.data_dependent:
         return Profile("point", (own,))
-    if all(event.kind in _GAUSSIAN for event in events):
-        rho = sum(event.count / (2 * event.parameter**2) for event in events)
-        return Profile("zcdp", _with_own(_epsilons(events), own), rho)
-    if any(event.kind not in _BOUNDED for event in events):
+    rhos = known_of_all(event.rho for event in events)
+    if rhos:
+        return Profile("zcdp", _with_own(_epsilons(events), own), sum(rhos))
+    if not known_of_all(event.pure_epsilon for event in events):
         return Profile("curve", _with_own(_epsilons(events), own))
     if math.prod(event.count + 1 for event in events) > MOST_LOSSES:
         return Profile("point", (own,))
@@ -108,9 +107,10 @@ def _with_own(
 
 def _epsilons(events: Sequence[Event]) -> list[tuple[float, float]]:
     """Return the points at `DELTAS`, by the tightest accountant that applies."""
-    if all(event.kind == "gaussian" for event in events):
-        multiplier = sum(event.count / event.parameter**2 for event in events) ** -0.5
-        return [(accounting.gaussian_epsilon(multiplier, delta), delta) for delta in DELTAS]
+    precisions = known_of_all(event.precision for event in events)
+    if precisions:
+        multiplier = sum(precisions) ** -0.5
+        return [(gaussian_epsilon(multiplier, delta), delta) for delta in DELTAS]
     every = [(accounting.epsilons(events, delta), delta) for delta in DELTAS]
     return [(min(found.values()), delta) for found, delta in every if found]
 
@@ -120,7 +120,7 @@ def _deltas(events: Sequence[Event]) -> list[tuple[float, float]]:
     losses = np.zeros(1)
     log_probs = np.zeros(1)
     for event in events:
-        loss = event.parameter if event.kind == "pure" else 1 / event.parameter
+        loss = event.loss
         chosen = np.arange(event.count + 1)
         likely = binom.logpmf(chosen, event.count, expit(loss))
         losses = np.add.outer(losses, loss * (2 * chosen - event.count)).ravel()

@@ -37,13 +37,10 @@ Kahane, "Une inégalité du type de Slepian et Gordon sur les processus gaussien
 """
 
 import math
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 from scipy.special import log_ndtr, ndtr
-
-from rknn_jax.privacy.guarantee import Event
 
 ORDERS = 1 + np.geomspace(1e-3, 1e8, 4096)  # orders of the Rényi divergence
 # Curves of sampled or screened noise are computed here and interpolated between, from above.
@@ -52,20 +49,22 @@ MOST_POINTS = 2**18  # grid points of an integral
 MOST_NOISE = 1e6  # beyond, differences of probabilities are rounded away, and sampling is left out
 
 
-def renyi(event: Event) -> np.ndarray:
-    """Return one value's Rényi divergence at `ORDERS`."""
-    one = replace(event, count=1, replaced=event.replaced and not event.screen)
-    if one.screen:
-        cumulants = _screened(one)
-    elif one.replaced and not one.opposite:
-        cumulants = _replaced_cumulants(one.parameter, one.sampling_prob)
-    else:
-        cumulants = _moments(one)
+def rdp_above(cumulants: np.ndarray, orders: np.ndarray) -> np.ndarray:
+    """Return a Rényi divergence at orders, from above.
+
+    Args:
+      cumulants: (order - 1) times the divergence at the first `KNOTS`, float64 `[m]`. If there are
+        none, the divergence is infinite.
+      orders: Orders from the first of `ORDERS` on, float64 `[n]`.
+
+    Returns:
+      float64 `[n]`, infinite beyond the last known knot.
+    """
     if not len(cumulants):
-        return np.full_like(ORDERS, math.inf)
+        return np.full_like(orders, math.inf)
     known = KNOTS[: len(cumulants)]
     # Cumulants are convex, so their chords bound them from above.
-    curve: np.ndarray = np.interp(ORDERS, known, cumulants, right=math.inf) / (ORDERS - 1)
+    curve: np.ndarray = np.interp(orders, known, cumulants, right=math.inf) / (orders - 1)
     return curve
 
 
@@ -82,9 +81,10 @@ def replaced_deltas(epsilons: np.ndarray, z: float, g: float) -> np.ndarray:
 
 
 @lru_cache(maxsize=16)
-def _replaced_cumulants(z: float, g: float) -> np.ndarray:
-    """Return the logarithms of the module's bound on the moments at `KNOTS`.
+def replaced_cumulants(z: float, g: float) -> np.ndarray:
+    """Return the cumulants of a replaced record: logarithms of the module's bound on the moments.
 
+    They are at the first `KNOTS`, float64 `[m]`, for noise multiplier z and sampling probability g.
     The integrand of order a peaks near a/z². Orders that peak beyond the grid are left out.
     """
     if z > MOST_NOISE:
@@ -126,20 +126,29 @@ def opposite_deltas(epsilons: np.ndarray, z: float, g: float) -> np.ndarray:
 
 
 @lru_cache(maxsize=16)
-def _moments(event: Event) -> np.ndarray:
-    """Return ln E[(1 - g + g r)^order] at `KNOTS`.
+def removed_cumulants(z: float, g: float) -> np.ndarray:
+    """Return the cumulants of a record that is added or removed: ln E[(1 - g + g r)^order].
 
+    They are at the first `KNOTS`, float64 `[m]`, for noise multiplier z and sampling probability g.
     r is the likelihood ratio of Gaussian noise with the record to noise without. Without the
     record, the noise is u ~ N(0, 1) and ln r = u/z - 1/(2z²). The trapezoidal rule is exact to
-    rounding for such functions. Each of two opposite records has such a ratio, and the other side's
-    ratio has the exponent 1 - order.
+    rounding for such functions.
     """
-    z = event.parameter * (2 if event.opposite else 1)
-    g = event.sampling_prob
     # Higher orders are of no use to little noise.
-    knots = KNOTS[KNOTS < MOST_POINTS * z * _step(z) / (2 if event.opposite else 1)]
-    cumulants = _opposite_cumulants if event.opposite else _sampled_cumulants
-    return cumulants(knots, z, g) if len(knots) else knots
+    knots = KNOTS[KNOTS < MOST_POINTS * z * _step(z)]
+    return _sampled_cumulants(knots, z, g) if len(knots) else knots
+
+
+@lru_cache(maxsize=16)
+def opposite_cumulants(z: float, g: float) -> np.ndarray:
+    """Return the cumulants of a replaced record whose replacement moves the value the other way.
+
+    They are at the first `KNOTS`, float64 `[m]`. z is the noise divided by the whole change, so
+    each of the two records has noise multiplier 2z. The integrand peaks twice as far out as that of
+    `removed_cumulants`.
+    """
+    knots = KNOTS[KNOTS < MOST_POINTS * 2 * z * _step(2 * z) / 2]
+    return _opposite_cumulants(knots, 2 * z, g) if len(knots) else knots
 
 
 def _step(z: float) -> float:
@@ -219,14 +228,12 @@ def _weighted_expm1(exponent: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 @lru_cache(maxsize=16)
-def _screened(event: Event) -> np.ndarray:
-    """Return the largest ln E_Q[(P/Q)^order] of two coins at `KNOTS`.
+def screened_cumulants(stddev: float, g: float, threshold: float, most: int) -> np.ndarray:
+    """Return the largest ln E_Q[(P/Q)^order] of two coins at `KNOTS`, float64 `[m]`.
 
-    The maximum is over all counts and both directions.
+    The maximum is over all counts from 0 to `most` and both directions.
     """
-    assert event.screen
-    threshold, most = event.screen
-    above = (np.arange(most + 1) - threshold) / event.parameter
+    above = (np.arange(most + 1) - threshold) / stddev
     passes = log_ndtr(above)
     fails = log_ndtr(-above)
     here = np.arange(most + 1)
@@ -235,10 +242,9 @@ def _screened(event: Event) -> np.ndarray:
     there = np.concatenate([there, there - 1])
     # A sampling probability of 1 gives weight 0, whose logarithm is -infinity.
     with np.errstate(divide="ignore"):
-        kept = np.log1p(-event.sampling_prob)
+        kept = np.log1p(-g)
     up, down = (
-        np.logaddexp(kept, math.log(event.sampling_prob) + coin[there] - coin[here])
-        for coin in (passes, fails)
+        np.logaddexp(kept, math.log(g) + coin[there] - coin[here]) for coin in (passes, fails)
     )
     largest = np.zeros(len(KNOTS))
     parts = 1 + len(KNOTS) * len(here) // MOST_POINTS

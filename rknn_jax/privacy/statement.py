@@ -275,14 +275,9 @@ def _assumptions(guarantee: Guarantee) -> list[str]:
         noise = "the noise was exact and came from the operating system's entropy, which is secret"
     else:
         noise = "the noise was simulated, so the epsilon is that of a release by these settings"
-    sampled = [
-        f"every record was drawn anew for each of {event.count} values, independently and with "
-        f"probability {event.sampling_prob:g}"
-        for event in events
-        if event.sampling_prob < 1
-    ]
+    own = [words for event in events for words in event.assumptions]
     told = [] if events or not guarantee.delta else ["epsilon and delta are all that is known"]
-    return [TRUST_WORDS[guarantee.trust], noise, *sampled, *told]
+    return [TRUST_WORDS[guarantee.trust], noise, *own, *told]
 
 
 def schema() -> dict[str, Any]:

@@ -26,9 +26,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax.privacy import accounting
+from rknn_jax.privacy import analytic_gaussian
 from rknn_jax.privacy.clipping import clip_to_ball
-from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
+from rknn_jax.privacy.events import Gaussian
+from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
 from rknn_jax.types import Array
 
 SENSITIVITY: dict[Relation, float] = {"add-remove": 1.0, "replace-one": math.sqrt(2)}
@@ -100,14 +101,14 @@ def fit(
     centre = np.asarray(centre, np.float64)
     _check(features, num_components, centre, length, epsilon, delta, relation)
     sigma = (
-        SENSITIVITY[relation] * accounting.gaussian_noise_multiplier(epsilon, delta)
+        SENSITIVITY[relation] * analytic_gaussian.gaussian_noise_multiplier(epsilon, delta)
         if epsilon < math.inf
         else 0.0
     )
     moments = second_moments(features, centre, length) + symmetric_noise(
         key, features.shape[1], sigma
     )
-    event = Event("gaussian", sigma / SENSITIVITY[relation])
+    event = Gaussian(sigma / SENSITIVITY[relation])
     guarantee = Guarantee(
         epsilon,
         delta if sigma else 0.0,

@@ -41,7 +41,8 @@ import numpy as np
 
 from rknn_jax.neighbors import nearest
 from rknn_jax.privacy import accounting
-from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
+from rknn_jax.privacy.events import Laplace
+from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
 from rknn_jax.queries import _dp_pca, uncertainty
 from rknn_jax.types import Array, Queries
 
@@ -228,7 +229,7 @@ def support_scale(config: Config) -> float:
 
 def support_guarantee(config: Config) -> Guarantee:
     """Return the guarantee of the noisy votes alone."""
-    event = Event("laplace", support_scale(config), changed_votes(config))
+    event = Laplace(support_scale(config), changed_votes(config))
     return Guarantee(config.epsilon_support, 0.0, config.relation, "central", (event,))
 
 

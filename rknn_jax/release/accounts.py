@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rknn_jax.privacy import ledger_index
+from rknn_jax.privacy.charges import exact_amount, new_ledger_affords
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import (
     Amount,
@@ -15,8 +16,6 @@ from rknn_jax.privacy.ledger import (
     Ledger,
     LedgerError,
     LedgerMismatchError,
-    exact_amount,
-    new_ledger_affords,
 )
 from rknn_jax.release import adoption
 from rknn_jax.release.counting import Counted

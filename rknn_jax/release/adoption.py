@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from rknn_jax.formats import Columns
 from rknn_jax.neighbors import usable_rows
+from rknn_jax.privacy.fingerprints import Digest, combined
 from rknn_jax.privacy.guarantee import Relation
-from rknn_jax.privacy.ledger import DataSet, Digest, combined
+from rknn_jax.privacy.ledger import DataSet
 from rknn_jax.records.features import real_rows
 from rknn_jax.release import tables
 from rknn_jax.release.shards import Records, Shard, with_one_order

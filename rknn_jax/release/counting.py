@@ -26,7 +26,7 @@ from rknn_jax._internal.cores import num_cores
 from rknn_jax.check import Checkers, Checks
 from rknn_jax.labelers._tally import Persons, Tally
 from rknn_jax.neighbors import usable_rows
-from rknn_jax.privacy.ledger import Digest, combined
+from rknn_jax.privacy.fingerprints import Digest, combined
 from rknn_jax.records.classes import MISSING, Classes
 from rknn_jax.records.features import real_rows
 from rknn_jax.records.labels import Encoded, encode

@@ -36,8 +36,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from rknn_jax._internal.ranges import LEAST_EPSILON
 from rknn_jax.neighbors import Metric, nearest, usable_rows
 from rknn_jax.privacy.filters import Accounting
+from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee, Relation
-from rknn_jax.privacy.ledger import fingerprint
 from rknn_jax.records import features, frames
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import inputs, planning, surveys

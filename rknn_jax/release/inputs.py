@@ -12,8 +12,8 @@ import numpy as np
 
 from rknn_jax._internal import ranges
 from rknn_jax.formats import Columns
+from rknn_jax.privacy.fingerprints import Digest, fingerprint
 from rknn_jax.privacy.guarantee import LARGE_EPSILON
-from rknn_jax.privacy.ledger import Digest, fingerprint
 from rknn_jax.records import classes as sets
 from rknn_jax.records import features, labels, persons
 from rknn_jax.records.classes import Classes

@@ -30,8 +30,9 @@ from rknn_jax.labels import PublicLabels
 from rknn_jax.mechanisms.base import Payer
 from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy import ledger_index
+from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.privacy.ledger import Ledger, fingerprint
+from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.ledger_lines import MOST_SHARDS
 from rknn_jax.privacy.statement import Statement, as_json, new_release, page
 from rknn_jax.release import engines, preview, release_folder, tables

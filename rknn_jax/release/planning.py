@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from rknn_jax import check as checks
 from rknn_jax._internal import disk
+from rknn_jax.privacy.charges import new_ledger_affords
+from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.privacy.ledger import Ledger, fingerprint, new_ledger_affords
+from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.roles import Roles, guarantee
 from rknn_jax.release import release_folder, surveys
 from rknn_jax.release.accounts import first_budget, open_ledger

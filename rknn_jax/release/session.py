@@ -22,15 +22,10 @@ from typing import Any, Self
 
 from numpy.typing import ArrayLike
 
+from rknn_jax.privacy.charges import exact_amount, new_ledger_affords
 from rknn_jax.privacy.filters import Accounting, Amount, less
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.privacy.ledger import (
-    BudgetExceededError,
-    Ledger,
-    LedgerError,
-    exact_amount,
-    new_ledger_affords,
-)
+from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerError
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.preview import Expected
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from rknn_jax.formats import AbsentError, Columns, absent, clear_errors
 from rknn_jax.neighbors import LARGEST, usable_rows
-from rknn_jax.privacy.ledger import Digest
+from rknn_jax.privacy.fingerprints import Digest
 from rknn_jax.records import features
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.features import real_rows

@@ -63,9 +63,10 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from rknn_jax import bsvs
 from rknn_jax._internal import checkpoints, compilation
-from rknn_jax.privacy import accounting
+from rknn_jax.privacy import accounting, analytic_gaussian, calibration
 from rknn_jax.privacy.contributions import PROTECTED, Protected
-from rknn_jax.privacy.guarantee import RELATIONS, Event, Guarantee, Relation
+from rknn_jax.privacy.events import Event, gaussian_event
+from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
 from rknn_jax.students import fit as students
 from rknn_jax.types import Array
 
@@ -309,11 +310,10 @@ def schedule(config: Settled, num_units: int) -> Schedule:
 def events(noise_multiplier: float, schedule: Schedule, relation: Relation) -> tuple[Event, ...]:
     """Return the privacy events of a training, as the module docstring states them."""
     if relation == "add-remove":
-        return (Event("gaussian", noise_multiplier, schedule.steps, schedule.sampling_prob),)
+        return (gaussian_event(noise_multiplier, schedule.steps, schedule.sampling_prob),)
     replaced = schedule.sampling_prob < 1
     return (
-        Event(
-            "gaussian",
+        gaussian_event(
             noise_multiplier / 2,
             schedule.steps,
             schedule.sampling_prob,
@@ -362,9 +362,9 @@ def _noise(
         )
     multiplier = given
     if multiplier is None:
-        whole = accounting.gaussian_noise_multiplier(epsilon, delta)
+        whole = analytic_gaussian.gaussian_noise_multiplier(epsilon, delta)
         start = max(plan.sampling_prob * math.sqrt(plan.steps) * whole, min(0.5, whole))
-        multiplier = accounting.calibrate(
+        multiplier = calibration.calibrate(
             lambda sigma: events(sigma, plan, relation), epsilon, delta, start
         )
     released = events(multiplier, plan, relation)

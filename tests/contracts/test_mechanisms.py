@@ -20,7 +20,8 @@ from rknn_jax.mechanisms.hadamard_response import HadamardResponse
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.mechanisms.local_hashing import LocalHashing
 from rknn_jax.mechanisms.multi_message import MultiMessage
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import Event
+from rknn_jax.privacy.guarantee import Guarantee
 from tests.conftest import modules, thin
 
 EXAMPLES = [

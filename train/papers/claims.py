@@ -6,7 +6,7 @@ from functools import partial
 from rknn_jax.labelers.dpdfd import DPDFD
 from rknn_jax.labelers.dpdfd.calibration import calibrate
 from rknn_jax.privacy import accounting
-from rknn_jax.privacy.guarantee import Event
+from rknn_jax.privacy.events import Gaussian, Laplace, SampledGaussian, ScreenedGaussian
 
 from . import Claim
 from .published import CAVEATS, PUBLISHED
@@ -19,33 +19,26 @@ INF = math.inf
 
 def private_knn_stated() -> float:
     """Return epsilon for the noise that the Private-kNN paper states for MNIST."""
-    screen = Event("gaussian", 75.0, 1000, 0.15, True, (180.0, 300))
-    return min(
-        accounting.epsilons(
-            [screen, Event("gaussian", 25 / math.sqrt(2), 735, 0.15, True)], DELTA
-        ).values()
-    )
+    screen = ScreenedGaussian(75.0, 1000, screen=(180.0, 300), sampling_prob=0.15, replaced=True)
+    answers = SampledGaussian(25 / math.sqrt(2), 735, sampling_prob=0.15, replaced=True)
+    return min(accounting.epsilons([screen, answers], DELTA).values())
 
 
 def gnmax_stated() -> float:
     """Return epsilon for the noise that the second PATE paper states for MNIST, for any votes."""
-    screen = Event("gaussian", 150.0, 640, screen=(200.0, 250))
-    return min(
-        accounting.epsilons([screen, Event("gaussian", 40 / math.sqrt(2), 286)], DELTA).values()
-    )
+    screen = ScreenedGaussian(150.0, 640, screen=(200.0, 250))
+    return min(accounting.epsilons([screen, Gaussian(40 / math.sqrt(2), 286)], DELTA).values())
 
 
 def lnmax_stated() -> float:
     """Return epsilon for Laplace noise of scale 20 on 1,000 queries, for any votes."""
-    return min(accounting.epsilons([Event("laplace", 20.0, 2000)], DELTA).values())
+    return min(accounting.epsilons([Laplace(20.0, 2000)], DELTA).values())
 
 
 def rknn_stated(epsilon: float) -> float:
     """Return pure epsilon for Laplace noise of scale 2k/epsilon on the counts, at k = 1."""
     return (
-        min(accounting.epsilons([Event("laplace", 2 / epsilon, 2)], 0.0).values())
-        if epsilon < INF
-        else INF
+        min(accounting.epsilons([Laplace(2 / epsilon, 2)], 0.0).values()) if epsilon < INF else INF
     )
 
 

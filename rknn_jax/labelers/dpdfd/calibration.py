@@ -13,8 +13,9 @@ from typing import NamedTuple
 from scipy.optimize import brentq
 
 from rknn_jax.labelers.dpdfd.settings import Settings
-from rknn_jax.privacy import accounting
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy import accounting, analytic_gaussian
+from rknn_jax.privacy.events import Event, Gaussian
+from rknn_jax.privacy.guarantee import Guarantee
 
 
 class Noise(NamedTuple):
@@ -43,7 +44,7 @@ def theorem_3_as_published(
     """
     if multiplier == 0:
         return math.inf
-    event = Event("gaussian", multiplier / (2 * clip * math.sqrt(num_teachers)), batch_size * steps)
+    event = Gaussian(multiplier / (2 * clip * math.sqrt(num_teachers)), batch_size * steps)
     return accounting.epsilons([event], delta)["RDP"]
 
 
@@ -62,10 +63,10 @@ def _noise_of_epsilon(config: Settings) -> Noise:
     if config.epsilon == math.inf:
         return Noise(0.0, _guarantee(config, math.inf), math.inf)
     releases = config.batch_size * config.steps
-    one_release = accounting.gaussian_noise_multiplier(config.epsilon, config.delta)
+    one_release = analytic_gaussian.gaussian_noise_multiplier(config.epsilon, config.delta)
     # Another record moves a teacher's gradient from one end of the bound to the other: by 2C.
     multiplier = 2 * math.sqrt(releases) * one_release
-    event = Event("gaussian", multiplier / 2, releases)
+    event = Gaussian(multiplier / 2, releases)
     return Noise(
         multiplier, _guarantee(config, config.epsilon, event), _printed(config, multiplier)
     )
@@ -87,9 +88,9 @@ def _noise_of_theorem_3(config: Settings) -> Noise:
         return Noise(multiplier, _guarantee(config, math.inf), printed)
     if config.as_published == "single_teacher":
         # A batch's mean is released once a step, and one record moves all its B gradients.
-        event = Event("gaussian", multiplier / (2 * config.batch_size), config.steps)
+        event = Gaussian(multiplier / (2 * config.batch_size), config.steps)
     else:
-        event = Event("gaussian", multiplier / 2, releases)
+        event = Gaussian(multiplier / 2, releases)
     epsilon = accounting.epsilons([event], config.delta)["analytic Gaussian"]
     return Noise(multiplier, _guarantee(config, epsilon, event), printed)
 

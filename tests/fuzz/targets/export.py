@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import SampledGaussian, ScreenedGaussian
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.release import export
 from tests.fuzz import npz
 
@@ -20,7 +21,7 @@ def seeds():
         "confidence": np.float32([1, 0.5, np.nan, 0]),
         "probability": probability,
     }
-    events = (Event("gaussian", 2.0, 3, 0.1), Event("gaussian", 3.0, screen=(1.5, 4)))
+    events = (SampledGaussian(2.0, 3, sampling_prob=0.1), ScreenedGaussian(3.0, screen=(1.5, 4)))
     guarantee = Guarantee(1.0, 1e-5, "replace-one", "central", events).asdict()
     params = {
         "Dense_0.kernel": np.ones((5, 3), np.float32),

@@ -3,7 +3,8 @@
 import functools
 from pathlib import Path
 
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger
 from tests.fuzz import workplace
 
@@ -11,9 +12,7 @@ DATA = "sha256:of-some-records"
 
 
 def released(epsilon, delta=0.0):
-    return Guarantee(
-        epsilon, delta, "replace-one", "central", (Event("pure", epsilon),), sampler="release"
-    )
+    return Guarantee(epsilon, delta, "replace-one", "central", (Pure(epsilon),), sampler="release")
 
 
 def _written(path, torn):

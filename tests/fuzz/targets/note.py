@@ -5,7 +5,8 @@ from pathlib import Path
 
 from rknn_jax.federation import client as clients
 from rknn_jax.federation.client import Client
-from rknn_jax.privacy.ledger import Ledger, fingerprint
+from rknn_jax.privacy.fingerprints import fingerprint
+from rknn_jax.privacy.ledger import Ledger
 from tests.fuzz import workplace
 from tests.fuzz.targets.question import LABELS, RECORDS, a_round
 

@@ -15,7 +15,8 @@ from rknn_jax.federation.polls import sum_labelers
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers.prototypes import Prototypes
-from rknn_jax.privacy.ledger import Ledger, fingerprint
+from rknn_jax.privacy.fingerprints import fingerprint
+from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.representations import pixels
 from tests.fuzz import workplace
 

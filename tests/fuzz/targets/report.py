@@ -5,13 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy.guarantee import Guarantee
 from tests.fuzz import npz
 from train import report
 
 
 def seeds():
-    guarantee = Guarantee(1.0, 0.0, "replace-one", "central", (Event("pure", 1.0),)).asdict()
+    guarantee = Guarantee(1.0, 0.0, "replace-one", "central", (Pure(1.0),)).asdict()
     privacy = {
         "whole": guarantee,
         "rounds": [guarantee],

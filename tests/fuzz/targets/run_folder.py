@@ -2,12 +2,12 @@
 
 import functools
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
-from rknn_jax.privacy.guarantee import Event, Guarantee
+from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.representations import pixels
 from tests.fuzz import npy, workplace
 from train import buy, run_folder
@@ -37,7 +37,7 @@ def _written():
 
 
 def seeds():
-    guarantee = asdict(Guarantee(1.0, 0.0, "replace-one", "central", (Event("pure", 1.0),)))
+    guarantee = Guarantee(1.0, 0.0, "replace-one", "central", (Pure(1.0),)).full_dict()
     choice = json.dumps({"index": [3, 1], "guarantee": guarantee}).encode()
     result = json.dumps({"interrupted": False, "epsilon": 1.0, "label_accuracy": 0.9}).encode()
     labels = npy(np.arange(4))
