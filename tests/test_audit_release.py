@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from rknn_jax import check
 from rknn_jax.audit import games_release, verdict
 from rknn_jax.audit.folders import own_folder
 from rknn_jax.audit.game import Game
@@ -93,6 +94,17 @@ def test_an_honest_release_is_not_broken_in_any_game(relation):
     assert not verdict.audit(jax.random.key(0), games, guarantee, 60, CONFIDENCE).broken
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_an_honest_check_is_not_broken_and_one_without_noise_is(relation, monkeypatch):
+    games, guarantee = of_release(0.5, relation, check_share=0.5)
+    assert not verdict.audit(jax.random.key(0), games[:4], guarantee, 60, CONFIDENCE).broken
+    monkeypatch.setattr(check.ExactNoise, "laplace", lambda self, counts, scale: counts)
+    monkeypatch.setattr(check.SimulatedNoise, "laplace", lambda self, counts, scale: counts)
+    games, guarantee = of_release(0.5, relation, check_share=0.5)
+    assert verdict.audit(jax.random.key(0), games[:4], guarantee, 60, CONFIDENCE).broken
+
+
 def test_every_file_and_number_of_a_release_is_looked_at(replaced):
     names = games_release._released(replaced[0].plans[0], games_release.columns)
     for shown in (
@@ -150,7 +162,7 @@ def test_the_command_says_that_persons_are_not_bounded(rknn, monkeypatch):
     monkeypatch.setattr(games_release, "worlds", lambda *arguments, **settings: with_persons)
     command = ("audit", "--release", "--unit", "person", "--epsilon", 0.5, "--json")
     assert rknn(*command).status == 0
-    assert given == [{"person": "person"}]
+    assert given == [{"person": "person", "check_share": 0.0}]
     honest = VoteTally.bounded
 
     def bounded(self, parts, persons):
@@ -209,8 +221,8 @@ def records_that_voted_in_the_card(monkeypatch):
     """The number of records with a usable label, in `privacy.json`."""
     honest = label.card
 
-    def card(plan, statement):
-        return honest(plan, statement) | {
+    def card(plan, *rest):
+        return honest(plan, *rest) | {
             "voted": int((plan.data.private.shards[0].labels_ == 0).sum())
         }
 

@@ -10,7 +10,8 @@ Three checks need no statistics. `moved` compares the sums of both inputs, befor
 the sensitivity that the noise is made for. `differing` makes releases of both inputs with the same
 noisy counts: any difference between the releases comes from the private records and not from the
 noisy counts. `read_after` names private arrays that are read after the mechanism, even if the
-outputs do not show it.
+outputs do not show it. They are for releases in which all records vote. Records that check see the
+labels, and so come after the mechanism of the votes.
 """
 
 import json
@@ -29,6 +30,7 @@ from rknn_jax.audit.game import Game
 from rknn_jax.audit.games import bits
 from rknn_jax.audit.taint import Seal, Sealed, TaintError, closing
 from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.privacy.roles import Roles
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, planning
 from rknn_jax.release import label as job
@@ -54,6 +56,12 @@ CLOCKS = ("time", "head", "release", "id")
 
 VARYING = ("concerns",)
 """Lists whose length noise decides. The length and the whole text are looked at."""
+
+UNKNOWN = ("agreement", "expected_accuracy")
+"""Numbers that a release does not know if records chose another labeling than the decoder's."""
+
+MEASURED = ("right", "low", "checkers")
+"""Numbers of a measure, which a release lacks if hardly any record measured."""
 
 Columns = dict[str, np.ndarray]
 """Map from a column's name to its values, `[1, f]`."""
@@ -234,6 +242,12 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     if name in VARYING:
         yield f"number of {name}", len(value)
         yield name, json.dumps(value)
+    elif name == "measured":
+        found = value or {}
+        yield from ((f"{name}.{key}", float(found.get(key, -1))) for key in MEASURED)
+        yield name, json.dumps(value)
+    elif name in UNKNOWN and value is None:
+        yield name, -1.0
     elif isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, item in items:
@@ -262,10 +276,16 @@ def _names(found: Columns) -> tuple[str, ...]:
 
 
 def _released(plan: Plan, look: Any) -> Any:
-    """Release in a folder of its own, and return the view of that folder."""
+    """Release in a folder of its own with fresh roles, and return the view of that folder."""
     with own_folder() as folder:
         settings = _placed(plan.settings, folder)
-        placed = replace(plan, survey=replace(plan.survey, settings=settings), ledger=None)
+        checkers = plan.survey.checkers
+        if checkers is not None:
+            roles = checkers.roles
+            fresh = Roles.drawn(roles.choose, roles.measure, roles.recall)
+            checkers = replace(checkers, roles=fresh)
+        survey = replace(plan.survey, settings=settings, checkers=checkers)
+        placed = replace(plan, survey=survey, ledger=None)
         job.release(placed)
         return look(placed.folder)
 

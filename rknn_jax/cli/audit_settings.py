@@ -4,7 +4,15 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from rknn_jax._internal.ranges import Confidence, Count, Delta, ReleaseEpsilon, Runs, Seed
+from rknn_jax._internal.ranges import (
+    CheckShare,
+    Confidence,
+    Count,
+    Delta,
+    ReleaseEpsilon,
+    Runs,
+    Seed,
+)
 from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.guarantee import Relation, Sampler
 
@@ -25,6 +33,7 @@ class Audit:
       mechanism: a file of rknn_jax/mechanisms; give this, or one of the next five.
       labeler: a file of rknn_jax/labelers, on 24 small pictures of three classes, of which one is a canary.
       release: audit `rknn label` itself, from a plan to the files it writes, on a small table with a canary.
+      check_share: with --release, share of the records that check labels instead of voting.
       selection: audit the selection of classes of `rknn classes`, with a canary that is alone in its class, or in a common one.
       federation: audit a client of a round, by its messages, or by a secure sum with dropouts, whose server shares what it sees with another client.
       ledger: buy releases from a ledger in many orders, until it refuses, and compute the epsilon of all that it sold; nothing is drawn by chance.
@@ -47,6 +56,7 @@ class Audit:
     mechanism: str | None = None
     labeler: str | None = None
     release: bool = False
+    check_share: CheckShare = 0.0
     selection: bool = False
     federation: Literal["messages", "sum"] | None = None
     ledger: bool = False
@@ -110,6 +120,11 @@ def check(settings: Audit) -> None:
     if settings.relation != "replace-one" and (settings.federation or settings.ledger):
         raise ValueError(
             f"Expected --relation replace-one with {named[0]}, got {settings.relation}."
+        )
+    if settings.check_share and not settings.release:
+        raise ValueError(
+            f"Expected --release with --check-share {settings.check_share}, got {named[0]}; "
+            "records check the labels of a release alone."
         )
     if settings.one_run and not settings.labeler:
         raise ValueError("Expected --labeler with --one-run, got none; noisy_sgd is one.")

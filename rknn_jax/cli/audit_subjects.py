@@ -81,10 +81,11 @@ def release_games(settings: Audit) -> tuple[Any, Guarantee]:
     """Return games of `rknn label`, and its guarantee."""
     from rknn_jax.audit.games_release import of_release
 
-    return of_release(settings.epsilon, settings.relation, **_persons(settings))
+    given = _persons(settings) | {"check_share": settings.check_share}
+    return of_release(settings.epsilon, settings.relation, **given)
 
 
-def _persons(settings: Audit) -> dict[str, str]:
+def _persons(settings: Audit) -> dict[str, Any]:
     """Return the settings of `rknn label` that name persons, if persons are protected."""
     return {} if settings.unit == "record" else {"person": "person"}
 
