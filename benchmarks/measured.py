@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.datasets import load_digits
 
 from benchmarks._measure import save
 from benchmarks._measured_cases import CASES, LOOKED_AT, Case, Sides
@@ -38,6 +39,7 @@ from train.json_files import write_json
 
 SEEDS = (20, 21, 22)
 EPSILONS = (0.1, 0.5, 1.0, 3.0)
+EXAMPLES = 20
 PARTS = Path("runs/measured")
 
 
@@ -133,6 +135,32 @@ def cell(case: Case, seed: int, epsilon: float) -> dict[str, Any]:
     }
 
 
+def example(seed: int) -> dict[str, Any]:
+    """Return a release of README's example, in which a fifth of the records check.
+
+    Args:
+      seed: Number of the release. Its noise has no seed.
+    """
+    images, digits = load_digits(return_X_y=True)
+    rows = images.astype(np.float32)
+    sides = Sides(rows[:500], digits[:500], rows[500:], digits[500:])
+    plan = plan_of(sides, 0.5, 0.2)
+    counted = label.count(plan)
+    checkers = plan.survey.checkers
+    assert counted.checks is not None
+    assert checkers is not None
+    labelings = plan.survey.labelings(plan.survey.draw(counted, Nobody(), ""))
+    drawn = checkers.draw(counted.checks, labelings)
+    measured = checkers.measured(drawn, [one.name for one in labelings])
+    chosen = labelings[drawn.choice]
+    return {
+        "release": seed,
+        "words": str(measured),
+        "agreement": agreement(checkers, chosen, sides),
+        "right": right(chosen.probabilities, sides),
+    }
+
+
 def main() -> None:
     """Measure all cells and save them."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -151,7 +179,14 @@ def main() -> None:
                 print(name, seed, epsilon, {k: done.get(k) for k in ("off", "half", "covered")})
     cells = [json.loads(path.read_text()) for path in sorted(PARTS.glob("*.json"))]
     about = {"cases": {name: case._asdict() | {"make": None} for name, case in CASES.items()}}
-    save("measured", cells, looked_at=list(LOOKED_AT), seeds=list(SEEDS), **about)
+    examples = [example(number) for number in range(EXAMPLES)]
+    save(
+        "measured",
+        {"cells": cells, "example": examples},
+        looked_at=list(LOOKED_AT),
+        seeds=list(SEEDS),
+        **about,
+    )
 
 
 if __name__ == "__main__":

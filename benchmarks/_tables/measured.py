@@ -1,0 +1,111 @@
+"""What a release says of its labels, beside what they are worth."""
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks._tables._format import load, table
+
+EXACT = 0.5
+"""Epsilon from which on, with 3,000 records or more, a measure is to be had."""
+
+
+def measured() -> str:
+    """Right labels, what the decoder says, and what is measured, by data set and epsilon."""
+    found = load("measured")
+    rows = []
+    cells = found["results"]["cells"]
+    for name in found["cases"]:
+        for epsilon in sorted({one["epsilon"] for one in cells}):
+            mine = [one for one in cells if one["name"] == name and one["epsilon"] == epsilon]
+            if mine:
+                rows.append(_row(name, epsilon, mine, name in found["looked_at"]))
+    header = ["data", "n", "ε", "one class", "all vote", "decoder says", "chosen, best", "measured"]
+    return table([*header, "agreement of all", "covered"], rows, "measured")
+
+
+def _row(name: str, epsilon: float, mine: list[dict[str, Any]], seen: bool) -> list[str]:
+    first = [
+        f"{name}{' *' if seen else ''}",
+        f"{mine[0]['num_records']:,}",
+        f"{epsilon:g}",
+        _percent([one["majority"] for one in mine]),
+        _percent([one["without"] for one in mine]),
+        _percent([one["said"] for one in mine if one["said"] is not None]),
+    ]
+    told = [one for one in mine if one["measured"]]
+    if not told:
+        return [*first, "", "too few records", "", ""]
+    half = np.mean([one["half"] for one in told])
+    share = _percent([one["measured"]["right"] for one in told])
+    return [
+        *first,
+        f"{_percent([one['chosen'] for one in told])}, {_percent([one['best'] for one in told])}",
+        f"{share} ± {100 * half:.0f}",
+        _percent([one["agreement"] for one in told]),
+        f"{sum(one['covered'] for one in told)} of {len(told)}",
+    ]
+
+
+def _percent(values: list[float]) -> str:
+    return f"{np.mean(values):.1%}" if values else ""
+
+
+def measured_coverage() -> str:
+    """Coverage, width and bias of the measures, and the labels that were chosen."""
+    found = load("measured")
+    cells = found["results"]["cells"]
+    cases = found["cases"]
+    told = [one for one in cells if one["measured"]]
+    large = [one for one in cells if one["num_records"] >= 3000 and one["epsilon"] >= EXACT]
+    alike = [
+        one for one in told if not (cases[one["name"]]["shifted"] or cases[one["name"]]["wrong"])
+    ]
+    apart = [one for one in told if one["name"] not in found["looked_at"]]
+    rows = [
+        ["the interval holds the agreement of all private records", _count(told, "covered")],
+        ["the same, on data that nobody had looked at", _count(apart, "covered")],
+        ["half of the interval's width, at most", f"{max(one['half'] for one in told):.1%}"],
+        ["measured, of the cells with n ≥ 3,000 and ε ≥ 0.5", _count(large, "measured")],
+        [
+            "within 5 points of the right public labels, where nothing is shifted or wrong",
+            _share([abs(one["off"]) <= 0.05 for one in alike]),
+        ],
+        ["chosen labels at most 2 points below the best", _share(_near_best(told))],
+        ["points lost against a release in which all vote, at most", _lost(told)],
+    ]
+    return table(["what", "cells"], rows, "measured")
+
+
+def _near_best(cells: list[dict[str, Any]]) -> list[bool]:
+    return [one["chosen"] >= one["best"] - 0.02 for one in cells]
+
+
+def _lost(cells: list[dict[str, Any]]) -> str:
+    """Return the worst loss of a data set at one epsilon, a mean over splits, and the mean loss."""
+    by: dict[tuple[str, float], list[float]] = {}
+    for one in cells:
+        by.setdefault((one["name"], one["epsilon"]), []).append(one["without"] - one["chosen"])
+    means = {key: float(np.mean(values)) for key, values in by.items()}
+    worst = max(means, key=lambda key: means[key])
+    lost = f"{100 * means[worst]:.1f} ({worst[0]}, ε = {worst[1]:g})"
+    return f"{lost}; {100 * np.mean(list(means.values())):.1f} on average"
+
+
+def _count(cells: list[dict[str, Any]], name: str) -> str:
+    return _share([bool(one[name]) for one in cells])
+
+
+def _share(found: list[bool]) -> str:
+    return f"{sum(found)} of {len(found)}, {np.mean(found):.1%}"
+
+
+def measured_example() -> str:
+    """Words of the first release of README's example, and what all of them say together."""
+    found = load("measured")["results"]["example"]
+    right = [one["right"] for one in found]
+    return (
+        f"```text\nmeasured    {found[0]['words']}\n```\n\n"
+        f"Of its public labels, {found[0]['right']:.0%} are right; in {len(found)} such releases, "
+        f"{min(right):.0%} to {max(right):.0%}."
+    )
