@@ -25,13 +25,12 @@ epsilon beside that of the votes.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import jax
 import numpy as np
-from scipy.stats import binom
 
-from rknn_jax.answers.concerns import Concern
+from rknn_jax.answers.measured import Measured, interval
 from rknn_jax.label_sets import HALF
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.neighbors import Metric, nearest
@@ -46,9 +45,6 @@ NEAR = 5
 One row alone would count the distance between rows as an error of the labels. If all rows of a
 query have its label, one is enough, and the mean over several queries would hide their errors.
 """
-
-CONFIDENCE = 0.95
-"""Confidence of an interval."""
 
 AIM = 0.03
 """Half of an interval's width that is fine enough, so that no more records check."""
@@ -65,20 +61,8 @@ MOST_RECALL = 0.03
 AIM_OF_A_CLASS = 0.15
 """Half of the width of a mean class's interval from which on its recall is worth its records."""
 
-LOW = 0.7
-"""Share of right labels below which there is a warning, if the interval lies below it."""
-
-LOW_RECALL = 0.5
-"""Recall of a class below which there is a warning, if the interval lies below it."""
-
-MOST_NAMES = 3
-"""Most classes that a warning names."""
-
 TAIL = 3.0
 """Scales of Laplace noise within which 95% of it lies, -ln(0.05)."""
-
-QUANTILES = 500
-"""Values of the noise over which an interval takes the mean."""
 
 AT_ONCE = 2**22
 """Probabilities near checking records that are held at a time."""
@@ -350,7 +334,7 @@ class Checkers:
 
     def measured(
         self, drawn: Drawn, names: Sequence[str], counts: np.ndarray | None = None
-    ) -> "Measured | None":
+    ) -> Measured | None:
         """Return what the labels are worth: post-processing of released numbers.
 
         Args:
@@ -408,171 +392,3 @@ def agrees(checks: Checks, labeling: Labeling) -> np.ndarray:
         named = (ids[:, :-1, None] == np.arange(mean.shape[1])).any(axis=1)
         found[block] = ((mean >= HALF) == named).all(axis=1)
     return found
-
-
-class Interval(NamedTuple):
-    """Measured share.
-
-    Attributes:
-      right: Share.
-      low: Lower end of the interval.
-      high: Upper end.
-    """
-
-    right: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Agreement of the labels with private records that did not vote.
-
-    Attributes:
-      right: Share of the records whose class the public rows near them got.
-      low: Lower end of its 95% interval.
-      high: Upper end.
-      checkers: Number of records, or of persons, that measured it.
-      labeling: Name of the chosen labeling.
-      recall: Share of the records of each class that agree; empty if it was not measured.
-      majority: Share of the most frequent class among the private records; None if unknown.
-    """
-
-    right: float
-    low: float
-    high: float
-    checkers: int
-    labeling: str
-    recall: tuple[Interval, ...]
-    majority: float | None
-
-    @property
-    def share(self) -> Interval:
-        """Share with its interval."""
-        return Interval(self.right, self.low, self.high)
-
-    @property
-    def meaning(self) -> str:
-        """Words for what the share is of."""
-        return (
-            f"of {self.checkers:,} private records that did not vote agree with the labels near "
-            "them, with 95% confidence"
-        )
-
-    def __str__(self) -> str:
-        low, high = round(100 * self.low), round(100 * self.high)
-        return (
-            f"Measured on {self.checkers:,} private records that did not vote: {self.right:.0%} "
-            f"({low} to {high}) agree with the labels near them"
-        )
-
-    def concerns(self, names: Sequence[str]) -> list[Concern]:
-        """Return reasons to doubt the labels, by what was measured.
-
-        If the true share is at the limit, each fires in at most 2.5% of the releases.
-
-        Args:
-          names: Names of the classes.
-        """
-        found = []
-        if self.high < LOW:
-            sentence = f"at most {self.high:.0%} of the private records agree with the labels"
-            remedy = (
-                "use a larger --epsilon, embeddings of a better model, or public rows that are "
-                "more like the private ones; wrong private labels count against it, too"
-            )
-            found.append(Concern("low_measure", self.right, sentence, remedy))
-        if self.majority is not None and self.low <= self.majority:
-            sentence = (
-                f"the labels may be no better than the most frequent class alone, which "
-                f"{self.majority:.0%} of the private records have"
-            )
-            remedy = "rank the rows by the released probability of a rare class"
-            found.append(Concern("no_better", self.right, sentence, remedy))
-        missed = [i for i, one in enumerate(self.recall) if one.high < LOW_RECALL]
-        if missed:
-            worst = min(missed, key=lambda i: self.recall[i].right)
-            shown = ", ".join(names[i] for i in missed[:MOST_NAMES])
-            rest = f" and {len(missed) - MOST_NAMES} more" if len(missed) > MOST_NAMES else ""
-            sentence = (
-                f"less than half of the private records of {shown}{rest} agree with the labels; of "
-                f"{names[worst]}, {self.recall[worst].right:.0%}"
-            )
-            remedy = "rank the rows by the released probability of the class, or ask more --queries"
-            found.append(Concern("low_recall", len(missed), sentence, remedy))
-        return found
-
-    def asdict(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values, which `of` reads."""
-        return vars(self) | {"recall": [list(one) for one in self.recall]}
-
-    @classmethod
-    def of(cls, saved: dict[str, Any]) -> Self:
-        """Return what `asdict` made; `KeyError`, `TypeError` or `ValueError` if it is damaged."""
-        recall = tuple(Interval(*map(float, one)) for one in saved["recall"])
-        shares = {name: float(saved[name]) for name in ("right", "low", "high")}
-        majority = None if saved["majority"] is None else float(saved["majority"])
-        return cls(
-            **shares,
-            checkers=int(saved["checkers"]),
-            labeling=str(saved["labeling"]),
-            recall=recall,
-            majority=majority,
-        )
-
-
-def interval(right: float, wrong: float, scale: float, *, known: bool) -> Interval:
-    """Return a share with its 95% interval, from chance, and from the noise whose law is known.
-
-    The ends are the shares at which a statistic as far off has a probability of 2.5% (Clopper and
-    Pearson's test with noise). The statistic of a share p is (1 - p)·right - p·wrong, which is 0 on
-    average. Chance is that of independent records, more than that of records drawn without
-    replacement.
-
-    Args:
-      right: Noisy number of records that agree.
-      wrong: Noisy number of others.
-      scale: Scale of the discrete Laplace noise, in records.
-      known: True if the sum of both has no noise, as the noise of one is that of the other.
-    """
-    total = max(right + wrong, 1.0)
-    size = max(round(total), 1)
-    noise = _laplace_quantiles(scale)
-    # One order of the quantiles beside another, mixed by a fixed rule: this is no private noise.
-    other = -noise if known else np.random.default_rng(0).permutation(noise)
-
-    def reached(share: float) -> np.ndarray:
-        statistic = (1 - share) * right - share * wrong
-        found: np.ndarray = statistic + size * share - ((1 - share) * noise - share * other)
-        return found
-
-    def above(share: float) -> float:
-        return float(np.mean(binom.sf(np.ceil(reached(share) - 1e-9) - 1, size, share)))
-
-    def below(share: float) -> float:
-        return float(np.mean(binom.cdf(np.floor(reached(share) + 1e-9), size, share)))
-
-    tail = (1 - CONFIDENCE) / 2
-    share = float(np.clip(right / total, 0, 1))
-    low = _crossing(lambda value: above(value) > tail, share)
-    high = 1 - _crossing(lambda value: below(1 - value) > tail, 1 - share)
-    return Interval(share, min(low, share), max(high, share))
-
-
-def _crossing(passed: Any, most: float) -> float:
-    """Return the least share up to `most` that passes, to 1e-4, for a test that all larger pass."""
-    if passed(0.0):
-        return 0.0
-    low, high = 0.0, most
-    while high - low > 1e-4:
-        middle = (low + high) / 2
-        low, high = (low, middle) if passed(middle) else (middle, high)
-    return high
-
-
-def _laplace_quantiles(scale: float) -> np.ndarray:
-    """Return evenly spaced quantiles of discrete Laplace noise, float64 `[QUANTILES]`."""
-    above = (np.arange(QUANTILES // 2) + 0.5) / QUANTILES  # the probability to be farther
-    decay = math.exp(-1 / max(scale, 0.01))  # there is no noise to speak of below
-    far = np.ceil(np.log(above * (1 + decay)) / math.log(decay) - 1)
-    return np.concatenate([-far, np.maximum(far, 0)[::-1]])

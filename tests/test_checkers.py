@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rknn_jax import check
+from rknn_jax.answers import measured
 from rknn_jax.check import Checkers, Checks, Drawn, SimulatedNoise
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.privacy import renyi, roles
@@ -306,7 +307,7 @@ def test_an_interval_covers_in_95_of_100_runs(known):
         covered = 0
         pairs, times = np.unique([told, rest], axis=1, return_counts=True)
         for one, other, count in zip(*pairs, times, strict=True):
-            found = check.interval(float(one), float(other), scale, known=known)
+            found = measured.interval(float(one), float(other), scale, known=known)
             assert 0 <= found.low <= found.right <= found.high <= 1
             covered += count * (found.low - 1e-4 <= share <= found.high + 1e-4)
         # At 95%, so few cover by chance in 1 of 500 times or less; the seed is fixed.
@@ -329,7 +330,7 @@ def test_nobody_checks_unless_it_tells_something():
             assert sum(chosen) <= 0.11
             if chosen.measure:  # as exact as promised, even where half is right
                 size = round(n * chosen.measure)
-                found = check.interval(size / 2, size / 2, 1 / epsilon, known=True)
+                found = measured.interval(size / 2, size / 2, 1 / epsilon, known=True)
                 assert (found.high - found.low) / 2 <= check.WORST * 1.05
 
 
@@ -353,13 +354,13 @@ def test_simulated_checks_choose_the_best_and_measure_it_within_their_intervals(
         drawn = checkers.draw(checks, [wrong, right], noise)
         again = Drawn.of(drawn.array())
         assert np.array_equal(again.array(), drawn.array())
-        measured = checkers.measured(again, ["bad", "good"])
-        assert measured is not None
-        assert measured.labeling == "good"
-        assert measured.checkers == pytest.approx(np.sum(role == MEASURE), abs=20)
-        assert len(measured.recall) == 4
-        covered += measured.low <= 0.85 <= measured.high
-        assert check.Measured.of(json.loads(json.dumps(measured.asdict()))) == measured
+        found = checkers.measured(again, ["bad", "good"])
+        assert found is not None
+        assert found.labeling == "good"
+        assert found.checkers == pytest.approx(np.sum(role == MEASURE), abs=20)
+        assert len(found.recall) == 4
+        covered += found.low <= 0.85 <= found.high
+        assert measured.Measured.of(json.loads(json.dumps(found.asdict()))) == found
     assert covered >= 33
 
 

@@ -171,9 +171,9 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
       guarantee_: `rknn_jax.privacy.guarantee.Guarantee` of all of these together.
       not_covered_: Sentences on the risks that the guarantee does not cover.
       card_: Statement to hand over, as `privacy.json` of `rknn label`.
-      measured_: Agreement of the labels with private rows that did not vote, a
-        `rknn_jax.check.Measured` with a 95% interval; None if there are too few rows to measure it,
-        or `check_share` is 0.
+      measured_: Agreement of the labels with private rows that did not vote, with a 95% interval:
+        a `rknn_jax.answers.measured.Measured`. None if there are too few rows to measure it, or
+        `check_share` is 0.
       concerns_: Reasons to doubt the labels, each a `rknn_jax.answers.concerns.Concern` with a
         number and a remedy. They are read off the noisy counts, and cost nothing.
     """

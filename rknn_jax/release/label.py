@@ -24,7 +24,8 @@ from rknn_jax._internal import memory as memories
 from rknn_jax._internal.disk import write_arrays, write_text
 from rknn_jax.answers import Decoded
 from rknn_jax.answers.concerns import Concern
-from rknn_jax.check import Drawn, Measured
+from rknn_jax.answers.measured import Measured
+from rknn_jax.check import Drawn
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labels import PublicLabels
 from rknn_jax.mechanisms.base import Payer

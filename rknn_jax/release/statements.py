@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from rknn_jax.check import Measured
+from rknn_jax.answers.measured import Measured
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.statement import (
     ONE_LEDGER,

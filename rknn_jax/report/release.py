@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 
 from rknn_jax._internal.disk import write_text
-from rknn_jax.check import Interval
+from rknn_jax.answers.measured import Interval
 from rknn_jax.report import figures, pages
 from rknn_jax.report.results import (
     MEANINGS,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rknn_jax._internal.disk import read_arrays, read_json
-from rknn_jax.check import Measured
+from rknn_jax.answers.measured import Measured
 from rknn_jax.label_sets import HALF, lead_stddev
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.report.summary import Summary

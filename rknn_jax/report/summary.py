@@ -14,7 +14,7 @@ from sklearn.decomposition import PCA
 
 from rknn_jax.answers import Decoded
 from rknn_jax.answers.concerns import Concern
-from rknn_jax.check import Measured
+from rknn_jax.answers.measured import Measured
 
 MOST_PLACES = 3000
 """Most public rows on the map. Of more, a sample is drawn."""
