@@ -219,7 +219,9 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     else:
         columns = settings.columns or tuple(name for name in found if name not in aside)
         _check_columns(settings, path, kind, columns, label)
-        model = table.fit(path, f"--{kind}", columns, chosen=bool(settings.columns))
+        model = fitted = table.fit(path, f"--{kind}", columns, chosen=bool(settings.columns))
+        for sentence in fitted.told:
+            tell(err, "warning", sentence)
     if dropped := sorted({*settings.drop} & {*columns}):
         raise ValueError(
             f"Expected --drop as for the public table, got {dropped}, which are columns of --card "
