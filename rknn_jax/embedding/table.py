@@ -159,7 +159,7 @@ def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> Tab
             f"Expected columns of features and rows in {where}, got none; name the columns with "
             "--columns."
         )
-    table = pa.concat_tables(parts)
+    table = pa.concat_tables(parts).select(list(names))
     fitted = [functools.partial(_fitted, table.column(name), name) for name in names]
     refuse = [] if chosen else [functools.partial(_refuse_ids, table, where)]
     found = check_together(*fitted, *refuse)

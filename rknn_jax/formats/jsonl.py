@@ -10,6 +10,7 @@ features are those of the public side or of `--embedding`, or else the lists und
 columns of a public file are the keys of its first lines.
 """
 
+import collections
 import contextlib
 import itertools
 import json
@@ -32,6 +33,7 @@ from rknn_jax.formats import (
     csv,
     refuse_absent,
 )
+from rknn_jax.formats._csv_records import NO_UTF8, is_utf8
 from rknn_jax.records.classes import MOST_LABELS
 from rknn_jax.records.features import FIELD
 from rknn_jax.records.labels import SEPARATOR
@@ -43,6 +45,9 @@ LINES_WITH_NAMES = 100
 
 LONGEST = 2**26
 """Most bytes of a line that is read, so that memory is bounded."""
+
+NO_OBJECT = "no object of JSON, or more than 64 MiB"
+"""Reason why a line is broken."""
 
 READ_AT_ONCE = 2**24
 """Bytes of lines that are read at once."""
@@ -100,7 +105,7 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     row = 0
     broken = 0
     for lines in _groups(file, size):
-        records = list(_parsed(lines, public=columns.public, row=row))
+        records = list(parsed(lines, public=columns.public, row=row))
         row += len(lines)
         broken += sum(record is None for record in records)
         yield _block([record or {} for record in records], own, width, columns)
@@ -114,11 +119,24 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
         )
 
 
+def broken(file: IO[bytes]) -> collections.Counter[str]:
+    """Return how many lines of a private file are no objects or no UTF-8, by reason."""
+    found: collections.Counter[str] = collections.Counter()
+    for line in lines(file):
+        [record] = parsed([line], public=False)
+        encoded = line is None or (is_utf8(line) and b"\0" not in line)
+        if not encoded:
+            found[NO_UTF8 if record is None else f"{NO_UTF8}, which are replaced"] += 1
+        elif record is None:
+            found[NO_OBJECT] += 1
+    return found
+
+
 def _groups(file: IO[bytes], size: int) -> Iterator[list[bytes | None]]:
     """Yield `size` lines, or about `READ_AT_ONCE` bytes, at a time; None for a line too long."""
     held: list[bytes | None] = []
     count = 0
-    for line in _lines(file):
+    for line in lines(file):
         held.append(line)
         count += len(line or b"")
         if len(held) == size or count >= READ_AT_ONCE:
@@ -129,7 +147,8 @@ def _groups(file: IO[bytes], size: int) -> Iterator[list[bytes | None]]:
         yield held
 
 
-def _lines(file: IO[bytes]) -> Iterator[bytes | None]:
+def lines(file: IO[bytes]) -> Iterator[bytes | None]:
+    """Yield the lines of a file without the mark that may begin it; None for a line too long."""
     mark = b"\xef\xbb\xbf"
     while line := file.readline(LONGEST):
         if len(line) < LONGEST or line.endswith(b"\n"):
@@ -142,9 +161,7 @@ def _lines(file: IO[bytes]) -> Iterator[bytes | None]:
         yield None
 
 
-def _parsed(
-    lines: Sequence[bytes | None], *, public: bool, row: int = 0
-) -> Iterator[Record | None]:
+def parsed(lines: Sequence[bytes | None], *, public: bool, row: int = 0) -> Iterator[Record | None]:
     """Yield the object of each line, or None.
 
     Args:
@@ -175,7 +192,7 @@ def _parsed(
 def _records(file: IO[bytes], *, public: bool) -> Iterator[Record]:
     row = 0
     for lines in _groups(file, 2**10):
-        yield from (record or {} for record in _parsed(lines, public=public, row=row))
+        yield from (record or {} for record in parsed(lines, public=public, row=row))
         row += len(lines)
 
 
