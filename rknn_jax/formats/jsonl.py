@@ -52,6 +52,9 @@ NO_OBJECT = "no object of JSON, or more than 64 MiB"
 READ_AT_ONCE = 2**24
 """Bytes of lines that are read at once."""
 
+REPLACED = f"{NO_UTF8}, which are replaced"
+"""Why a line is not read as it stands, though it is no broken record."""
+
 Record = Mapping[str, Any]
 
 
@@ -126,7 +129,7 @@ def broken(file: IO[bytes]) -> collections.Counter[str]:
         [record] = parsed([line], public=False)
         encoded = line is None or (is_utf8(line) and b"\0" not in line)
         if not encoded:
-            found[NO_UTF8 if record is None else f"{NO_UTF8}, which are replaced"] += 1
+            found[NO_UTF8 if record is None else REPLACED] += 1
         elif record is None:
             found[NO_OBJECT] += 1
     return found

@@ -275,13 +275,14 @@ class FileShard:
             return found
 
     def broken(self) -> Counter[str]:
-        """Return how many records are broken, by reason, if the format can have such records."""
-        of = getattr(_format(self.name, self.argument), "broken", None)
-        if of is None:
-            return Counter()
-        with self._opened(self.name, self.argument) as file:
-            found: Counter[str] = of(file)
-            return found
+        """Return how many records are broken, by reason, in formats that can have such records."""
+        found: Counter[str] = Counter()
+        for name, argument in ((self.name, self.argument), (self.labels_name, "--private-labels")):
+            of = name and getattr(_format(name, argument), "broken", None)
+            if name and of:
+                with self._opened(name, argument) as file:
+                    found.update(of(file))
+        return found
 
     def num_rows(self) -> int:
         """Return the number of rows, from the file's head if it is there."""
