@@ -12,7 +12,7 @@ from rknn_jax.formats import LABELS
 # JAX and pyarrow take seconds to import, and --help needs none of them.
 if TYPE_CHECKING:
     from rknn_jax.embedding import Model, Source
-    from rknn_jax.embedding.images import ImageFolder
+    from rknn_jax.embedding.images import ImageFolder, ImageTable
     from rknn_jax.embedding.run import Written
 
 NAMED = 10
@@ -162,9 +162,36 @@ def _images(settings: Embed) -> tuple["Source", "Model"]:
         tell(err, "read", f"{len(source):,} images; {labeled}{named}")
     else:
         source = _image_folder(settings)
-    model = NetworkModel(pretrained.load(path))
+    model = NetworkModel(pretrained.load(path), _white(settings, source, known))
     _check_same(model, known, path)
     return source, model
+
+
+def _white(settings: Embed, source: "ImageFolder | ImageTable", known: dict[str, Any]) -> int:
+    """Return the white of images of 16 bits, by the card or else by the public images.
+
+    A private image decides nothing, because the others would change with it.
+    """
+    from rknn_jax.embedding import images
+    from rknn_jax.images import files
+
+    pixel = 0 if settings.private else images.largest(source)
+    white = images.card_white(known) if known else files.white_of(pixel)
+    if pixel > white:
+        tell(
+            err,
+            "warning",
+            f"pixels of 16 bits are up to {pixel:,}, and the card's white is {white:,}, to which "
+            "they are cut; embed the images with the largest pixels first, and use their card",
+        )
+    elif white != files.WHITE and not known:
+        tell(
+            err,
+            "white",
+            f"{white:,} of {files.WHITE:,} for gray images of 16 bits, whose largest public pixel "
+            f"is {pixel:,}; the card keeps it for the private side",
+        )
+    return white
 
 
 def _in_table(images: Path) -> bool:
