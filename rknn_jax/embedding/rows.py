@@ -76,7 +76,9 @@ class TableFile:
         first = 0
         refuse = not self.private
         classes = table_files.class_names(self.path, self.argument, self.label)
-        found = table_files.tables(self.path, self.argument, self._wanted, size, refuse=refuse)
+        found = table_files.tables(
+            self.path, self.argument, self._wanted, size, refuse=refuse, label=self.label
+        )
         begun = next(found, None)
         if begun is None:
             begun = table_files.empty(self.path, self.argument, self._wanted)

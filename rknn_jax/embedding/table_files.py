@@ -215,7 +215,13 @@ def _text_schema(columns: Sequence[str]) -> Any:
 
 
 def tables(
-    path: Path, argument: str, columns: Sequence[str], size: int, *, refuse: bool
+    path: Path,
+    argument: str,
+    columns: Sequence[str],
+    size: int,
+    *,
+    refuse: bool,
+    label: str | None = None,
 ) -> Iterator[Any]:
     """Yield Arrow tables of the named columns, of `size` rows each, but for the last one.
 
@@ -228,18 +234,19 @@ def tables(
       columns: Names of the columns.
       size: Number of rows of a table.
       refuse: Whether a broken record of a CSV file is an error.
+      label: Name of the column of labels, of which JSON lines may hold lists. Defaults to None.
 
     Raises:
       ValueError: If `refuse`, and a record of a CSV file is broken.
     """
     parts = itertools.chain.from_iterable(
-        _parts(one, argument, columns, size, refuse) for one in files(path, argument)
+        _parts(one, argument, columns, size, refuse, label) for one in files(path, argument)
     )
     yield from map(_as_unicode, _resized(parts, size))
 
 
 def _parts(
-    path: Path, argument: str, columns: Sequence[str], size: int, refuse: bool
+    path: Path, argument: str, columns: Sequence[str], size: int, refuse: bool, label: str | None
 ) -> Iterator[Any]:
     """Yield the columns of a file as tables of any number of rows."""
     pa = _arrow.pyarrow()
@@ -247,7 +254,7 @@ def _parts(
         if _suffix(path) in csv.SUFFIXES:
             yield from _csv_tables(file, columns, refuse)
         elif _suffix(path) in jsonl.SUFFIXES:
-            yield from _json_tables(file, columns, size)
+            yield from _json_tables(file, columns, size, label)
         elif _suffix(path) in parquet.SUFFIXES:
             reader = pa.parquet.ParquetFile(file)
             for batch in reader.iter_batches(batch_size=size, columns=list(columns)):
@@ -286,13 +293,15 @@ def _csv_tables(file: IO[bytes], columns: Sequence[str], refuse: bool) -> Iterat
         yield pa.table([*texts, why], schema=_text_schema(columns))
 
 
-def _json_tables(file: IO[bytes], columns: Sequence[str], size: int) -> Iterator[Any]:
+def _json_tables(
+    file: IO[bytes], columns: Sequence[str], size: int, label: str | None
+) -> Iterator[Any]:
     """Yield the values of JSON lines as text."""
     pa = _arrow.pyarrow()
     found = jsonl.lines(file)
     while block := list(itertools.islice(found, size)):
         records = list(jsonl.parsed(block, public=False))
-        texts = [_as_text(record or {}) for record in records]
+        texts = [_as_text(record or {}, label) for record in records]
         values = {name: [text.get(name) for text in texts] for name in columns}
         why = [jsonl.NO_OBJECT if record is None else None for record in records]
         yield pa.table(values | {BROKEN: why}, schema=_text_schema(columns))
@@ -312,10 +321,14 @@ def _resized(parts: Iterator[Any], size: int) -> Iterator[Any]:
         yield held[0]
 
 
-def _as_text(record: Mapping[str, Any]) -> dict[str, str]:
+def _as_text(record: Mapping[str, Any], label: str | None = None) -> dict[str, str]:
     """Return the values of a record as text, without the missing ones."""
     return {
-        name: _plain(value) if isinstance(value, str) else json.dumps(value)
+        name: _plain(value)
+        if isinstance(value, str)
+        else jsonl.label_text(value)
+        if name == label
+        else json.dumps(value)
         for name, value in record.items()
         if value is not None and value != ""
     }

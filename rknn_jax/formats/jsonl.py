@@ -3,7 +3,8 @@
 A line is a row, whatever it holds, and no other line changes it. A line of a private file that is
 no object is a row without values, which casts no vote. Values are read as in CSV, each by itself:
 numbers, true and false, and text that is a number are numbers, and everything else is NaN. A list
-of numbers of the public width is an embedding, and a list of names or numbers several labels.
+of numbers of the public width is an embedding, and a list of names or numbers several labels. So is
+a mask, a list of bools, if it has a bool for each class.
 
 A private file tells no names of columns: which keys a record has is that record's own affair. Its
 features are those of the public side or of `--embedding`, or else the lists under `embeddings`. The
@@ -36,7 +37,7 @@ from rknn_jax.formats import (
 from rknn_jax.formats._csv_records import NO_UTF8, is_utf8
 from rknn_jax.records.classes import MOST_LABELS
 from rknn_jax.records.features import FIELD
-from rknn_jax.records.labels import SEPARATOR
+from rknn_jax.records.labels import SEPARATOR, mask_text
 
 SUFFIXES = (".jsonl",)
 
@@ -270,7 +271,7 @@ def _width(head: Sequence[Record], own: Sequence[str], columns: Columns) -> int:
 def _block(records: Sequence[Record], own: Sequence[str], width: int, columns: Columns) -> Block:
     labels = None
     if columns.reads_label:
-        texts = [_label(record.get(columns.label)) for record in records]
+        texts = [label_text(record.get(columns.label)) for record in records]
         labels = np.array(texts, dtype=str)
     persons = None
     if columns.person is not None:
@@ -336,15 +337,17 @@ def _number(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _label(value: Any) -> str:
-    """Return a label as text, and several with `SEPARATOR` between them.
+def label_text(value: Any) -> str:
+    """Return a label as text, and several with `SEPARATOR` between them or as a mask of bools.
 
-    What is no label ends like no other one. Bools in a list may be a mask or labels.
+    What is no label ends like no other one, such as a bool in a list of names.
     """
-    if isinstance(value, list):
-        some = value[: MOST_LABELS + 1]
-        return SEPARATOR.join(_arrow.CUT if isinstance(one, bool) else _text(one) for one in some)
-    return _text(value)
+    if not isinstance(value, list):
+        return _text(value)
+    if value and all(isinstance(one, bool) for one in value):
+        return mask_text(value)
+    some = value[: MOST_LABELS + 1]
+    return SEPARATOR.join(_arrow.CUT if isinstance(one, bool) else _text(one) for one in some)
 
 
 def _text(value: Any) -> str:

@@ -19,7 +19,7 @@ from rknn_jax.formats.jsonl import REPLACED
 from rknn_jax.neighbors import usable_rows
 from rknn_jax.records.classes import MISSING, Classes, number_of
 from rknn_jax.records.features import EMBED_TEXTS, MOST_NAMED, real_rows
-from rknn_jax.records.labels import NUMBERED, check_types, encode
+from rknn_jax.records.labels import MASK, NUMBERED, check_types, encode
 from rknn_jax.records.persons import inexact, person_names
 from rknn_jax.release.shards import FileShard, Shard
 from rknn_jax.release.tables import ROWS_AT_ONCE
@@ -196,6 +196,8 @@ def _unusable(block: Block, width: int | None, where: str) -> dict[str, np.ndarr
 
 def _as_text(label: Any) -> str:
     """Return a label as text, and a class number that its column has no name for as a number."""
+    if str(label).startswith(MASK):
+        return "a list of true and false"
     name, _, number = str(label).partition(NUMBERED)
     return name or number
 
