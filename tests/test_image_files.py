@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from rknn_jax.data import image_folder
 from rknn_jax.embedding.images import ImageFolder
 from rknn_jax.images import files
 from tests import tiny_network
@@ -144,6 +145,18 @@ def test_a_card_with_another_white_is_refused(rknn, tmp_path):
         done = run(rknn, "public", "o.parquet", network, "--card", "changed.card.json")
         assert done.status == 2
         assert "white of 1 to 65535" in done.err
+
+
+def test_a_folder_of_dark_images_of_16_bits_is_no_benchmark(tmp_path):
+    for part in ("train", "test"):
+        for number, name in enumerate("ab"):
+            deep(tmp_path / part, 2, most=800 + number)
+            (tmp_path / part / "x").rename(tmp_path / part / name)
+    with pytest.raises(ValueError, match="at most 801, which look black"):
+        image_folder.read(tmp_path)
+    deep(tmp_path / "bright", 1, most=40000)
+    (tmp_path / "bright/x/0.png").rename(tmp_path / "train/a/9.png")
+    assert len(image_folder.read(tmp_path)[0]) == 9
 
 
 def color_png(pixels):

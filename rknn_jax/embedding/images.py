@@ -22,9 +22,6 @@ SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 IMAGES_AT_ONCE = 256
 """Images whose largest pixels are looked for at once."""
 
-DARK = 4095
-"""Largest color of 16 bits up to which images look black."""
-
 
 @dataclass(frozen=True)
 class ImageFolder:
@@ -301,7 +298,7 @@ def largest(source: "ImageFolder | ImageTable") -> int:
         for block in source.blocks(IMAGES_AT_ONCE):
             for one in pool.map(_largest, block.records):
                 found = image_files.Largest(*map(max, found, one))
-    if 0 < found.color <= DARK:
+    if 0 < found.color <= image_files.DARK:
         raise ValueError(
             f"Expected colors of 16 bits up to {image_files.WHITE:,} in {source.where}, got at "
             f"most {found.color:,}, which look black; save the images of both sides with 8 bits, "

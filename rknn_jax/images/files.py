@@ -9,6 +9,9 @@ from PIL import Image, ImageOps
 WHITE = 65535
 """White of 16 bits."""
 
+DARK = 4095
+"""Largest pixel of 16 bits up to which images look black."""
+
 
 class Largest(NamedTuple):
     """Largest pixels of 16 bits.
