@@ -48,3 +48,71 @@ def test_labels_that_count_from_1_are_told_by_the_check(rknn, tmp_path):
     done = rknn("check", "R.csv", "--classes", 3)
     assert "name the numbers, as in --classes 1,2,...,3" in " ".join(done.out.split())
     assert "advice" not in rknn("check", "R.csv", "--classes", "1,2,3").out
+
+
+def test_columns_without_numbers_are_told_without_the_public_side(rknn, tmp_path):
+    table = frame(PRIVATE).assign(labels=LABELS, ward=["a", "b", "c"] * 30)
+    table["x0"] = ["?", *table["x0"].iloc[1:].astype(str)]
+    table.to_csv(tmp_path / "R.csv", index=False)
+    done = rknn("check", "R.csv", "--classes", 3)
+    told = " ".join(done.out.split())
+    assert "['ward'] hold no number in any record; leave them out with --drop" in told
+    assert "no finite numbers in 'x0' in 1 records" in told
+    assert "ward" not in rknn("check", "R.csv", "--classes", 3, "--drop", "ward").out
+
+
+def test_json_has_the_advice_that_is_printed(rknn, tmp_path):
+    frame(PRIVATE).assign(labels="none of them").to_csv(tmp_path / "R.csv", index=False)
+    printed = " ".join(rknn("check", "R.csv", "--classes", "a,b").out.split())
+    advice = rknn("check", "R.csv", "--classes", "a,b", "--json").json["advice"]
+    assert advice
+    assert all(sentence in printed for sentence in advice)
+    assert printed.count("advice") == len(advice)
+
+
+@pytest.mark.parametrize("option", ["--public", "--classes", "--drop"])
+def test_private_names_after_an_option_of_several_are_told(rknn, tmp_path, option):
+    save(tmp_path, "csv", LABELS)
+    done = rknn("check", option, "P.csv", "R.csv")
+    assert done.status == 2
+    assert "rknn check PRIVATE --public PUBLIC" in done.err
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+@pytest.mark.filterwarnings("error")
+def test_records_that_cannot_be_read_are_counted_by_reason(rknn, tmp_path, form):
+    table = frame(PRIVATE).assign(labels="a", note="plain")
+    if form == "csv":
+        lines = table.to_csv(index=False).encode().splitlines()
+        lines[3] = lines[3].replace(b"plain", b"caf\xe9")
+        lines[4] = b"1,2"
+        lines[5] = b'"open'
+    else:
+        lines = table.to_json(orient="records", lines=True).encode().splitlines()
+        lines[3] = lines[3].decode().encode("utf-16")
+        lines[4] = b"[1, 2]"
+        lines[5] = lines[5].replace(b"plain", b"caf\xe9")
+    (tmp_path / f"R.{form}").write_bytes(b"\n".join(lines))
+    names = [name for name in table if name.startswith("x")]
+    done = rknn("check", f"R.{form}", "--embedding", *names, "--classes", "a,b", "--json")
+    reasons = done.json["reasons"]
+    lost = {"csv": [0, 0, 0], "jsonl": [0, 0]}[form]
+    assert done.json["usable"] == 90 - len(lost)
+    assert reasons["broken record, bytes that are no UTF-8"] == 1
+    assert sum(count for reason, count in reasons.items() if "broken" in reason) == 3
+    [advice] = done.json["advice"]
+    assert "another encoding than UTF-8" in advice
+
+
+def test_persons_that_are_no_exact_numbers_are_told(rknn, tmp_path):
+    ids = 2.0**53 + 2.0 * np.arange(90)
+    ids[0] = np.nan  # for which pandas made the column one of floats
+    frame(PRIVATE).assign(labels=LABELS, who=ids).to_parquet(tmp_path / "R.parquet", index=False)
+    done = rknn("check", "R.parquet", "--person", "who", "--classes", 3, "--json")
+    assert done.json["reasons"] == {"person's number that is not exact": 89, "missing person": 1}
+    assert ".astype('Int64')" in done.json["advice"][0]
+    exact = frame(PRIVATE).assign(labels=LABELS, who=(2**53 + np.arange(90)))
+    exact["who"] = exact["who"].astype("Int64").where(exact.index > 0)
+    exact.to_parquet(tmp_path / "R.parquet", index=False)
+    done = rknn("check", "R.parquet", "--person", "who", "--classes", 3, "--json")
+    assert done.json["usable"] == 89

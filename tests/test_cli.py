@@ -998,3 +998,20 @@ def test_the_program_leaves_with_the_status_of_the_command():
             [sys.executable, "-c", code.format(status)], capture_output=True, check=False
         )
         assert (done.returncode, done.stdout) == (status, b"told\n")
+
+
+def test_the_budget_is_told_beside_the_cost_of_a_release(rknn, files):
+    """A new user takes --epsilon for the budget, and without --budget they are equal."""
+    told = " ".join(rknn(*arguments(epsilon=0.5), "--dry-run").err.split())
+    assert "together is epsilon=0.5, delta=0.0, set once by --budget" in told
+    assert "this release costs epsilon=0.5, delta=0.0, so that nothing is left" in told
+    told = " ".join(rknn(*arguments(epsilon=0.5, budget=2)).err.split())
+    assert "together is epsilon=2.0, delta=0.0" in told
+    assert "nothing is left" not in told
+    assert "spent in all, by this release and earlier ones, of its budget, epsilon=2.0" in told
+    told = " ".join(rknn(*arguments(epsilon=0.25, out="b"), "--dry-run").err.split())
+    assert "epsilon=1.5, delta=0.0 left of its budget, epsilon=2.0, delta=0.0" in told
+    assert "this release would cost epsilon=0.25, delta=0.0" in told
+    shown = " ".join(rknn("budget", "show", "R.npz.ledger.jsonl").out.split())
+    assert "budget epsilon=2.0, delta=0.0, for all releases of these records together" in shown
+    assert "remaining epsilon=1.5, delta=0.0, for further releases" in shown

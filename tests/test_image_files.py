@@ -1,11 +1,21 @@
 """Pixels of image files, in every mode that Pillow writes."""
 
+import io
+import json
+import struct
+import zlib
+from pathlib import Path
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from rknn_jax.data import image_folder
 from rknn_jax.embedding.images import ImageFolder
 from rknn_jax.images import files
+from tests import tiny_network
 
 RAMP = np.linspace(0, 255, 64).round().astype(np.uint8).reshape(8, 8)
 
@@ -48,3 +58,133 @@ def test_files_that_are_no_images_are_counted(tmp_path):
     found = ImageFolder.find(tmp_path)
     assert found.files == ("cat/a.png",)
     assert found.skipped == ("cat/b.gif", "cat/c.dcm", "notes.txt")
+
+
+def deep(folder, number, *, most, suffix=".png", first=0):
+    """Write gray images of 16 bits with pixels up to `most`."""
+    random = np.random.default_rng(number)
+    (folder / "x").mkdir(parents=True, exist_ok=True)
+    for i in range(first, number):
+        pixels = random.integers(0, most + 1, (9, 9)).astype(np.uint16)
+        pixels[0, 0] = most
+        Image.fromarray(pixels).save(folder / f"x/{i}{suffix}")
+
+
+def embedded(name):
+    return np.array(pq.read_table(name)["embeddings"].to_pylist(), np.float32)
+
+
+def run(rknn, images, out, network, *words):
+    return rknn("embed", "--images", images, "--model", network, "--out", out, *words)
+
+
+@pytest.mark.parametrize(("most", "white"), [(1, 1), (200, 255), (812, 1023), (40000, None)])
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+def test_small_values_of_16_bits_keep_their_content(rknn, tmp_path, most, white, suffix):
+    """They look as the same images with the public white in 8 bits."""
+    network = tiny_network.write(tmp_path)
+    deep(tmp_path / "deep", 4, most=most, suffix=suffix)
+    (tmp_path / "plain/x").mkdir(parents=True)
+    for path in sorted((tmp_path / "deep/x").iterdir()):
+        pixels = np.asarray(Image.open(path)).astype(float) / (white or 65535) * 255
+        plain = Image.fromarray(np.floor(pixels + 0.5).astype(np.uint8))
+        plain.save(tmp_path / f"plain/x/{path.name}")
+    for name in ("deep", "plain"):
+        done = run(rknn, name, f"{name}.parquet", network)
+        assert done.status == 0, done.err
+    np.testing.assert_array_equal(embedded("deep.parquet"), embedded("plain.parquet"))
+    assert len(np.unique(embedded("deep.parquet"), axis=0)) == 4
+    model = json.loads((tmp_path / "deep.card.json").read_text())["model"]
+    assert model["input"].get("white") == white
+
+
+def test_the_public_white_is_that_of_the_private_side(rknn, tmp_path):
+    """A bright private image changes no other one, and is cut to white."""
+    network = tiny_network.write(tmp_path)
+    deep(tmp_path / "public", 4, most=800)
+    deep(tmp_path / "private", 3, most=500)
+    run(rknn, "public", "public.parquet", network)
+    words = ("--card", "public.card.json", "--private")
+    done = run(rknn, "private", "one.parquet", network, *words)
+    assert done.status == 0, done.err
+    deep(tmp_path / "private", 4, most=60000, first=3)
+    run(rknn, "private", "two.parquet", network, *words)
+    found = embedded("two.parquet")
+    np.testing.assert_array_equal(embedded("one.parquet"), found[:3])
+    assert len(np.unique(found, axis=0)) == 4
+    again = run(rknn, "private", "own.parquet", network, "--private")
+    assert again.status == 0
+    files = ("--public", "public.parquet", "--private", "own.parquet", "--epsilon", 1)
+    done = rknn("label", *files, "--classes", "a,b", "--dry-run")
+    assert done.status == 2
+    assert "which differ in input; embed both sides" in " ".join(done.err.split())
+    brighter = run(rknn, "private", "test.parquet", network, "--card", "public.card.json")
+    assert "the card's white is 1,023" in " ".join(brighter.err.split())
+
+
+def test_images_in_a_column_have_one_white_too(rknn, tmp_path):
+    network = tiny_network.write(tmp_path)
+    deep(tmp_path / "public", 4, most=800)
+    files = sorted((tmp_path / "public/x").iterdir())
+    column = [file.read_bytes() for file in files] + [b"no image", None]
+    pq.write_table(pa.table({"image": column}), tmp_path / "t.parquet")
+    for name in ("public", "t.parquet"):
+        done = run(rknn, name, f"{Path(name).stem}.out.parquet", network)
+        assert done.status == 0, done.err
+    np.testing.assert_array_equal(embedded("t.out.parquet"), embedded("public.out.parquet"))
+
+
+def test_a_card_with_another_white_is_refused(rknn, tmp_path):
+    network = tiny_network.write(tmp_path)
+    deep(tmp_path / "public", 2, most=800)
+    run(rknn, "public", "public.parquet", network)
+    card = json.loads((tmp_path / "public.card.json").read_text())
+    for white in (0, 65536, "x", True):
+        card["model"]["input"]["white"] = white
+        (tmp_path / "changed.card.json").write_text(json.dumps(card))
+        done = run(rknn, "public", "o.parquet", network, "--card", "changed.card.json")
+        assert done.status == 2
+        assert "white of 1 to 65535" in done.err
+
+
+def test_a_folder_of_dark_images_of_16_bits_is_no_benchmark(tmp_path):
+    for part in ("train", "test"):
+        for number, name in enumerate("ab"):
+            deep(tmp_path / part, 2, most=800 + number)
+            (tmp_path / part / "x").rename(tmp_path / part / name)
+    with pytest.raises(ValueError, match="at most 801, which look black"):
+        image_folder.read(tmp_path)
+    deep(tmp_path / "bright", 1, most=40000)
+    (tmp_path / "bright/x/0.png").rename(tmp_path / "train/a/9.png")
+    assert len(image_folder.read(tmp_path)[0]) == 9
+
+
+def color_png(pixels):
+    """Return a PNG file of colors of 16 bits, which Pillow reads and does not write."""
+
+    def chunk(name, content):
+        check = struct.pack(">I", zlib.crc32(name + content))
+        return struct.pack(">I", len(content)) + name + content + check
+
+    height, width, _ = pixels.shape
+    head = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
+    lines = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+def test_dark_colors_of_16_bits_are_refused_on_the_public_side(rknn, tmp_path):
+    network = tiny_network.write(tmp_path)
+    random = np.random.default_rng(0)
+    for most in (812, 60000):
+        pixels = random.integers(0, most, (9, 9, 3))
+        pixels[0, 0] = most
+        content = color_png(pixels)
+        assert files.largest(io.BytesIO(content)).color >= most
+        (tmp_path / f"{most}").mkdir()
+        (tmp_path / f"{most}/a.png").write_bytes(content)
+    dark = run(rknn, "812", "dark.parquet", network)
+    assert dark.status == 2
+    assert "look black; save the images of both sides with 8 bits" in " ".join(dark.err.split())
+    assert run(rknn, "60000", "o.parquet", network).status == 0
+    assert run(rknn, "812", "private.parquet", network, "--private").status == 0

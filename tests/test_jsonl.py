@@ -7,6 +7,8 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rknn_jax.formats import Columns, jsonl
@@ -167,7 +169,44 @@ def test_several_labels_are_lists_or_text(tmp_path):
         [0, 2],
     ]
     assert found.told.tolist()[:3] == [1, 1, 2]
-    assert found.told[7] == 2
+    assert found.ids[7].tolist()[:2] == [0, -1]
+    assert found.told[7] == 1
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_masks_are_those_of_typed_formats(tmp_path, most):
+    """In CSV and JSON lines, a list has no type, and a record's mask is read by itself."""
+    rng = np.random.default_rng(0)
+    masks = rng.random((40, 5)) < rng.random((40, 1))
+    masks[:2] = [[False] * 5, [True] * 5]
+    lines = [json.dumps({"embeddings": [0, 0], "labels": mask}) for mask in masks.tolist()]
+    odd = [[True] * 4, [True, "a"], [True, None, False, False, False], "\x015;7", "\x01", [1, 0]]
+    lines += [json.dumps({"embeddings": [0, 0], "labels": value}) for value in odd]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(masks.ravel()), 5)
+    rows = pa.array([[0.0, 0.0]] * 40)
+    pq.write_table(pa.table({"embeddings": rows, "labels": flat}), tmp_path / "a.parquet")
+    (block,) = shard(tmp_path / "a.jsonl").blocks(99)
+    (typed,) = FileShard(str(tmp_path / "a.parquet"), "--private", Columns(width=2)).blocks(99)
+    classes = parse_classes("a,b,c,d,e")
+    found, wanted = (encode(one.labels, classes, most) for one in (block, typed))
+    np.testing.assert_array_equal(found.ids[:40], wanted.ids)
+    np.testing.assert_array_equal(found.told[:40], wanted.told)
+    assert found.told[40:45].tolist() == [2] * 5
+    alone = encode(block.labels, classes)
+    assert alone.ids[:45].tolist() == [-1] * 45  # one label a record
+
+
+def test_several_labels_go_through_embed(rknn, tmp_path):
+    labels = [["a", "b"], [True, False, True], "c", [], None, 1]
+    records = [{"x": i / 7, "labels": label} for i, label in enumerate(labels)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, records)))
+    done = rknn("embed", "--table", "a.jsonl", "--columns", "x", "--out", "o.parquet")
+    assert done.status == 0, done.err
+    (block,) = FileShard("o.parquet", "--private", Columns()).blocks(9)
+    found = encode(block.labels, parse_classes("a,b,c"), 2).ids[:, :2]
+    kept = [sorted(row[row >= 0].tolist()) for row in found]
+    assert kept == [[0, 1], [0, 2], [2], [], [], [1]]
 
 
 def test_a_long_line_costs_no_memory(tmp_path, monkeypatch):

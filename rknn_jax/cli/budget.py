@@ -16,6 +16,13 @@ from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.guarantee import Relation
 from rknn_jax.privacy.ledger import PATIENCE, DataSet, Entry, Ledger, LedgerCorruptError
 
+MEANINGS = {
+    "budget": ", for all releases of these records together",
+    "spent": ", by all releases so far",
+    "remaining": ", for further releases",
+}
+"""What amounts of a ledger are, after each of them."""
+
 
 @dataclass(frozen=True)
 class Show:
@@ -228,7 +235,7 @@ def _account(ledger: Ledger) -> dict[str, Any]:
 
 def _tell_account(told: Console, ledger: Ledger) -> None:
     for name in ("name", "id", "accounting", "budget", "spent", "remaining", "head"):
-        tell(told, name, str(getattr(ledger, name)))
+        tell(told, name, f"{getattr(ledger, name)}{MEANINGS.get(name, '')}")
     if any(ledger.unread):
         tell(
             told,

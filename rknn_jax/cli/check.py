@@ -1,5 +1,6 @@
 """`rknn check`: private records that cannot be used, counted for the curator."""
 
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,10 @@ def run(settings: Check) -> dict[str, Any]:
         from rknn_jax.release.shards import find, with_one_order
         from rknn_jax.release.widths import with_one_width
     if not settings.private:
-        raise ValueError("Expected private records, got none; name a file or a folder.")
+        raise ValueError(
+            "Expected private records, got none; name a file or a folder first, as in rknn check "
+            "PRIVATE --public PUBLIC, since an option of several names takes all that follow it."
+        )
     features.refuse_shared(settings.embedding, settings.label, settings.person, settings.drop)
     columns = Columns(
         settings.embedding or None, settings.label, person=settings.person, drop=settings.drop
@@ -85,7 +89,9 @@ def run(settings: Check) -> dict[str, Any]:
             columns = columns._replace(width=rows.shape[1])
         own = [replace(shard, columns=columns) for shard in own]
         shards = with_one_width(with_one_order(own, order))
-        found = usability.examine(shards, classes, settings.labels_per_record, columns.width)
+        with warnings.catch_warnings():  # broken records are counted by reason
+            warnings.filterwarnings("ignore", message="(?s).*cast no vote")
+            found = usability.examine(shards, classes, settings.labels_per_record, columns.width)
     _tell(found, err if settings.json else out)
     return found._asdict()
 
@@ -102,8 +108,6 @@ def _tell(found: "Usability", told: Any) -> None:
         tell(told, "foreign", f"{_shown(text)}: {number:,}{near}")
     for sentence in found.advice:
         tell(told, "advice", sentence)
-    if found.records and not found.usable:
-        tell(told, "advice", "No record can be used, so a release would be noise alone.")
     if len(most) > SHOWN:
         tell(told, "foreign", f"{len(most) - SHOWN:,} further labels")
     tell(

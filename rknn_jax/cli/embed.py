@@ -12,7 +12,7 @@ from rknn_jax.formats import LABELS
 # JAX and pyarrow take seconds to import, and --help needs none of them.
 if TYPE_CHECKING:
     from rknn_jax.embedding import Model, Source
-    from rknn_jax.embedding.images import ImageFolder
+    from rknn_jax.embedding.images import ImageFolder, ImageTable
     from rknn_jax.embedding.run import Written
 
 NAMED = 10
@@ -27,8 +27,8 @@ class Embed:
 
     Attributes:
       out: Parquet file to write, with columns `embeddings`, `labels` if there are any, and `file` or `row`.
-      images: folder of images, and folders in it are the classes; or a column of images in .parquet or .arrow files, as `datasets` and its hub have them.
-      text: .csv, .jsonl, .parquet or .arrow file with a column of text, or a folder or pattern of .parquet or .arrow files.
+      images: folder of images, and folders in it are the classes; or a column of images in .parquet, .feather or .arrow files, as `datasets` and its hub have them.
+      text: .csv, .jsonl, .parquet, .feather or .arrow file with a column of text, or a folder or pattern of such files. They may be compressed, as in .csv.gz.
       table: file, folder or pattern as for --text, with columns of numbers, and text of few different values. Numbers are standardized and text is one-hot, as the public table has them.
       model: for images, an ONNX file with its card beside it; for text, wordllama, which is the default, a .safetensors or .npy file of vectors with tokenizer.json beside it, an .onnx file with tokenizer.json and its card beside it, or sentence-transformers/NAME or a folder of such a model, which the package sentence-transformers loads without a download.
       card: card of the embedded public records. The model must be the same, and a table is transformed as the public one.
@@ -162,9 +162,36 @@ def _images(settings: Embed) -> tuple["Source", "Model"]:
         tell(err, "read", f"{len(source):,} images; {labeled}{named}")
     else:
         source = _image_folder(settings)
-    model = NetworkModel(pretrained.load(path))
+    model = NetworkModel(pretrained.load(path), _white(settings, source, known))
     _check_same(model, known, path)
     return source, model
+
+
+def _white(settings: Embed, source: "ImageFolder | ImageTable", known: dict[str, Any]) -> int:
+    """Return the white of images of 16 bits, by the card or else by the public images.
+
+    A private image decides nothing, because the others would change with it.
+    """
+    from rknn_jax.embedding import images
+    from rknn_jax.images import files
+
+    pixel = 0 if settings.private else images.largest(source)
+    white = images.card_white(known) if known else files.white_of(pixel)
+    if pixel > white:
+        tell(
+            err,
+            "warning",
+            f"pixels of 16 bits are up to {pixel:,}, and the card's white is {white:,}, to which "
+            "they are cut; embed the images with the largest pixels first, and use their card",
+        )
+    elif white != files.WHITE and not known:
+        tell(
+            err,
+            "white",
+            f"{white:,} of {files.WHITE:,} for gray images of 16 bits, whose largest public pixel "
+            f"is {pixel:,}; the card keeps it for the private side",
+        )
+    return white
 
 
 def _in_table(images: Path) -> bool:
@@ -219,7 +246,9 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     else:
         columns = settings.columns or tuple(name for name in found if name not in aside)
         _check_columns(settings, path, kind, columns, label)
-        model = table.fit(path, f"--{kind}", columns, chosen=bool(settings.columns))
+        model = fitted = table.fit(path, f"--{kind}", columns, chosen=bool(settings.columns))
+        for sentence in fitted.told:
+            tell(err, "warning", sentence)
     if dropped := sorted({*settings.drop} & {*columns}):
         raise ValueError(
             f"Expected --drop as for the public table, got {dropped}, which are columns of --card "

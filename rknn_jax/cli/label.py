@@ -157,6 +157,7 @@ def _tell_plan(plan: "Plan") -> None:
         tell(err, "classes", ", ".join(map(repr, data.classes.names[:MOST_CLASSES])))
     if plan.ledger is None:
         tell(err, "budget", ledger_index.notice(settings.ledger_path))
+        tell(err, "", _first_budget(settings))
     if plan.choice:
         tell(err, "labeler", plan.choice)
     for word, text in plan.survey.lines:
@@ -211,7 +212,20 @@ def _tell_votes(expected: "Preview") -> None:
         )
 
 
+def _first_budget(settings: Settings) -> str:
+    """Return what is told of the first budget of records, beside the cost of one release."""
+    from rknn_jax.release import accounts
+
+    budget, cost = accounts.first_budget(settings), accounts.cost_of(settings)
+    left = "" if budget.epsilon > cost.epsilon else ", so that nothing is left for another one"
+    return (
+        f"the budget of all releases of these records together is {budget}, set once by --budget; "
+        f"this release costs {cost}{left}"
+    )
+
+
 def _tell_preview(plan: "Plan", expected: "Expected") -> None:
+    from rknn_jax.release import accounts
     from rknn_jax.release.preview import Preview
 
     if isinstance(expected, Preview):
@@ -242,7 +256,10 @@ def _tell_preview(plan: "Plan", expected: "Expected") -> None:
         )
     left = "does not exist yet"
     if plan.ledger:
-        left = f"{plan.ledger.remaining} left, if it is that of these records"
+        left = (
+            f"{plan.ledger.remaining} left of its budget, {plan.ledger.budget}, if it is that of "
+            f"these records; this release would cost {accounts.cost_of(plan.settings)}"
+        )
     refused = "" if plan.affordable else ", so this release would be refused"
     tell(err, "ledger", f"{plan.settings.ledger_path}: {left}{refused}. Nothing was spent.")
 
@@ -305,11 +322,13 @@ def _tell_release(plan: "Plan", done: "Release") -> None:
         tell(err, "warning", str(concern))
     found = [plan.folder / name for name in RESULTS if (plan.folder / name).exists()]
     tell(err, "files", ", ".join(map(str, found)))
-    spent, left = (Amount(**account[name]) for name in ("spent", "remaining"))
+    amounts = (Amount(**account[name]) for name in ("budget", "spent", "remaining"))
+    budget, spent, left = amounts
     tell(
         err,
         "ledger",
-        f"{plan.settings.ledger_path}: {spent} spent in all; {left} left; head {account['head']}",
+        f"{plan.settings.ledger_path}: {spent} spent in all, by this release and earlier ones, of "
+        f"its budget, {budget}; {left} left; head {account['head']}",
     )
     tell(err, "privacy", done.card["statement"])
     for number, line in enumerate(done.card["not_covered"]):

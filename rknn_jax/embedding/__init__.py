@@ -4,7 +4,8 @@ Every model treats each record by itself, so embedding private records spends no
 writes what a model of `images`, `text` or `table` makes of a source, and goes on where it stopped.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -19,12 +20,14 @@ class Rows(NamedTuple):
       columns: Arrow arrays `[b]` that are copied beside the embeddings, by their names.
       classes: Names of the class numbers in the column of labels, as `datasets` declares them.
         Defaults to none.
+      broken: Why records cannot be read, by their places among the rows. Defaults to none.
     """
 
     records: Any
     names: np.ndarray
     columns: dict[str, Any]
     classes: tuple[str, ...] = ()
+    broken: Mapping[int, str] = MappingProxyType({})
 
 
 class Source(Protocol):

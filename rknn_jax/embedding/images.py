@@ -19,6 +19,9 @@ from rknn_jax.representations import pretrained
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
+IMAGES_AT_ONCE = 256
+"""Images whose largest pixels are looked for at once."""
+
 
 @dataclass(frozen=True)
 class ImageFolder:
@@ -227,9 +230,11 @@ class NetworkModel:
 
     Attributes:
       encode: Encoder of the network.
+      white: White of gray images of 16 bits. Defaults to 65535.
     """
 
     encode: pretrained.Encoder
+    white: int = image_files.WHITE
 
     @functools.cached_property
     def width(self) -> int:
@@ -241,14 +246,17 @@ class NetworkModel:
     def card(self) -> dict[str, Any]:
         """Name, digest, input and versions."""
         encode = self.encode
+        # Only where it is another one, so that cards of images of 8 bits stay what they are.
+        deep = {} if self.white == image_files.WHITE else {"white": self.white}
+        card = encode.card
         return {
             "kind": "images",
             "name": Path(encode.path).stem,
             "path": encode.path,
             "sha256": encode.digest,
             "width": self.width,
-            "input": {"size": encode.card.size, "mean": encode.card.mean, "std": encode.card.std},
-            "output": encode.card.output,
+            "input": {"size": card.size, "mean": card.mean, "std": card.std, **deep},
+            "output": card.output,
             "versions": versions("onnxruntime", "pillow"),
         }
 
@@ -268,11 +276,59 @@ class NetworkModel:
         if image is None:
             return "no image"
         try:
-            file = io.BytesIO(image) if isinstance(image, bytes) else image
-            upright = image_files.read(file, upright=True).convert("RGB")
+            upright = image_files.read(_file(image), upright=True, white=self.white).convert("RGB")
             return pretrained.resize(np.asarray(upright), self.encode.card.size)
         except Exception as error:  # a damaged file can raise many kinds of errors
             return " ".join(str(error).split()) or type(error).__name__
+
+
+def _file(image: Path | bytes) -> Path | io.BytesIO:
+    return io.BytesIO(image) if isinstance(image, bytes) else image
+
+
+def largest(source: "ImageFolder | ImageTable") -> int:
+    """Return the largest gray pixel of public images of 16 bits, or 0 if there are none.
+
+    Raises:
+      ValueError: If there are color images of 16 bits that are all nearly black. Their lower bits
+        cannot be read.
+    """
+    found = image_files.Largest()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for block in source.blocks(IMAGES_AT_ONCE):
+            for one in pool.map(_largest, block.records):
+                found = image_files.Largest(*map(max, found, one))
+    if 0 < found.color <= image_files.DARK:
+        raise ValueError(
+            f"Expected colors of 16 bits up to {image_files.WHITE:,} in {source.where}, got at "
+            f"most {found.color:,}, which look black; save the images of both sides with 8 bits, "
+            "scaled by one number."
+        )
+    return found.gray
+
+
+def _largest(image: Path | bytes | None) -> image_files.Largest:
+    """Return the largest pixels of an image, or zeros if it cannot be read, as is told later."""
+    try:
+        return image_files.Largest() if image is None else image_files.largest(_file(image))
+    except Exception:  # a damaged file can raise many kinds of errors
+        return image_files.Largest()
+
+
+def card_white(model: dict[str, Any]) -> int:
+    """Return the white of gray images of 16 bits that a card of images tells.
+
+    Raises:
+      ValueError: If the card tells none that can be used.
+    """
+    given = model.get("input")
+    found = given.get("white", image_files.WHITE) if isinstance(given, dict) else image_files.WHITE
+    if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= image_files.WHITE:
+        raise ValueError(
+            f"Expected a white of 1 to {image_files.WHITE} in the input of --card, got {found!r}; "
+            "restore the card, or embed the public images anew."
+        )
+    return found
 
 
 def versions(*packages: str) -> dict[str, str]:

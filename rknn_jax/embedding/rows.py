@@ -17,8 +17,8 @@ class TableFile:
     """File of records in columns.
 
     Attributes:
-      path: File, whose suffix is one of `table_files.SUFFIXES`, or a folder or pattern of files in
-        `table_files.TYPED`.
+      path: File, whose suffix is one of `table_files.SUFFIXES`, or a folder or pattern of such
+        files.
       argument: Command-line argument that named it, for the errors.
       features: Names of the columns that a model reads.
       label: Name of the column of labels. Defaults to None, for records without labels.
@@ -76,7 +76,9 @@ class TableFile:
         first = 0
         refuse = not self.private
         classes = table_files.class_names(self.path, self.argument, self.label)
-        found = table_files.tables(self.path, self.argument, self._wanted, size, refuse=refuse)
+        found = table_files.tables(
+            self.path, self.argument, self._wanted, size, refuse=refuse, label=self.label
+        )
         begun = next(found, None)
         if begun is None:
             begun = table_files.empty(self.path, self.argument, self._wanted)
@@ -86,8 +88,18 @@ class TableFile:
                 copied[LABELS] = table.column(self.label).combine_chunks()
             last = first + table.num_rows
             records = table.select(list(self.features))
-            yield Rows(records, np.arange(first, last), copied, classes)
+            yield Rows(records, np.arange(first, last), copied, classes, _broken(table))
             first = last
+
+
+def _broken(table: Any) -> dict[int, str]:
+    """Return why rows of a table cannot be read, by their places."""
+    if table_files.BROKEN not in table.column_names:
+        return {}
+    why = table.column(table_files.BROKEN)
+    if why.null_count == len(why):
+        return {}
+    return {row: text for row, text in enumerate(why.to_pylist()) if text is not None}
 
 
 def texts(records: Any) -> list[str]:

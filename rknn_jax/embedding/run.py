@@ -173,7 +173,7 @@ def _table(rows: Rows, model: Model, name_column: str, private: bool) -> Any:
     pa = _arrow.pyarrow()
     none = Embedded(np.zeros((0, model.width), np.float32), {})
     made = model(rows.records) if len(rows.names) else none
-    reasons = dict(made.reasons)
+    reasons = {row: rows.broken.get(row, why) for row, why in made.reasons.items()}
     for row in np.flatnonzero(~np.isfinite(made.features).all(axis=1)):
         reasons.setdefault(int(row), "its features are not finite")
     features = made.features.copy()

@@ -7,6 +7,7 @@ with the public table's card, so that both sides have the same features.
 import functools
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,9 +20,19 @@ from rknn_jax.embedding import Embedded, table_files
 from rknn_jax.formats import _arrow
 from rknn_jax.formats.csv import NUMBER
 from rknn_jax.records import features
+from rknn_jax.records.classes import MISSING_WORDS
 
 MOST_VALUES = 32
 """Most different values of a column of text."""
+
+MISSING_NUMBERS = MISSING_WORDS | {"", "?", "-", "--", ".", "#n/a", "missing", "unknown"}
+"""Text that stands for a missing number among numbers, in lower case."""
+
+NEARLY = 0.9
+"""Least share of numbers among the public values of a column of text that is told to be one."""
+
+MOST_TOLD = 5
+"""Most values that are told of a column."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +55,10 @@ class Number:
         return 1
 
     def features(self, column: Any) -> np.ndarray:
-        """Return standardized numbers, float64 `[b, 1]`, from an Arrow column."""
+        """Return standardized numbers, float64 `[b, 1]`, from an Arrow column; NaN for others."""
         values, _ = numbers(column, self.name)
         scaled = (values - self.mean) / self.std
-        return np.where(np.isfinite(values), scaled, 0.0)[:, None]
+        return np.where(np.isfinite(values), scaled, np.nan)[:, None]
 
 
 @dataclass(frozen=True)
@@ -80,9 +91,11 @@ class TableModel:
 
     Attributes:
       columns: Columns, in the order of their features.
+      told: Sentences on columns that may be none of numbers by mistake. Defaults to none.
     """
 
     columns: tuple[Number | Category, ...]
+    told: tuple[str, ...] = ()
 
     @property
     def width(self) -> int:
@@ -106,10 +119,16 @@ class TableModel:
     def __call__(self, records: Any) -> Embedded:
         """Return the features of an Arrow table. A row without any value cannot be used."""
         parts = [column.features(records.column(column.name)) for column in self.columns]
-        nulls = [records.column(column.name).is_null().to_numpy() for column in self.columns]
+        nulls = [
+            np.isnan(part[:, 0])
+            if isinstance(column, Number)
+            else records.column(column.name).is_null().to_numpy()
+            for column, part in zip(self.columns, parts, strict=True)
+        ]
         empty = np.all(nulls, axis=0)
+        made = np.concatenate(parts, axis=1)
         with np.errstate(over="ignore"):  # such values are infinite then
-            features = np.concatenate(parts, axis=1).astype(np.float32)
+            features = np.where(np.isnan(made), 0.0, made).astype(np.float32)
         unusable = empty | ~np.isfinite(features).all(axis=1)
         features[unusable] = np.nan
         reasons = {
@@ -140,11 +159,12 @@ def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> Tab
             f"Expected columns of features and rows in {where}, got none; name the columns with "
             "--columns."
         )
-    table = pa.concat_tables(parts)
+    table = pa.concat_tables(parts).select(list(names))
     fitted = [functools.partial(_fitted, table.column(name), name) for name in names]
     refuse = [] if chosen else [functools.partial(_refuse_ids, table, where)]
     found = check_together(*fitted, *refuse)
-    model = TableModel(tuple(found[: len(names)]))
+    fits, notes = zip(*found[: len(names)], strict=True)
+    model = TableModel(tuple(fits), tuple(filter(None, notes)))
     if not model.width:
         raise ValueError(f"Expected values in {where}, got none in {', '.join(names)}.")
     return model
@@ -196,31 +216,66 @@ def _whole_column(column: Any, name: str) -> np.ndarray:
     return values[np.isfinite(values)] if every else np.zeros(0)
 
 
-def _fitted(column: Any, name: str) -> Number | Category:
+def _fitted(column: Any, name: str) -> tuple[Number | Category, str]:
+    """Return a fitted column, and a sentence on it if it is nearly one of numbers, or ""."""
     values, all_numbers = numbers(column, name)
     there = values[np.isfinite(values)]
     if all_numbers:
         std = float(there.std()) if len(there) else 0.0
-        return Number(name, float(there.mean()) if len(there) else 0.0, std or 1.0)
-    found = sorted({text for text in texts(column) if text})
+        return Number(name, float(there.mean()) if len(there) else 0.0, std or 1.0), ""
+    given = texts(column)
+    found = sorted({text for text in given if text})
+    odd = _odd_values(given, values)
+    if len(found) > MOST_VALUES and odd:
+        raise ValueError(f"Expected numbers in the column {name!r}, got {odd}.")
     if len(found) > MOST_VALUES:
         raise ValueError(
             f"Expected at most {MOST_VALUES} different values in the text column {name!r}, got "
             f"{len(found):,}; group them, embed the column by --text, or leave it out with "
             "--drop, or by naming the others with --columns."
         )
-    return Category(name, tuple(found))
+    note = f"column {name!r} is one-hot, because of {odd}" if odd else ""
+    return Category(name, tuple(found)), note
+
+
+def _odd_values(given: Sequence[str | None], values: np.ndarray) -> str:
+    """Return which public values keep a column from being one of numbers, with the remedy.
+
+    Args:
+      given: Values of the column.
+      values: The same values as numbers, NaN for what is none.
+
+    Returns:
+      The text of it, or "" if less than `NEARLY` of the values are numbers.
+    """
+    numbers = len(values) - int(np.isnan(values).sum())
+    odd = Counter(
+        text
+        for text, value in zip(given, values.tolist(), strict=True)
+        if np.isnan(value) and text is not None and text.strip().lower() not in MISSING_NUMBERS
+    )
+    count = sum(odd.values())
+    if not odd or numbers < NEARLY * (numbers + count):
+        return ""
+    shown = ", ".join(repr(text) for text, _ in odd.most_common(MOST_TOLD))
+    more = f" and {len(odd) - MOST_TOLD:,} others" if len(odd) > MOST_TOLD else ""
+    return (
+        f"{shown}{more} in {count:,} of {numbers + count:,} values, which are no numbers; if they "
+        "stand for missing numbers, leave such fields empty on both sides, and if they are "
+        "mistakes, mend them"
+    )
 
 
 def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:
-    """Return an Arrow column as numbers, and whether all its values are numbers.
+    """Return an Arrow column as numbers, and whether it is a column of numbers.
 
     Args:
       column: Arrow column of numbers or text.
       name: Name of the column, for the errors.
 
     Returns:
-      `(values, all_numbers)`: float64 `[b]`, NaN for what is missing or no number.
+      `(values, all_numbers)`: float64 `[b]`, NaN for what is missing or no number; and whether
+      there are numbers, and nothing else but `MISSING_NUMBERS`.
 
     Raises:
       ValueError: If the column holds neither numbers nor text.
@@ -245,9 +300,10 @@ def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:
     is_number = compute.match_substring_regex(text, NUMBER)
     kept = compute.utf8_trim_whitespace(compute.if_else(is_number, text, None))
     values = np.asarray(kept.cast(pa.float64()).to_numpy(), np.float64)
-    some = compute.fill_null(compute.utf8_length(text), 0).to_numpy() > 0
+    words = compute.utf8_lower(compute.utf8_trim_whitespace(compute.fill_null(text, "")))
+    missing = compute.is_in(words, pa.array(sorted(MISSING_NUMBERS), pa.large_string())).to_numpy()
     are = compute.fill_null(is_number, False).to_numpy()
-    return values, bool(np.all(are | ~some)) and bool(some.any())
+    return values, bool(np.all(are | missing)) and bool(are.any())
 
 
 def texts(column: Any) -> list[str | None]:

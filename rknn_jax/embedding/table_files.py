@@ -1,6 +1,6 @@
-"""Columns of CSV, JSON-lines, Parquet and Arrow files, as Arrow tables.
+"""Columns of the table files that `rknn label` reads, as Arrow tables.
 
-Parquet and Arrow files may be a folder, as `datasets` and its hub have them, or a pattern.
+The files may be a folder, as `datasets` and its hub have them, or a pattern.
 
 A record of RFC 4180 is a row in CSV, and a line in JSON lines. A private record that cannot be read
 is a row whose values are all missing, so that no record can hide or move another one. These two
@@ -10,19 +10,39 @@ formats have no types of columns, so that all their values are text.
 import glob
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from rknn_jax.formats import _arrow, _csv_records, _hub, clear_errors, feather
+import fsspec
 
-TYPED = (".parquet", ".arrow")
-"""Suffixes of files whose columns have types. A folder or a pattern names such files."""
+from rknn_jax import formats
+from rknn_jax.formats import (
+    LEDGER,
+    Columns,
+    _arrow,
+    _csv_records,
+    _hub,
+    clear_errors,
+    csv,
+    feather,
+    is_compressed,
+    jsonl,
+    parquet,
+    suffix_of,
+)
 
-SUFFIXES = (".csv", ".jsonl", *TYPED)
+TYPED = (*parquet.SUFFIXES, *feather.SUFFIXES)
+"""Suffixes of files whose columns have types."""
+
+SUFFIXES = (*csv.SUFFIXES, *jsonl.SUFFIXES, *TYPED)
 
 LINES_WITH_NAMES = 100
 """Lines of a JSON-lines file that tell the names of its columns."""
+
+BROKEN = "\0broken"
+"""Name of the column that tells why records of a file without types are broken, as text."""
 
 
 def declares_names(path: Path, *, private: bool) -> bool:
@@ -31,15 +51,15 @@ def declares_names(path: Path, *, private: bool) -> bool:
     A column is missing in a record that does not name it. An error would reveal that no record
     among the first ones names it.
     """
-    return not (private and path.suffix == ".jsonl")
+    return not (private and _suffix(path) in jsonl.SUFFIXES)
 
 
 def files(path: Path, argument: str) -> list[Path]:
     """Return the files that a path names, in order of their names.
 
     Args:
-      path: File, or a folder or pattern of files in `TYPED`. Names in a folder that begin with a
-        dot or an underscore are left out.
+      path: File, or a folder or pattern of files in `SUFFIXES`, of which those in `TYPED` are read
+        if there are any. Names in a folder that begin with a dot or an underscore are left out.
       argument: Command-line argument that named it, for the errors.
 
     Raises:
@@ -54,16 +74,19 @@ def files(path: Path, argument: str) -> list[Path]:
         found = [Path(one) for one in glob.glob(str(path), recursive=True)]
     else:
         found = [path]
-    known = sorted(one for one in found if one.suffix in (TYPED if several else SUFFIXES))
+    known = sorted(one for one in found if _suffix(one) in SUFFIXES)
+    if several:
+        known = [one for one in known if one.is_file() and not one.name.endswith(LEDGER)]
+        known = [one for one in known if _suffix(one) in TYPED] or known
     if several and not known:
         raise ValueError(
-            f"Expected files that end in {', '.join(TYPED)} in {argument} {path}, got none; name a "
-            "folder that holds some."
+            f"Expected files that end in {', '.join(SUFFIXES)} in {argument} {path}, got none; "
+            "name a folder that holds some."
         )
     if not known:
         raise ValueError(
-            f"Expected {argument} to name a {', '.join(SUFFIXES)} file, or a folder of "
-            f"{' or '.join(TYPED)} files, got {path}; save it in one of these."
+            f"Expected {argument} to name a {', '.join(SUFFIXES)} file, or a folder of such files, "
+            f"got {path}; save it in one of these."
         )
     if not known[0].is_file():
         raise ValueError(f"There is no file {argument} {path}; name one that exists.")
@@ -74,6 +97,21 @@ def _hidden(path: Path) -> bool:
     return any(part.startswith((".", "_")) for part in path.parts)
 
 
+def _suffix(path: Path) -> str:
+    return suffix_of(path.name)
+
+
+@contextmanager
+def _opened(path: Path, argument: str) -> Iterator[IO[bytes]]:
+    """Open a file, decompressed. Errors name it."""
+    with ExitStack() as stack:
+        stack.enter_context(clear_errors(f"{argument} {path}"))
+        if is_compressed(path.name):
+            yield stack.enter_context(fsspec.open(str(path), "rb", compression="infer"))
+        else:
+            yield stack.enter_context(path.open("rb"))
+
+
 def names(path: Path, argument: str) -> list[str]:
     """Return the names of the columns.
 
@@ -82,15 +120,31 @@ def names(path: Path, argument: str) -> list[str]:
         first.
     """
     found = files(path, argument)
-    where = f"{argument} {path}"
-    if found[0].suffix in TYPED:
+    if _suffix(found[0]) in TYPED:
         return list(_schema(found, argument).names)
-    with path.open("rb") as file:
-        if path.suffix == ".csv":
-            with clear_errors(where):
-                return _csv_records.header(file)
-        every = [_record(line) for line in itertools.islice(file, LINES_WITH_NAMES)]
-    return list(dict.fromkeys(itertools.chain.from_iterable(every)))
+    held = [_names_of(one, argument) for one in found]
+    for one, own in zip(found, held, strict=True):
+        csvs = _suffix(one) in csv.SUFFIXES
+        if _suffix(one) != _suffix(found[0]) or (csvs and set(own) != set(held[0])):
+            raise _different(argument, one, found[0])
+    return list(dict.fromkeys(itertools.chain.from_iterable(held)))
+
+
+def _names_of(path: Path, argument: str) -> list[str]:
+    """Return the names of the columns of a file without types."""
+    with _opened(path, argument) as file:
+        if _suffix(path) in csv.SUFFIXES:
+            return csv.column_names(file)
+        head = list(itertools.islice(jsonl.lines(file), LINES_WITH_NAMES))
+        records = [_as_text(record or {}) for record in jsonl.parsed(head, public=False)]
+        return list(dict.fromkeys(itertools.chain.from_iterable(records)))
+
+
+def _different(argument: str, one: Path, first: Path) -> ValueError:
+    return ValueError(
+        f"Expected the same columns and features in all files of {argument}, got others in {one} "
+        f"than in {first}; name a pattern of files that belong together."
+    )
 
 
 def types(path: Path, argument: str) -> dict[str, Any]:
@@ -99,9 +153,9 @@ def types(path: Path, argument: str) -> dict[str, Any]:
 
 
 def is_typed(path: Path) -> bool:
-    """Return whether a path names Parquet or Arrow files, by itself or in a folder."""
+    """Return whether a path names files whose columns have types, by itself or in a folder."""
     try:
-        return files(path, "")[0].suffix in TYPED
+        return _suffix(files(path, "")[0]) in TYPED
     except ValueError:
         return False
 
@@ -109,7 +163,7 @@ def is_typed(path: Path) -> bool:
 def class_names(path: Path, argument: str, label: str | None) -> tuple[str, ...]:
     """Return the names that `datasets` declares for the class numbers in a column, or none."""
     found = files(path, argument)
-    if label is None or found[0].suffix not in TYPED:
+    if label is None or _suffix(found[0]) not in TYPED:
         return ()
     return _hub.class_names(_schema(found, argument), label)
 
@@ -120,58 +174,59 @@ def _schema(found: Sequence[Path], argument: str) -> Any:
     Raises:
       ValueError: If a file has other columns than the first, or declares other features.
     """
-    schemas = [_schema_of(one, f"{argument} {one}") for one in found]
+    schemas = [_schema_of(one, argument) for one in found]
     for one, schema in zip(found, schemas, strict=True):
         features = [(held.metadata or {}).get(_hub.KEY) for held in (schema, schemas[0])]
         if not schema.equals(schemas[0]) or features[0] != features[1]:
-            raise ValueError(
-                f"Expected the same columns and features in all files of {argument}, got others in "
-                f"{one} than in {found[0]}; name a pattern of files that belong together."
-            )
+            raise _different(argument, one, found[0])
     return schemas[0]
 
 
-def _schema_of(path: Path, where: str) -> Any:
-    if path.suffix == ".parquet":
-        return _parquet(path, where).schema_arrow
-    with clear_errors(where), path.open("rb") as file:
+def _schema_of(path: Path, argument: str) -> Any:
+    with _opened(path, argument) as file:
+        if _suffix(path) in parquet.SUFFIXES:
+            return _arrow.pyarrow().parquet.ParquetFile(file).schema_arrow
         return feather.schema(file)
-
-
-def _num_rows_of(path: Path, where: str) -> int:
-    if path.suffix == ".parquet":
-        return int(_parquet(path, where).metadata.num_rows)
-    with clear_errors(where), path.open("rb") as file:
-        return sum(batch.num_rows for batch in feather.record_batches(file))
 
 
 def num_rows(path: Path, argument: str) -> int:
     """Return the number of records."""
-    found = files(path, argument)
-    if found[0].suffix in TYPED:
-        return sum(_num_rows_of(one, f"{argument} {path}") for one in found)
-    with path.open("rb") as file:
-        if path.suffix == ".csv":
-            _csv_records.header(file)
-            return _csv_records.num_records(file)
-        return sum(1 for _ in file)
+    return sum(_num_rows_of(one, argument) for one in files(path, argument))
+
+
+def _num_rows_of(path: Path, argument: str) -> int:
+    form = formats.of(_suffix(path))
+    assert form is not None
+    with _opened(path, argument) as file:
+        return int(form.num_rows(file, Columns()))
 
 
 def empty(path: Path, argument: str, columns: Sequence[str]) -> Any:
     """Return an Arrow table of the named columns without a record."""
-    pa = _arrow.pyarrow()
     found = files(path, argument)
-    if found[0].suffix in TYPED:
+    if _suffix(found[0]) in TYPED:
         return _schema(found, argument).empty_table().select(list(columns))
-    return pa.schema([(name, pa.large_string()) for name in columns]).empty_table()
+    return _text_schema(columns).empty_table()
+
+
+def _text_schema(columns: Sequence[str]) -> Any:
+    pa = _arrow.pyarrow()
+    return pa.schema([(name, pa.large_string()) for name in (*columns, BROKEN)])
 
 
 def tables(
-    path: Path, argument: str, columns: Sequence[str], size: int, *, refuse: bool
+    path: Path,
+    argument: str,
+    columns: Sequence[str],
+    size: int,
+    *,
+    refuse: bool,
+    label: str | None = None,
 ) -> Iterator[Any]:
     """Yield Arrow tables of the named columns, of `size` rows each, but for the last one.
 
-    Columns of CSV and JSON lines are text, with null for a missing value.
+    Columns of CSV and JSON lines are text, with null for a missing value, and the column `BROKEN`
+    tells why a record cannot be read.
 
     Args:
       path: File, folder or pattern, as for `files`.
@@ -179,40 +234,34 @@ def tables(
       columns: Names of the columns.
       size: Number of rows of a table.
       refuse: Whether a broken record of a CSV file is an error.
+      label: Name of the column of labels, of which JSON lines may hold lists. Defaults to None.
 
     Raises:
       ValueError: If `refuse`, and a record of a CSV file is broken.
     """
-    pa = _arrow.pyarrow()
-    where = f"{argument} {path}"
-    found = files(path, argument)
-    if found[0].suffix in TYPED:
-        batches = itertools.chain.from_iterable(
-            _batches(one, f"{argument} {one}", columns, size) for one in found
-        )
-        yield from map(_as_unicode, _resized(batches, size))
-        return
-    schema = pa.schema([(name, pa.large_string()) for name in columns])
-    if path.suffix == ".csv":
-        with clear_errors(where):
-            yield from _resized(_csv_tables(path, schema, refuse), size)
-        return
-    records = _json_records(path)
-    while block := list(itertools.islice(records, size)):
-        values = {name: [record.get(name) for record in block] for name in columns}
-        yield pa.table(values, schema=schema)
+    parts = itertools.chain.from_iterable(
+        _parts(one, argument, columns, size, refuse, label) for one in files(path, argument)
+    )
+    yield from map(_as_unicode, _resized(parts, size))
 
 
-def _batches(path: Path, where: str, columns: Sequence[str], size: int) -> Iterator[Any]:
-    """Yield the columns of a Parquet or Arrow file as tables of any number of rows."""
+def _parts(
+    path: Path, argument: str, columns: Sequence[str], size: int, refuse: bool, label: str | None
+) -> Iterator[Any]:
+    """Yield the columns of a file as tables of any number of rows."""
     pa = _arrow.pyarrow()
-    if path.suffix == ".parquet":
-        for batch in _parquet(path, where).iter_batches(batch_size=size, columns=list(columns)):
-            yield pa.Table.from_batches([batch]).select(list(columns))
-        return
-    with clear_errors(where), path.open("rb") as file:
-        for batch in feather.record_batches(file):
-            yield pa.Table.from_batches([batch]).select(list(columns))
+    with _opened(path, argument) as file:
+        if _suffix(path) in csv.SUFFIXES:
+            yield from _csv_tables(file, columns, refuse)
+        elif _suffix(path) in jsonl.SUFFIXES:
+            yield from _json_tables(file, columns, size, label)
+        elif _suffix(path) in parquet.SUFFIXES:
+            reader = pa.parquet.ParquetFile(file)
+            for batch in reader.iter_batches(batch_size=size, columns=list(columns)):
+                yield pa.Table.from_batches([batch]).select(list(columns))
+        else:
+            for batch in feather.record_batches(file):
+                yield pa.Table.from_batches([batch]).select(list(columns))
 
 
 def _as_unicode(table: Any) -> Any:
@@ -229,27 +278,33 @@ def _as_unicode(table: Any) -> Any:
     return table
 
 
-def _parquet(path: Path, where: str) -> Any:
-    pa = _arrow.pyarrow()
-    try:
-        return pa.parquet.ParquetFile(path)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{where} is no whole Parquet file ({error}); write it anew.") from error
-
-
-def _csv_tables(path: Path, schema: Any, refuse: bool) -> Iterator[Any]:
+def _csv_tables(file: IO[bytes], columns: Sequence[str], refuse: bool) -> Iterator[Any]:
     """Yield the columns of a CSV file as text. An empty field is missing."""
     pa = _arrow.pyarrow()
-    with path.open("rb") as file:
-        found = _csv_records.header(file)
-        for table, _ in _csv_records.tables(file, found, refuse=refuse):
-            columns = [table.column(found.index(name)) for name in schema.names]
-            empty = pa.scalar(b"", pa.binary())
-            known = [
-                pa.compute.if_else(pa.compute.equal(column, empty), None, column)
-                for column in columns
-            ]
-            yield pa.table([column.cast(pa.large_string()) for column in known], schema=schema)
+    compute = pa.compute
+    found = csv.column_names(file)
+    empty = pa.scalar(b"", pa.binary())
+    for table, broken in _csv_records.tables(file, found, refuse=refuse):
+        fields = [table.column(found.index(name)) for name in columns]
+        known = [compute.if_else(compute.equal(one, empty), None, one) for one in fields]
+        texts = [one.cast(pa.large_string()) for one in known]
+        every = map(broken.get, range(table.num_rows)) if broken else pa.nulls(table.num_rows)
+        why = pa.array(every, pa.large_string())
+        yield pa.table([*texts, why], schema=_text_schema(columns))
+
+
+def _json_tables(
+    file: IO[bytes], columns: Sequence[str], size: int, label: str | None
+) -> Iterator[Any]:
+    """Yield the values of JSON lines as text."""
+    pa = _arrow.pyarrow()
+    found = jsonl.lines(file)
+    while block := list(itertools.islice(found, size)):
+        records = list(jsonl.parsed(block, public=False))
+        texts = [_as_text(record or {}, label) for record in records]
+        values = {name: [text.get(name) for text in texts] for name in columns}
+        why = [jsonl.NO_OBJECT if record is None else None for record in records]
+        yield pa.table(values | {BROKEN: why}, schema=_text_schema(columns))
 
 
 def _resized(parts: Iterator[Any], size: int) -> Iterator[Any]:
@@ -266,22 +321,15 @@ def _resized(parts: Iterator[Any], size: int) -> Iterator[Any]:
         yield held[0]
 
 
-def _json_records(path: Path) -> Iterator[dict[str, str]]:
-    with path.open("rb") as file:
-        yield from map(_record, file)
-
-
-def _record(line: bytes) -> dict[str, str]:
-    """Return the values of a line as text, without the missing ones."""
-    try:
-        found = json.loads(line.decode(errors="replace"))
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(found, dict):
-        return {}
+def _as_text(record: Mapping[str, Any], label: str | None = None) -> dict[str, str]:
+    """Return the values of a record as text, without the missing ones."""
     return {
-        name: _plain(value) if isinstance(value, str) else json.dumps(value)
-        for name, value in found.items()
+        name: _plain(value)
+        if isinstance(value, str)
+        else jsonl.label_text(value)
+        if name == label
+        else json.dumps(value)
+        for name, value in record.items()
         if value is not None and value != ""
     }
 

@@ -17,7 +17,7 @@ def read_public(path: Path, test: Path | None, drop: tuple[str, ...] = ()) -> Pu
     """Read the server's own data.
 
     Args:
-      path: File of the public records.
+      path: File of the public records, or a folder or pattern of such files.
       test: File of images and labels that measure the student, or None.
       drop: Names of columns of the public records that are no features. Defaults to none.
 
@@ -52,12 +52,12 @@ def read_public(path: Path, test: Path | None, drop: tuple[str, ...] = ()) -> Pu
 def read_inputs(
     path: Path, argument: str, columns: Columns = Columns(), *, private: bool = False
 ) -> np.ndarray:
-    """Read `images` uint8 `[n, h, w, c]`, or else `embeddings` float32 `[n, f]`, from a file.
+    """Read `images` uint8 `[n, h, w, c]`, or else `embeddings` float32 `[n, f]`.
 
-    Images come from .npz files alone.
+    Images come from one .npz file alone.
 
     Args:
-      path: File to read.
+      path: File, folder or pattern to read, as `rknn label` does.
       argument: Command-line argument that named the file, for the errors.
       columns: Columns to read, without labels. Defaults to the usual names. If private embeddings
         have no `width`, lists must have one length.
@@ -70,7 +70,8 @@ def read_inputs(
     features.refuse_shared((), columns.label, columns.person, columns.drop)
     asked = columns._replace(public=not private)
     tables.refuse_unknown(columns.drop, tables.file_shards(str(path), argument, asked))
-    images = tables.read_optional(path, argument, "images") if path.suffix == ".npz" else None
+    archive = path.suffix == ".npz" and path.is_file()
+    images = tables.read_optional(path, argument, "images") if archive else None
     if images is None:
         read = tables.read_records if private else tables.read_embeddings
         return read(path, argument, columns)

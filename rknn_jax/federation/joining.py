@@ -95,17 +95,17 @@ def opened(settings: Join, agreement: Agreement, records: Records) -> Client:
     dataset = fingerprint(inputs)
     with ledger_index.held(path, dataset, files=[str(settings.private)]):
         ledger = _ledger(settings, path, dataset)
-    folder = settings.rounds or settings.beside("rounds")
-    return Client(inputs, labels, ledger, folder, agreement, features=features)
+    return Client(inputs, labels, ledger, answers_path(settings), agreement, features=features)
 
 
 def check_budget(settings: Join) -> None:
-    """Check that there is a ledger, or a budget for a new one.
+    """Check that there is a ledger, or a budget for a new one, and a folder for answers.
 
     Raises:
-      ValueError: If there is neither.
+      ValueError: If there is neither, or no place for them.
     """
     path = ledger_path(settings)
+    answers_path(settings)
     if settings.budget is None and not os.path.lexists(path):
         raise ValueError(
             "Expected --budget for the ledger of these records, which does not exist yet at "
@@ -116,6 +116,11 @@ def check_budget(settings: Join) -> None:
 def ledger_path(settings: Join) -> Path:
     """Return the path of the ledger."""
     return settings.ledger or settings.beside("ledger.jsonl")
+
+
+def answers_path(settings: Join) -> Path:
+    """Return the path of the folder where each round's answer is kept."""
+    return settings.rounds or settings.beside("rounds")
 
 
 def _ledger(settings: Join, path: Path, dataset: str) -> Ledger:

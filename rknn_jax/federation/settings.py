@@ -55,7 +55,7 @@ class Serve:
     Killed at any time, the same command goes on where it was. Outside this host it needs certificates and the clients' keys.
 
     Attributes:
-      public: .npz with `images` uint8 [m, h, w, c] or `embeddings` [m, f], or a table of features.
+      public: .npz with `images` uint8 [m, h, w, c] or `embeddings` [m, f], or a table of features; or a folder or pattern of files of embeddings or tables.
       epsilon: of one record, or with --unit client of one client; above 50 only with --allow-large-epsilon.
       clients: that are waited for.
       out: folder of the round.
@@ -156,7 +156,7 @@ class Join:
     What is sent is randomized here, on the operating system's entropy, and charged first. Asked the same again, after a crash too, it says the same again and spends nothing. Leaves when the server says that the round is over.
 
     Attributes:
-      private: .npz with `images` uint8 [n, h, w, c] or `embeddings` [n, f], and `labels` [n], negative where there is none; several of a record as a mask of bool [n, classes], or as a column of lists of class numbers.
+      private: .npz with `images` uint8 [n, h, w, c] or `embeddings` [n, f], and `labels` [n], negative where there is none; several of a record as a mask of bool [n, classes], or as a column of lists of class numbers. Embeddings and tables may be a folder or a pattern of files.
       server: host:port, or https://host:port.
       dimensions: of the embeddings, for a file of lists; a record with another number casts no vote. Without it, one such record keeps the client out of the round.
       budget: epsilon that may be spent on these records in all, for a ledger that does not exist yet.
@@ -212,7 +212,16 @@ class Join:
     json: bool = False
 
     def beside(self, suffix: str) -> Path:
-        """Return a path beside the private file, or beside its target if it is a link."""
+        """Return a path beside the private file or folder, or beside its target if it is a link.
+
+        Raises:
+          ValueError: If the private files are a pattern, beside which nothing can lie.
+        """
+        if any(sign in str(self.private) for sign in "*?[") and not self.private.exists():
+            raise ValueError(
+                "Expected --ledger and --rounds with a pattern in --private, got --private "
+                f"{self.private}; name both, and the same ones for every round of these records."
+            )
         private = self.private.resolve()
         return private.with_name(f"{private.name}.{suffix}")
 

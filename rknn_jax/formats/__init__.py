@@ -12,10 +12,17 @@ import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import PurePosixPath
 from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
+
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+"""Further suffixes of files that are decompressed where they are read."""
+
+LEDGER = ".ledger.jsonl"
+"""End of the name of a budget, which may lie beside the records."""
 
 EMBEDDINGS = "embeddings"
 LABELS = "labels"
@@ -123,6 +130,21 @@ def of(suffix: str) -> ModuleType | None:
     """Return the format of a suffix such as `.npz`, in small letters, or None if there is none."""
     name = suffixes().get(suffix)
     return None if name is None else importlib.import_module(f"{__name__}.{name}")
+
+
+def suffix_of(name: str) -> str:
+    """Return the suffix of a format, in small letters, without that of a compression.
+
+    >>> suffix_of("s3://bucket/A.CSV.gz")
+    '.csv'
+    """
+    path = PurePosixPath(name.lower())
+    return PurePosixPath(path.stem).suffix if is_compressed(name) else path.suffix
+
+
+def is_compressed(name: str) -> bool:
+    """Return whether a file is compressed, by its name."""
+    return PurePosixPath(name.lower()).suffix in COMPRESSED
 
 
 def absent(names: Sequence[str], found: Sequence[str]) -> AbsentError:

@@ -42,6 +42,9 @@ LONGEST = 2**26
 LONGEST_HEADER = 2**24
 """Bytes of a line of the header beyond which it is refused."""
 
+NO_UTF8 = "bytes that are no UTF-8"
+"""Reason why a record is broken that is in another encoding."""
+
 _TEXT = rb'"[^"]*+(?:""[^"]*+)*+'
 """Quoted field before its closing quote."""
 
@@ -58,7 +61,7 @@ def header(file: IO[bytes]) -> list[str]:
     """Read the header and return the names in it.
 
     Raises:
-      FormatError: If its quotes are broken, or the file can only be read forward.
+      FormatError: If its quotes are broken, it is no UTF-8, or the file can only be read forward.
     """
     if not file.seekable():
         raise FormatError("Expected a file that can be read at any place; decompress it first.")
@@ -70,7 +73,7 @@ def header(file: IO[bytes]) -> list[str]:
                     "Expected a first line with the names of the columns, got a line of more than "
                     f"{LONGEST_HEADER / 1e6:.0f} MB; break it where records end."
                 )
-            yield line.removeprefix(b"\xef\xbb\xbf").decode(errors="replace")
+            yield _header_text(line)
 
     try:
         return next(python_csv.reader(lines(), strict=True), [])
@@ -79,6 +82,39 @@ def header(file: IO[bytes]) -> list[str]:
             f"Expected a first line with the names of the columns, got one that is broken ({error})"
             "; repair it, or save the data as Parquet."
         ) from error
+
+
+def _header_text(line: bytes) -> str:
+    """Return a line of the header as text.
+
+    The header is no record, so that its bytes may decide on an error.
+    """
+    if b"\0" in line:
+        raise FormatError(
+            "Expected a first line in UTF-8, got one with zero bytes, as UTF-16 has; "
+            f"{save_as_utf8('UTF-16')}."
+        )
+    try:
+        return line.removeprefix(b"\xef\xbb\xbf").decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(
+            "Expected a first line with the names of the columns in UTF-8, got "
+            f"{line.strip()[:80]!r}, as Latin-1 has; "
+            f"{save_as_utf8('WINDOWS-1252')}."
+        ) from error
+
+
+def save_as_utf8(encoding: str) -> str:
+    """Return the remedy for a file in another encoding, by that encoding's name."""
+    return (
+        f"save the file in UTF-8, as by iconv -f {encoding} -t UTF-8, or as 'CSV UTF-8' in a "
+        "spreadsheet"
+    )
+
+
+def _encoding_remedy(reason: str) -> str:
+    told = save_as_utf8("WINDOWS-1252")
+    return f" If all of it is in another encoding, {told}." if reason == NO_UTF8 else ""
 
 
 def num_records(file: IO[bytes]) -> int:
@@ -101,7 +137,7 @@ def num_records(file: IO[bytes]) -> int:
 
 def tables(
     file: IO[bytes], names: Sequence[str], *, refuse: bool
-) -> Iterator[tuple[Any, list[int]]]:
+) -> Iterator[tuple[Any, dict[int, str]]]:
     """Yield the records after the header as Arrow tables of bytes, a row for each record.
 
     Args:
@@ -111,7 +147,7 @@ def tables(
         would reveal the record.
 
     Yields:
-      `(table, broken)`, and the rows of the table that are broken records.
+      `(table, broken)`, and why rows of the table are broken records, by the rows.
 
     Raises:
       FormatError: If a record is refused.
@@ -125,11 +161,11 @@ def tables(
             raise FormatError(
                 f"Expected {len(names)} fields in UTF-8 in every record, and text with commas, "
                 f"quotes or line breaks in quotes, got {why[first]} in row {row + first}; repair "
-                "it, or save the data as Parquet."
+                f"it, or save the data as Parquet.{_encoding_remedy(why[first])}"
             )
         for broken in why:
             lines[broken] = b"," * (len(names) - 1)
-        yield _parse(lines, names, quoted=not isinstance(part, bytes)), list(why)
+        yield _parse(lines, names, quoted=not isinstance(part, bytes)), why
         row += len(lines)
 
 
@@ -250,8 +286,8 @@ def _find_broken(lines: Sequence[bytes], count: int, *, quoted: bool) -> dict[in
         commas = count - 1
         found = [i for i, line in enumerate(lines) if line.count(b",") != commas or b"\r" in line]
     why = {i: _reason(lines[i]) for i in found}
-    if not _is_utf8(b"\n".join(lines)):
-        why |= {i: "bytes that are no UTF-8" for i, line in enumerate(lines) if not _is_utf8(line)}
+    if not is_utf8(b"\n".join(lines)):
+        why |= {i: NO_UTF8 for i, line in enumerate(lines) if not is_utf8(line)}
     return why
 
 
@@ -269,7 +305,8 @@ def _reason(record: bytes) -> str:
     return "a quote or a carriage return that is not in quotes"
 
 
-def _is_utf8(record: bytes) -> bool:
+def is_utf8(record: bytes) -> bool:
+    """Return whether bytes are UTF-8."""
     try:
         record.decode()
     except UnicodeDecodeError:

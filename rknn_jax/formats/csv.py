@@ -37,7 +37,7 @@ TRUTH = {r"^\s*(true|True|TRUE)\s*$": 1.0, r"^\s*(false|False|FALSE)\s*$": 0.0}
 
 def layout(file: IO[bytes], columns: Columns) -> Layout:
     """Return the layout of the file, from the first line."""
-    names = _names(file)
+    names = column_names(file)
     own = _checked(names, columns)
     empty = _arrow.pyarrow().table({name: _arrow.pyarrow().array([], "binary") for name in names})
     return Layout(tuple(own), _block(empty, own, columns), typed=False, names=tuple(names))
@@ -45,7 +45,7 @@ def layout(file: IO[bytes], columns: Columns) -> Layout:
 
 def others(file: IO[bytes], columns: Columns) -> dict[str, np.ndarray]:
     """Return the columns of a public file that have no role, as text."""
-    names = _names(file)
+    names = column_names(file)
     skip = {*_checked(names, columns), *columns.roles}
     rest = [name for name in names if name not in skip]
     if not rest:
@@ -61,7 +61,7 @@ def others(file: IO[bytes], columns: Columns) -> dict[str, np.ndarray]:
 def num_rows(file: IO[bytes], columns: Columns) -> int:
     """Count the records after the header, by reading the file once."""
     del columns
-    _names(file)
+    column_names(file)
     return _csv_records.num_records(file)
 
 
@@ -71,29 +71,37 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     Raises:
       FormatError: If a record of a public file is broken.
     """
-    names = _names(file)
+    names = column_names(file)
     own = _checked(names, columns)
-    num_broken = 0
+    reasons: collections.Counter[str] = collections.Counter()
     for table, broken in _csv_records.tables(file, names, refuse=columns.public):
-        num_broken += len(broken)
+        reasons.update(broken.values())
         whole = _block(table, own, columns)
         for start in range(0, table.num_rows, size):
             part = slice(start, start + size)
             yield Block(*(None if values is None else values[part] for values in whole))
-    if num_broken:
+    if reasons:
+        told = ", ".join(f"{count:,} have {reason}" for reason, count in sorted(reasons.items()))
         warnings.warn(
-            f"{num_broken:,} records of {getattr(file, 'name', 'a CSV file')} are broken and cast "
-            "no vote: they have another number of fields than the first line, quotes that RFC 4180 "
-            "does not allow, or no UTF-8; tell nobody how many, and save the data as Parquet",
+            f"{reasons.total():,} records of {getattr(file, 'name', 'a CSV file')} are broken and "
+            f"cast no vote ({told}); tell nobody how many, and save the data in UTF-8 with the "
+            "quotes of RFC 4180, or as Parquet",
             stacklevel=2,
         )
 
 
-def _names(file: IO[bytes]) -> list[str]:
-    """Read the header.
+def broken(file: IO[bytes]) -> collections.Counter[str]:
+    """Return how many records of a private file are broken, by reason."""
+    names = column_names(file)
+    tables = _csv_records.tables(file, names, refuse=False)
+    return collections.Counter(reason for _, found in tables for reason in found.values())
+
+
+def column_names(file: IO[bytes]) -> list[str]:
+    """Read the header, and return the names of the columns.
 
     Raises:
-      FormatError: If it names no columns, one twice, or separates them otherwise.
+      FormatError: If it names no columns, one twice, separates them otherwise, or is no UTF-8.
     """
     names = [name.strip() for name in _csv_records.header(file)]
     if not any(names):

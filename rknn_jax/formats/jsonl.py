@@ -3,13 +3,15 @@
 A line is a row, whatever it holds, and no other line changes it. A line of a private file that is
 no object is a row without values, which casts no vote. Values are read as in CSV, each by itself:
 numbers, true and false, and text that is a number are numbers, and everything else is NaN. A list
-of numbers of the public width is an embedding, and a list of names or numbers several labels.
+of numbers of the public width is an embedding, and a list of names or numbers several labels. So is
+a mask, a list of bools, if it has a bool for each class.
 
 A private file tells no names of columns: which keys a record has is that record's own affair. Its
 features are those of the public side or of `--embedding`, or else the lists under `embeddings`. The
 columns of a public file are the keys of its first lines.
 """
 
+import collections
 import contextlib
 import itertools
 import json
@@ -32,9 +34,10 @@ from rknn_jax.formats import (
     csv,
     refuse_absent,
 )
+from rknn_jax.formats._csv_records import NO_UTF8, is_utf8
 from rknn_jax.records.classes import MOST_LABELS
 from rknn_jax.records.features import FIELD
-from rknn_jax.records.labels import SEPARATOR
+from rknn_jax.records.labels import SEPARATOR, mask_text
 
 SUFFIXES = (".jsonl",)
 
@@ -44,8 +47,14 @@ LINES_WITH_NAMES = 100
 LONGEST = 2**26
 """Most bytes of a line that is read, so that memory is bounded."""
 
+NO_OBJECT = "no object of JSON, or more than 64 MiB"
+"""Reason why a line is broken."""
+
 READ_AT_ONCE = 2**24
 """Bytes of lines that are read at once."""
+
+REPLACED = f"{NO_UTF8}, which are replaced"
+"""Why a line is not read as it stands, though it is no broken record."""
 
 Record = Mapping[str, Any]
 
@@ -100,7 +109,7 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     row = 0
     broken = 0
     for lines in _groups(file, size):
-        records = list(_parsed(lines, public=columns.public, row=row))
+        records = list(parsed(lines, public=columns.public, row=row))
         row += len(lines)
         broken += sum(record is None for record in records)
         yield _block([record or {} for record in records], own, width, columns)
@@ -114,11 +123,24 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
         )
 
 
+def broken(file: IO[bytes]) -> collections.Counter[str]:
+    """Return how many lines of a private file are no objects or no UTF-8, by reason."""
+    found: collections.Counter[str] = collections.Counter()
+    for line in lines(file):
+        [record] = parsed([line], public=False)
+        encoded = line is None or (is_utf8(line) and b"\0" not in line)
+        if not encoded:
+            found[NO_UTF8 if record is None else REPLACED] += 1
+        elif record is None:
+            found[NO_OBJECT] += 1
+    return found
+
+
 def _groups(file: IO[bytes], size: int) -> Iterator[list[bytes | None]]:
     """Yield `size` lines, or about `READ_AT_ONCE` bytes, at a time; None for a line too long."""
     held: list[bytes | None] = []
     count = 0
-    for line in _lines(file):
+    for line in lines(file):
         held.append(line)
         count += len(line or b"")
         if len(held) == size or count >= READ_AT_ONCE:
@@ -129,7 +151,8 @@ def _groups(file: IO[bytes], size: int) -> Iterator[list[bytes | None]]:
         yield held
 
 
-def _lines(file: IO[bytes]) -> Iterator[bytes | None]:
+def lines(file: IO[bytes]) -> Iterator[bytes | None]:
+    """Yield the lines of a file without the mark that may begin it; None for a line too long."""
     mark = b"\xef\xbb\xbf"
     while line := file.readline(LONGEST):
         if len(line) < LONGEST or line.endswith(b"\n"):
@@ -142,9 +165,7 @@ def _lines(file: IO[bytes]) -> Iterator[bytes | None]:
         yield None
 
 
-def _parsed(
-    lines: Sequence[bytes | None], *, public: bool, row: int = 0
-) -> Iterator[Record | None]:
+def parsed(lines: Sequence[bytes | None], *, public: bool, row: int = 0) -> Iterator[Record | None]:
     """Yield the object of each line, or None.
 
     Args:
@@ -175,7 +196,7 @@ def _parsed(
 def _records(file: IO[bytes], *, public: bool) -> Iterator[Record]:
     row = 0
     for lines in _groups(file, 2**10):
-        yield from (record or {} for record in _parsed(lines, public=public, row=row))
+        yield from (record or {} for record in parsed(lines, public=public, row=row))
         row += len(lines)
 
 
@@ -250,7 +271,7 @@ def _width(head: Sequence[Record], own: Sequence[str], columns: Columns) -> int:
 def _block(records: Sequence[Record], own: Sequence[str], width: int, columns: Columns) -> Block:
     labels = None
     if columns.reads_label:
-        texts = [_label(record.get(columns.label)) for record in records]
+        texts = [label_text(record.get(columns.label)) for record in records]
         labels = np.array(texts, dtype=str)
     persons = None
     if columns.person is not None:
@@ -316,15 +337,17 @@ def _number(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _label(value: Any) -> str:
-    """Return a label as text, and several with `SEPARATOR` between them.
+def label_text(value: Any) -> str:
+    """Return a label as text, and several with `SEPARATOR` between them or as a mask of bools.
 
-    What is no label ends like no other one. Bools in a list may be a mask or labels.
+    What is no label ends like no other one, such as a bool in a list of names.
     """
-    if isinstance(value, list):
-        some = value[: MOST_LABELS + 1]
-        return SEPARATOR.join(_arrow.CUT if isinstance(one, bool) else _text(one) for one in some)
-    return _text(value)
+    if not isinstance(value, list):
+        return _text(value)
+    if value and all(isinstance(one, bool) for one in value):
+        return mask_text(value)
+    some = value[: MOST_LABELS + 1]
+    return SEPARATOR.join(_arrow.CUT if isinstance(one, bool) else _text(one) for one in some)
 
 
 def _text(value: Any) -> str:

@@ -1,21 +1,41 @@
 """Image files as pixels of 8 bits, whatever mode they have."""
 
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
 
+WHITE = 65535
+"""White of 16 bits."""
 
-def read(path: Path | IO[bytes], *, upright: bool = False) -> Image.Image:
+DARK = 4095
+"""Largest pixel of 16 bits up to which images look black."""
+
+
+class Largest(NamedTuple):
+    """Largest pixels of 16 bits.
+
+    Attributes:
+      gray: Largest pixel of a gray image, or 0 if there is none of 16 bits.
+      color: Bound on the pixels of a color image, of which 8 bits are read, or 0.
+    """
+
+    gray: int = 0
+    color: int = 0
+
+
+def read(path: Path | IO[bytes], *, upright: bool = False, white: int = WHITE) -> Image.Image:
     """Return an image file in gray (`L`) or color (`RGB`).
 
-    Pixels of 16 bits are scaled to 8 by their depth, so that black and white stay as they are. An
-    image has the same pixels whatever other images there are.
+    Gray pixels of 16 bits are scaled to 8, so that black and white stay as they are. An image has
+    the same pixels whatever other images there are. Of colors of 16 bits, the upper 8 are read.
 
     Args:
       path: Path of the file, or the open file.
       upright: Whether to turn the image as its EXIF says. Defaults to False.
+      white: White of gray images of 16 bits, 1 to 65535; larger pixels are white too. Defaults to
+        65535.
 
     Raises:
       ValueError: If the pixels have no scale, as floats and 32 bits have none.
@@ -23,16 +43,44 @@ def read(path: Path | IO[bytes], *, upright: bool = False) -> Image.Image:
     """
     with Image.open(path) as file:
         image = ImageOps.exif_transpose(file) if upright else file
-        return _eight_bits(image, str(file.format))
+        return _eight_bits(image, str(file.format), white)
 
 
-def _eight_bits(image: Image.Image, kind: str) -> Image.Image:
+def largest(path: Path | IO[bytes]) -> Largest:
+    """Return the largest pixels of an image file of 16 bits, or 0 for one of 8, which is not read.
+
+    Raises:
+      OSError: If the file cannot be read.
+    """
+    with Image.open(path) as file:
+        if _is_deep(file.mode, str(file.format)):
+            return Largest(gray=int(np.asarray(file).max(initial=0)))
+        if any(";16" in str(tile) for tile in getattr(file, "tile", ())):
+            upper = np.asarray(file.convert("RGB")).max(initial=0)
+            return Largest(color=256 * int(upper) + 255)
+    return Largest()
+
+
+def white_of(pixel: int) -> int:
+    """Return the white of images whose largest pixel is known: the next 2^b - 1, or 65535 for 0.
+
+    >>> [white_of(pixel) for pixel in (0, 1, 255, 256, 4000, 40000)]
+    [65535, 1, 255, 511, 4095, 65535]
+    """
+    return 2 ** pixel.bit_length() - 1 if pixel else WHITE
+
+
+def _is_deep(mode: str, kind: str) -> bool:
+    return mode.startswith("I;16") or (mode == "I" and kind == "PNG")  # PNG has no more than 16
+
+
+def _eight_bits(image: Image.Image, kind: str, white: int) -> Image.Image:
     mode = image.mode
     if mode in ("L", "RGB"):
         return image.copy()  # of a file that is closed later
-    if mode.startswith("I;16") or (mode == "I" and kind == "PNG"):  # PNG has no more than 16
-        pixels = np.asarray(image).astype(np.uint32)
-        return Image.fromarray(((pixels * 255 + 32767) // 65535).astype(np.uint8))
+    if _is_deep(mode, kind):
+        pixels = np.minimum(np.asarray(image).astype(np.uint32), white)
+        return Image.fromarray(((pixels * 255 + white // 2) // white).astype(np.uint8))
     if mode in ("I", "F"):
         raise ValueError(
             f"Expected pixels of 8 or 16 bits, got mode {mode}, whose black and white are not "

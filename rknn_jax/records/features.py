@@ -26,6 +26,12 @@ ROWS_AT_FIRST = 1000
 MOST_NAMED = 10
 """Most columns that an error names."""
 
+EMBED_TEXTS = (
+    "leave them out with --drop, or embed them first: texts by rknn embed --text, and categories "
+    "by rknn embed --table"
+)
+"""Remedy for columns that hold text."""
+
 _UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # what pandas calls an index
 
 
@@ -182,8 +188,7 @@ def _refuse_texts(finite: np.ndarray, names: Sequence[str], where: str) -> None:
     if texts:
         raise ValueError(
             f"Expected numbers in {where}, got {texts[:MOST_NAMED]} without a number in any row; "
-            "leave them out with --drop, or embed them first: texts by rknn embed --text, and "
-            "categories by rknn embed --table."
+            f"{EMBED_TEXTS}."
         )
 
 

@@ -7,13 +7,14 @@ otherwise. So `--classes 1,2,3` are three names for the integers 1, 2, 3, and `-
 "" and negative numbers that name no class are missing. Everything else is foreign.
 
 Several labels of a record are a mask, bool `[b, num_classes]`, labels `[b, l]`, text `[b]` with
-`SEPARATOR` between names, or lists of labels as objects `[b]`.
+`SEPARATOR` between names or of `mask_text`, or lists of labels as objects `[b]`.
 
 Row i of a result depends on record i alone, and nothing of a single record raises an error, because
 the error would reveal that record.
 """
 
 import functools
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -38,6 +39,11 @@ NUMBERED = "\x1f"
 Such a label is a class by its name. If the classes have no names, or the numbers from 0 on as
 names, it is a class by its number.
 """
+
+MASK = "\x01"
+"""Beginning of text that stands for a mask of bools, in formats whose lists have no type."""
+
+_MASK = re.compile(rf"{MASK}(\d{{1,9}})((?:{SEPARATOR}\d{{1,9}})*)", re.ASCII)
 
 REMEDY = (
     "save a mask of bool [n, num_classes], a list column, names with ; between them, or class "
@@ -88,6 +94,18 @@ def encode(
     for kept in ballots[:, :-1].T:
         counted |= numbers == kept[:, None]
     return Encoded(ballots, 1 + np.logical_not(counted.all(axis=1)))
+
+
+def mask_text(mask: Sequence[bool]) -> str:
+    """Return a record's mask as text: its length, and the places of the labels that it has.
+
+    Of many labels, one more than `MOST_LABELS` is told.
+
+    >>> mask_text([False, True, True])[1:]
+    '3;1;2'
+    """
+    places = [place for place, has in enumerate(mask) if has]
+    return SEPARATOR.join([f"{MASK}{len(mask)}", *map(str, places[: MOST_LABELS + 1])])
 
 
 def check_types(
@@ -284,10 +302,11 @@ def _several(labels: np.ndarray, lookup: _Lookup, where: str) -> np.ndarray:
 
 def _of_lists(labels: np.ndarray, lookup: _Lookup) -> np.ndarray:
     """Return the class numbers of lists, as objects, or of text with `SEPARATOR`."""
-    split = labels.dtype.kind == "U"
-    rows = [_split(text) for text in labels.tolist()] if split else labels
-    heads = [_head(row) for row in rows]
-    numbers = [[lookup.any(value) for value in head] for head in heads]
+    rows = labels.tolist()
+    if labels.dtype.kind == "U":
+        numbers = [_of_text(text, lookup) for text in rows]
+    else:
+        numbers = [[lookup.any(value) for value in _head(row)] for row in rows]
     lengths = np.array([len(row) for row in numbers], np.int64)
     there = np.arange(lengths.max(initial=0)) < lengths[:, None]
     found = np.full(there.shape, MISSING, np.int64)
@@ -295,6 +314,16 @@ def _of_lists(labels: np.ndarray, lookup: _Lookup) -> np.ndarray:
     further = found[:, MOST_LABELS:]
     further[further != MISSING] = FOREIGN  # given, but not counted
     return found
+
+
+def _of_text(text: str, lookup: _Lookup) -> list[int]:
+    """Return the class numbers of several labels in one text; of a mask, those of its places."""
+    mask = _MASK.fullmatch(text)
+    if mask is None:
+        return [lookup.any(value) for value in _head(_split(text))]
+    places = [int(place) for place in mask[2].split(SEPARATOR)[1:]]
+    fits = int(mask[1]) == lookup.count and max(places, default=0) < lookup.count
+    return places[: MOST_LABELS + 1] if fits else [FOREIGN]
 
 
 def _split(text: str) -> list[str]:

@@ -46,6 +46,28 @@ def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray
     return np.frombuffer(joined, "<u8").reshape(-1, 2), known
 
 
+def inexact(values: np.ndarray) -> np.ndarray:
+    """Return which values are floats so large that they may stand for several persons, bool `[b]`.
+
+    Args:
+      values: As for `person_names`.
+    """
+    if values.dtype.kind == "f":
+        exact = 2.0 ** (np.finfo(values.dtype).nmant + 1)
+        large: np.ndarray = np.isfinite(values) & (np.abs(values.astype(np.float64)) >= exact)
+        return large
+    if values.dtype.kind != "O":
+        return np.zeros(len(values), bool)
+    floats = [isinstance(value, float | np.floating) for value in values]
+    return np.array(
+        [
+            is_float and np.isfinite(value) and not _is_exact(value)
+            for value, is_float in zip(values, floats, strict=True)
+        ],
+        bool,
+    )
+
+
 def _person_texts(values: Sequence[Any]) -> list[bytes]:
     """Return the text of each value, each of which is looked at by itself."""
     known: dict[bytes | str | int, bytes] = {}

@@ -45,7 +45,7 @@ def open_ledger(
     if not os.path.lexists(path):
         if not new_ledger_affords(budget, settings.accounting or "sum", cost):
             raise BudgetExceededError(
-                f"This release costs {_cost(settings)}, and the first budget is to be {budget}; "
+                f"This release costs {cost_of(settings)}, and the first budget is to be {budget}; "
                 "ask for less, or set a larger --budget."
             )
         return None
@@ -73,7 +73,7 @@ def open_ledger(
             "made with."
         )
     if not settings.dry_run and not paid and not ledger.affords(cost):
-        asked = _cost(settings)
+        asked = cost_of(settings)
         raise BudgetExceededError(
             f"This release costs {asked}, and {path} has {ledger.remaining} left of "
             f"{ledger.budget}; ask for less, or let those who answer for the data "
@@ -148,5 +148,6 @@ def first_budget(settings: "Settings") -> Amount:
     )
 
 
-def _cost(settings: "Settings") -> Amount:
+def cost_of(settings: "Settings") -> Amount:
+    """Return what a release of these settings costs."""
     return exact_amount(settings.epsilon, settings.delta)

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from rknn_jax.formats import Columns, feather, parquet
+from rknn_jax.formats import Columns, feather, parquet, suffix_of
 from rknn_jax.records import classes as sets
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import tables
-from rknn_jax.release.shards import ArrowShard, FileShard, Shard, suffix
+from rknn_jax.release.shards import ArrowShard, FileShard, Shard
 from rknn_jax.release.shards import find as find_files
 
 WITH_SCHEMA = (*parquet.SUFFIXES, *feather.SUFFIXES)
@@ -87,7 +87,7 @@ def declared(
         private = find_files(listed, argument).files
     shards: list[FileShard | ArrowShard] = []
     for one in private:
-        if isinstance(one, str) and suffix(one) in WITH_SCHEMA:
+        if isinstance(one, str) and suffix_of(one) in WITH_SCHEMA:
             shards.append(FileShard(one, argument, columns))
         elif isinstance(one, ArrowShard):
             shards.append(replace(one, columns=columns))

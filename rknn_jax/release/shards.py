@@ -20,9 +20,6 @@ from fsspec.implementations.local import LocalFileSystem
 from rknn_jax import formats
 from rknn_jax.formats import Block, Columns, Layout, _objects
 
-LEDGER = ".ledger.jsonl"
-"""End of the name of a budget, which may lie beside the records."""
-
 
 class Shard(Protocol):
     """Part of a data set that is read by itself.
@@ -277,6 +274,16 @@ class FileShard:
             found: Counter[int] = of(file, self.columns)
             return found
 
+    def broken(self) -> Counter[str]:
+        """Return how many records are broken, by reason, in formats that can have such records."""
+        found: Counter[str] = Counter()
+        for name, argument in ((self.name, self.argument), (self.labels_name, "--private-labels")):
+            of = name and getattr(_format(name, argument), "broken", None)
+            if name and of:
+                with self._opened(name, argument) as file:
+                    found.update(of(file))
+        return found
+
     def num_rows(self) -> int:
         """Return the number of rows, from the file's head if it is there."""
         return self._num_rows(self.name, self.argument, self.columns)
@@ -410,7 +417,7 @@ def identities(name: str) -> set[object]:
 
 def _plain(path: str) -> str:
     """Return a path without the suffix of a compression."""
-    return path.removesuffix(PurePosixPath(path).suffix) if _compressed(path) else path
+    return path.removesuffix(PurePosixPath(path).suffix) if formats.is_compressed(path) else path
 
 
 def _files(name: str, argument: str) -> Found:
@@ -432,8 +439,8 @@ def _files(name: str, argument: str) -> Found:
         raise ValueError(f"{where} could not be opened: No such file; name a file or a folder.")
     # A pattern may name hidden files itself.
     seen = [each for each in inside if not _hidden(each[len(path.rstrip("/")) :])]
-    seen = [each for each in seen if not each.endswith(LEDGER)]
-    known = [each for each in seen if suffix(each) in formats.suffixes()]
+    seen = [each for each in seen if not each.endswith(formats.LEDGER)]
+    known = [each for each in seen if formats.suffix_of(each) in formats.suffixes()]
     if not known:
         raise ValueError(
             f"Expected files that end in {', '.join(sorted(formats.suffixes()))} in {where}, got a "
@@ -520,20 +527,10 @@ def _values(block: Block) -> np.ndarray:
 
 
 def _format(name: str, argument: str) -> Any:
-    found = formats.of(suffix(name))
+    found = formats.of(formats.suffix_of(name))
     if found is None:
         raise ValueError(
             f"Expected {argument} to name a {', '.join(sorted(formats.suffixes()))} file, got "
             f"{argument} {name}; save it in one of these."
         )
     return found
-
-
-def suffix(name: str) -> str:
-    """Return the suffix of a format, in small letters, without that of a compression."""
-    path = PurePosixPath(name.lower())
-    return PurePosixPath(path.stem).suffix if _compressed(name) else path.suffix
-
-
-def _compressed(name: str) -> bool:
-    return PurePosixPath(name.lower()).suffix in (".gz", ".bz2", ".xz", ".zst")

@@ -64,18 +64,18 @@ def read_named_embeddings(
 
 
 def feature_names(path: Path, argument: str, columns: Columns) -> tuple[str, ...]:
-    """Return the names of a file's columns of features in their order, or none without names.
+    """Return the names of the columns of features in their order, or none without names.
 
     Args:
-      path: File to open.
-      argument: Command-line argument that named the file, for the errors.
+      path: File, folder or pattern to open.
+      argument: Command-line argument that named it, for the errors.
       columns: Columns to read.
 
     Raises:
       ValueError: If the columns cannot be used.
     """
-    [shard] = file_shards(os.fspath(path), argument, columns._replace(reads_label=False))
-    names = shard.own_layout().features
+    shards = _opened(path, argument, columns._replace(reads_label=False))
+    names = shards[0].own_layout().features
     return names if len(names) > 1 else ()
 
 
@@ -149,9 +149,9 @@ def read_records(path: Path, argument: str, columns: Columns = Columns()) -> np.
     No content of a single record raises an error, because the error would reveal that record.
 
     Args:
-      path: File to read.
-      argument: Command-line argument that named the file, for the errors.
-      columns: Columns to read. Defaults to the usual names, and the width of the file.
+      path: File, folder or pattern to read.
+      argument: Command-line argument that named it, for the errors.
+      columns: Columns to read. Defaults to the usual names, and the width of the first file.
 
     Returns:
       float32 `[n, f]`. A record is a row of NaN if it holds NaN, infinity, more than `LARGEST` or
@@ -187,7 +187,7 @@ def read_labels(
     """Read the labels of private records as they are stored, whole, for `labels.encode`.
 
     Args:
-      path: File of the private records.
+      path: File of the private records, or a folder or pattern of such files.
       labels_path: Separate file of the labels, which takes precedence. Defaults to None, for labels
         in `path`.
       argument: Command-line argument that named `path`, for the errors. Defaults to `--private`.
@@ -195,12 +195,13 @@ def read_labels(
     Raises:
       ValueError: If the file as a whole cannot be used.
     """
-    check_labels_named(str(path), labels_path is not None)
     source, argument = (
         (path, argument) if labels_path is None else (labels_path, "--private-labels")
     )
-    (shard,) = _opened(source, argument, Columns(embedding=()))
-    return np.concatenate(list(shard.labels(ROWS_AT_ONCE)))
+    shards = file_shards(os.fspath(source), argument, Columns(embedding=()))
+    for shard in shards:
+        check_labels_named(shard.name, labels_path is not None)
+    return np.concatenate([part for shard in shards for part in shard.labels(ROWS_AT_ONCE)])
 
 
 def check_labels_named(name: str, separate: bool) -> None:

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rknn_jax.formats import Block
+from rknn_jax.formats._csv_records import NO_UTF8, save_as_utf8
+from rknn_jax.formats.jsonl import REPLACED
 from rknn_jax.neighbors import usable_rows
 from rknn_jax.records.classes import MISSING, Classes, number_of
-from rknn_jax.records.features import real_rows
-from rknn_jax.records.labels import NUMBERED, check_types, encode
-from rknn_jax.records.persons import person_names
-from rknn_jax.release.shards import Shard
+from rknn_jax.records.features import EMBED_TEXTS, MOST_NAMED, real_rows
+from rknn_jax.records.labels import MASK, NUMBERED, check_types, encode
+from rknn_jax.records.persons import inexact, person_names
+from rknn_jax.release.shards import FileShard, Shard
 from rknn_jax.release.tables import ROWS_AT_ONCE
 
 MOST_FOREIGN = 10_000
@@ -27,6 +29,9 @@ MOST_FOREIGN = 10_000
 
 ALIKE = 0.8
 """Least similarity of a near miss in spelling, from 0 to 1."""
+
+INEXACT = "person's number that is not exact"
+"""Reason for a float beyond which several whole numbers are one."""
 
 
 class Usability(NamedTuple):
@@ -39,7 +44,7 @@ class Usability(NamedTuple):
       reasons: Number of records that cannot be used, by reason; a record may have several.
       foreign: Number of records of each label that is none of the classes.
       near: Class that a foreign label is spelled like, for those that are near to one.
-      advice: What to change about the classes, in sentences.
+      advice: What to change, in sentences.
     """
 
     records: int
@@ -69,8 +74,11 @@ def examine(
     reasons: Counter[str] = Counter()
     foreign: Counter[str] = Counter()
     found: Counter[int] = Counter()
+    holes: Counter[str] = Counter()
+    broken: Counter[str] = Counter()
     for shard in shards:
         layout = shard.layout()
+        broken.update(shard.broken() if isinstance(shard, FileShard) else {})
         if layout.empty.labels is not None:
             check_types(layout.empty.labels, classes, most, shard.where, typed=layout.typed)
         for block in shard.blocks(ROWS_AT_ONCE):
@@ -79,6 +87,7 @@ def examine(
             unknown = told > 1 if most else (told > 0) & (ids == MISSING)
             missing = np.zeros(len(ids), bool) if most else told == 0
             bad = _unusable(block, width, shard.where)
+            holes.update(_holes(block, layout.features))
             reasons["foreign label" if most is None else "label that does not count"] += int(
                 unknown.sum()
             )
@@ -94,8 +103,20 @@ def examine(
     named = {classes.name(i): found[i] for i in range(classes.count)}
     near = {text: alike for text in foreign if (alike := _near(text, list(named)))}
     counted = {reason: number for reason, number in reasons.items() if number}
-    advice = tuple(_advice(classes, named, foreign))
-    return Usability(records, usable, named, counted, foreign, near, advice)
+    advice = [
+        *_advice(classes, named, foreign),
+        *_advice_on_files(broken),
+        *_advice_on_columns(holes, records, broken),
+    ]
+    if INEXACT in counted:
+        advice.append(
+            f"{counted[INEXACT]:,} persons are floats beyond 2^53, where several whole numbers are "
+            "one float; save them as whole numbers or text, in pandas by .astype('Int64')."
+        )
+    if records and not usable:
+        advice.append("No record can be used, so a release would be noise alone.")
+    counted |= {f"broken record, {reason}": number for reason, number in sorted(broken.items())}
+    return Usability(records, usable, named, counted, foreign, near, tuple(advice))
 
 
 def _advice(
@@ -119,6 +140,47 @@ def _advice(
         )
 
 
+def _advice_on_files(broken: Mapping[str, int]) -> Iterator[str]:
+    """Yield what to change about the encoding of files, by their broken records."""
+    if count := broken.get(NO_UTF8, 0) + broken.get(REPLACED, 0):
+        yield (
+            f"{count:,} records are in another encoding than UTF-8, such as Latin-1, or damaged; "
+            f"{save_as_utf8('WINDOWS-1252')}."
+        )
+
+
+def _advice_on_columns(
+    holes: Mapping[str, int], records: int, broken: Mapping[str, int]
+) -> Iterator[str]:
+    """Yield what to change about columns of features, by the records that have no number there.
+
+    Args:
+      holes: Number of records without a finite number in each column that has some.
+      records: Number of records n.
+      broken: Number of broken records, by reason, which have no number in any column.
+    """
+    lost = sum(count for reason, count in broken.items() if reason != REPLACED)
+    texts = [name for name, count in holes.items() if count == records]
+    if texts:
+        yield f"{texts[:MOST_NAMED]} hold no number in any record; {EMBED_TEXTS}."
+    some = {name: count for name, count in holes.items() if lost < count < records}
+    if some:
+        told = [f"{name!r} in {count:,}" for name, count in list(some.items())[:MOST_NAMED]]
+        yield (
+            f"Features are no finite numbers in {', '.join(told)} records; mend these values, or "
+            "leave the columns out on both sides with --drop."
+        )
+
+
+def _holes(block: Block, names: Sequence[str]) -> dict[str, int]:
+    """Return how many records have no finite number in each column of features that has a name."""
+    rows = block.embeddings
+    if rows is None or rows.shape[1:] != (len(names),) or rows.dtype.kind != "f":
+        return {}
+    counts = np.logical_not(np.isfinite(rows)).sum(axis=0).tolist()
+    return {name: count for name, count in zip(names, counts, strict=True) if count}
+
+
 def _unusable(block: Block, width: int | None, where: str) -> dict[str, np.ndarray]:
     """Return masks of the records whose embedding or person cannot be used, bool `[b]`."""
     found = {}
@@ -126,12 +188,16 @@ def _unusable(block: Block, width: int | None, where: str) -> dict[str, np.ndarr
         rows = usable_rows(real_rows(block.embeddings, where, width))
         found["embedding that is not finite, too large or of another length"] = np.isnan(rows[:, 0])
     if block.persons is not None:
-        found["missing person"] = np.logical_not(person_names(block.persons, where)[1])
+        found[INEXACT] = inexact(block.persons)
+        nobody = np.logical_not(person_names(block.persons, where)[1])
+        found["missing person"] = nobody & np.logical_not(found[INEXACT])
     return found
 
 
 def _as_text(label: Any) -> str:
     """Return a label as text, and a class number that its column has no name for as a number."""
+    if str(label).startswith(MASK):
+        return "a list of true and false"
     name, _, number = str(label).partition(NUMBERED)
     return name or number
 

@@ -1,0 +1,164 @@
+"""`rknn embed --table` and what tables of the world hold: missing values, mistakes, encodings."""
+
+import gzip
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rknn_jax import formats
+from rknn_jax.embedding import table, table_files
+
+AGES = ["20", "30.5", "40"] * 20
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write(name, ages, towns):
+    lines = [f"{age},{town}" for age, town in zip(ages, towns, strict=True)]
+    Path(name).write_text("\n".join(["age,town", *lines]) + "\n")
+
+
+def embeddings(name):
+    return np.array(pq.read_table(name)["embeddings"].to_pylist(), np.float32)
+
+
+@pytest.mark.parametrize("word", ["?", "NA", "n/a", "-", "NaN", "None", " ? ", "#N/A", "<NA>"])
+def test_a_word_for_a_missing_number_leaves_a_column_of_numbers(rknn, word):
+    for name, missing in (("word", word), ("empty", "")):
+        write(f"{name}.csv", [missing, *AGES], ["a", *"abc" * 20])
+        done = rknn("embed", "--table", f"{name}.csv", "--out", f"{name}.parquet")
+        assert done.status == 0, done.err
+    found = embeddings("word.parquet")
+    assert found.shape == (61, 1 + 3)
+    np.testing.assert_array_equal(found, embeddings("empty.parquet"))
+    cards = [json.loads(Path(f"{name}.card.json").read_text()) for name in ("word", "empty")]
+    assert cards[0]["model"] == cards[1]["model"]
+
+
+def test_a_row_of_words_for_missing_numbers_has_no_values(rknn):
+    Path("p.csv").write_text("a,b\n1.5,2\n2.5,1\n?,NA\n-,7.5\n")
+    done = rknn("embed", "--table", "p.csv", "--out", "p.parquet", "--json")
+    assert done.json["rows"] == 3
+    assert "row 2 (no values)" in done.err
+
+
+def test_a_category_may_be_a_word_for_a_missing_number(rknn):
+    write("p.csv", AGES, ["?", "-", "Rome"] * 20)
+    assert rknn("embed", "--table", "p.csv", "--out", "p.parquet").status == 0
+    assert embeddings("p.parquet").shape == (60, 1 + 3)
+
+
+def test_mistakes_that_make_a_column_of_numbers_one_hot_are_told(rknn):
+    write("p.csv", ["4O", "ten", *AGES], ["a", "b", *"abc" * 20])
+    done = rknn("embed", "--table", "p.csv", "--out", "p.parquet")
+    told = " ".join(done.err.split())
+    assert done.status == 0
+    assert "column 'age' is one-hot, because of '4O', 'ten' in 2 of 62 values" in told
+    assert "mend them" in told
+    write("q.csv", ["low", "high", "20"] * 20, ["a", "b", "c"] * 20)
+    assert "one-hot" not in rknn("embed", "--table", "q.csv", "--out", "q.parquet").err
+
+
+def test_mistakes_among_many_numbers_are_named(rknn):
+    write("p.csv", ["4O", *np.linspace(20, 70, 60)], ["a", *"abc" * 20])
+    done = rknn("embed", "--table", "p.csv", "--out", "p.parquet")
+    assert done.status == 2
+    assert "Expected numbers in the column 'age', got '4O' in 1 of 61 values" in done.err
+
+
+def test_what_is_told_of_a_column_is_not_in_the_card():
+    write("p.csv", ["4O", *AGES], ["a", *"abc" * 20])
+    model = table.fit(Path("p.csv"), "--table", ("age", "town"), chosen=False)
+    assert len(model.told) == 1
+    assert table.of_card(json.loads(json.dumps(model.card))).columns == model.columns
+
+
+ROWS = pa.table({"age": ["20", "30.5", "44"] * 4, "town": ["a", "b", "c", "d"] * 3})
+
+
+def save(name, found):
+    """Write a table in the format and compression of a name."""
+    path = Path(name.lower().removesuffix(".gz"))
+    content = io.BytesIO()
+    if path.suffix == ".csv":
+        content.write(found.to_pandas().to_csv(index=False).encode())
+    elif path.suffix == ".jsonl":
+        content.write(b"\xef\xbb\xbf")  # the mark of UTF-8
+        content.write(found.to_pandas().to_json(orient="records", lines=True).encode())
+    elif path.suffix in (".parquet", ".pq"):
+        pq.write_table(found, content)
+    else:
+        with pa.ipc.new_file(content, found.schema) as sink:
+            sink.write_table(found)
+    zipped = gzip.compress(content.getvalue()) if name.endswith(".gz") else content.getvalue()
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_bytes(zipped)
+
+
+def test_every_table_that_label_reads_is_embedded(rknn):
+    known = set(formats.suffixes()) - {".npy", ".npz"}  # which hold arrays
+    assert known == set(table_files.SUFFIXES)
+    save("rows.parquet", ROWS)
+    assert rknn("embed", "--table", "rows.parquet", "--out", "o.parquet").status == 0
+    expected = embeddings("o.parquet")
+    several = ["x.CSV", "x.csv.gz", "x.jsonl.gz", "x.parquet.gz"]
+    for name in [*(f"y{suffix}" for suffix in known), *several]:
+        save(name, ROWS)
+        done = rknn("embed", "--table", name, "--out", f"{name}.parquet")
+        assert done.status == 0, done.err
+        np.testing.assert_array_equal(embeddings(f"{name}.parquet"), expected)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".feather"])
+def test_a_folder_or_pattern_of_tables_is_one_table(rknn, suffix):
+    save("rows.parquet", ROWS)
+    rknn("embed", "--table", "rows.parquet", "--out", "o.parquet")
+    for part in range(3):
+        save(f"parts/{part}{suffix}", ROWS.slice(4 * part, 4))
+    Path(f"parts/_hidden{suffix}").write_text("no table")
+    Path("parts/0.csv.ledger.jsonl").write_text("no record")
+    for number, name in enumerate(("parts", f"parts/[0-9]{suffix}")):
+        done = rknn("embed", "--table", name, "--out", f"{number}.parquet")
+        assert done.status == 0, done.err
+        assert pq.read_table(f"{number}.parquet").equals(pq.read_table("o.parquet"))
+
+
+def test_files_of_different_columns_are_no_table(rknn):
+    save("parts/0.csv", ROWS)
+    save("parts/1.csv", ROWS.rename_columns(["years", "town"]))
+    done = rknn("embed", "--table", "parts", "--out", "o.parquet")
+    assert done.status == 2
+    assert "the same columns" in done.err
+
+
+def test_a_private_csv_in_another_encoding_is_told_to_the_curator(rknn):
+    Path("r.csv").write_bytes("text,labels\ncafé noir,a\nplain,b\n".encode("latin-1"))
+    done = rknn("embed", "--text", "r.csv", "--private", "--out", "o.parquet")
+    assert done.status == 0, done.err
+    assert "row 0 (bytes that are no UTF-8)" in done.err
+    assert np.isfinite(embeddings("o.parquet")).all(axis=1).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "latin-1"])
+@pytest.mark.parametrize("private", [True, False])
+def test_a_header_in_another_encoding_is_refused_by_its_encoding(rknn, encoding, private):
+    Path("r.csv").write_bytes("texte,âge,labels\nplain,1,a\n".encode(encoding))
+    Path("p.csv").write_text("a,b\n1.5,2.5\n2.5,1.5\n")
+    words = ["--private"] if private else []
+    for command in (
+        ["embed", "--text", "r.csv", *words, "--out", "o.parquet"],
+        ["check", "r.csv", "--classes", "2"],
+        ["label", "--public", "p.csv", "--private", "r.csv", "--epsilon", 1, "--classes", 2],
+    ):
+        done = rknn(*command)
+        assert done.status == 2
+        told = " ".join(done.err.split())
+        assert "save the file in UTF-8, as by iconv" in told, told
