@@ -13,6 +13,7 @@ with `--resume` a later call keeps those.
 - `chosen`, `best`, `usual`: right labels by the chosen labeling, by the best of those that were
   offered, and by the usual one; `without` is that of the release in which all vote.
 - `said`: expected accuracy in the decoder's opinion.
+- `calibration error`: expected calibration error of the released probabilities, of ten bins.
 """
 
 import argparse
@@ -69,6 +70,16 @@ def right(probabilities: np.ndarray, sides: Sides) -> float:
     return float(np.mean(probabilities.argmax(axis=1)[known] == sides.truth[known]))
 
 
+def calibration_error(probabilities: np.ndarray, sides: Sides) -> float:
+    """Return the expected calibration error of ten bins, over public rows with a class."""
+    known = sides.truth >= 0
+    sure = probabilities.max(axis=1)[known]
+    correct = probabilities.argmax(axis=1)[known] == sides.truth[known]
+    bins = np.minimum((10 * sure).astype(int), 9)
+    gaps = [abs(np.sum(correct[bins == one]) - np.sum(sure[bins == one])) for one in range(10)]
+    return float(np.sum(gaps) / len(sure))
+
+
 def agreement(checkers: Checkers, labeling: Labeling, sides: Sides) -> float:
     """Return the share of all private records that agree with the labels near them."""
     role = np.full(len(sides.labels), MEASURE, np.int8)
@@ -95,6 +106,7 @@ def cell(case: Case, seed: int, epsilon: float) -> dict[str, Any]:
         "num_public": len(sides.public),
         "num_classes": whole.probabilities.shape[1],
         "without": right(whole.probabilities, sides),
+        "calibration error without": calibration_error(whole.probabilities, sides),
         "said": None if whole.decoded is None else whole.decoded.expected_accuracy,
         "majority": float(np.bincount(sides.truth[sides.truth >= 0]).max() / len(sides.truth)),
         "seconds": {"counting": counting, "reading": reading},
@@ -128,6 +140,9 @@ def cell(case: Case, seed: int, epsilon: float) -> dict[str, Any]:
         "off": measured.right - offered[chosen.choice],
         "half": (measured.high - measured.low) / 2,
         "chosen": offered[chosen.choice],
+        "calibration error": calibration_error(
+            labels.as_measured(measured.right).probabilities, sides
+        ),
         "usual": offered[0],
         "best": max(offered),
         "offered": dict(zip([one.name for one in labelings], offered, strict=True)),

@@ -1,6 +1,6 @@
 """Labels of the public records over the rounds, by post-processing of the answers alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -8,6 +8,7 @@ import scipy.sparse
 
 from rknn_jax import answers as decoder
 from rknn_jax import postprocessing
+from rknn_jax.answers import calibration
 from rknn_jax.label_sets import LabelSets
 from rknn_jax.types import Answers, Queries
 
@@ -37,7 +38,8 @@ class PublicLabels:
 
     Attributes:
       answers: Answers to the queries, with their guarantee.
-      probabilities: float32 `[m, num_classes]`, soft labels.
+      probabilities: float32 `[m, num_classes]`, soft labels; none is 0 or 1, if there are several
+        classes.
       confidence: float32 `[m]`, probability that noise did not change the label; NaN if unknown.
       query: int32 `[m]`, query that stands for each row; -1 for none.
       counts: Noisy counts `[s, num_classes]`, as they were drawn. Defaults to None: none to show.
@@ -54,6 +56,22 @@ class PublicLabels:
     stddev: np.ndarray | None = None
     decoded: decoder.Decoded | None = None
     sets: LabelSets | None = None
+
+    def __post_init__(self) -> None:
+        if self.sets is None:
+            object.__setattr__(self, "probabilities", calibration.doubted(self.probabilities))
+
+    def as_measured(self, right: float) -> "PublicLabels":
+        """Return the labels with probabilities of being right that fit what was measured.
+
+        Sets of classes stay as they are.
+
+        Args:
+          right: Share of the labels that was measured to be right.
+        """
+        if self.sets is not None:
+            return self
+        return replace(self, probabilities=calibration.as_measured(self.probabilities, right))
 
     @property
     def labels(self) -> np.ndarray:

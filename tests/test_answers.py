@@ -9,7 +9,7 @@ import scipy.stats
 from sklearn.datasets import load_digits, load_wine
 
 from rknn_jax import answers
-from rknn_jax.answers import covariance, matching, process, ratios
+from rknn_jax.answers import calibration, covariance, matching, process, ratios
 from rknn_jax.neighbor_graph import self_graph
 from rknn_jax.neighbors import nearest
 from rknn_jax.queries import kmeans
@@ -319,3 +319,51 @@ def test_ratios_of_very_many_classes_are_not_fitted(monkeypatch):
     votes = np.random.default_rng(0).uniform(size=(3, ratios.MOST_CLASSES + 1))
     problem = ratios.Problem(votes, 0.1 * votes, np.array([10.0, 20.0, 5.0]))
     np.testing.assert_array_equal(ratios.fit(problem), 1)
+
+
+def shifted_votes(rng, shift, shares, num_public=1500, num_private=6000):
+    """Return the fits of noisy votes for eight overlapping clusters, and the true classes."""
+    centers = 4 * rng.normal(size=(8, 32)) / np.sqrt(32)
+    truth = rng.integers(0, 8, num_public)
+    public = (centers[truth] + rng.normal(size=(num_public, 32))).astype(np.float32)
+    labels = rng.choice(8, num_private, p=shares)
+    private = centers[labels] + rng.normal(size=(num_private, 32)) + shift
+    queries = kmeans.select(jax.random.key(0), public, 100)
+    near = np.asarray(nearest(private.astype(np.float32), queries.features, 1))[:, 0]
+    votes = np.zeros((100, 8))
+    np.add.at(votes, (near, labels), 1)
+    noisy = votes + np.round(rng.laplace(scale=2, size=votes.shape))
+    kernels = answers.kernels(queries, public, None)
+    return answers.fits(noisy, np.full(votes.shape, 2.83), kernels), truth
+
+
+def test_a_shift_of_features_is_not_taken_for_other_shares_of_the_classes():
+    rng = np.random.default_rng(0)
+    moved, truth = shifted_votes(rng, 0.7 * rng.normal(size=32), np.full(8, 1 / 8))
+    assert not moved.supported
+    labels = [moved.read(one, redraws=0).labels for one in (moved.usual, moved.corrected)]
+    assert np.mean(labels[0] == truth) >= np.mean(labels[1] == truth)
+    few, truth = shifted_votes(rng, 0.0, rng.dirichlet(np.full(8, 0.7)))
+    assert few.supported
+    labels = [few.read(one, redraws=0).labels for one in (few.usual, few.equal)]
+    assert np.mean(labels[0] == truth) > np.mean(labels[1] == truth)
+
+
+def test_no_released_probability_is_0_or_1_and_the_label_stays():
+    sharp = np.eye(4, dtype=np.float32)[[0, 2, 3]]
+    found = calibration.doubted(sharp)
+    assert found.min() > 0
+    assert found.max() < 1
+    np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
+    assert found.argmax(axis=1).tolist() == [0, 2, 3]
+
+
+@pytest.mark.parametrize("right", [0.3, 0.6, 0.95, 1.0, 0.0])
+def test_probabilities_fit_what_was_measured(right):
+    rng = np.random.default_rng(1)
+    given = calibration.doubted(rng.dirichlet(np.full(5, 0.3), 200))
+    found = calibration.as_measured(given, right)
+    np.testing.assert_array_equal(found.argmax(axis=1), given.argmax(axis=1))
+    np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-5)
+    if 0.25 < right < 0.99:
+        assert found.max(axis=1).mean() == pytest.approx(right, abs=0.002)

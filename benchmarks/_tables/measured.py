@@ -72,6 +72,14 @@ def measured_coverage() -> str:
             _share([abs(one["off"]) <= 0.05 for one in alike]),
         ],
         ["chosen labels at most 2 points below the best", _share(_near_best(told))],
+        [
+            "calibration error at most 5 points, where nothing is shifted or wrong",
+            _share([one["calibration error"] <= 0.05 for one in alike]),
+        ],
+        [
+            "the same, if all vote and nothing is measured",
+            _share([one["calibration error without"] <= 0.05 for one in alike]),
+        ],
         ["points lost against a release in which all vote, at most", _lost(told)],
     ]
     return table(["what", "cells"], rows, "measured")

@@ -295,6 +295,8 @@ def _released(
         names = [one.name for one in checked.labelings]
         found = checked.labelings[checked.drawn.choice].labels()
         measured = plan.survey.checkers.measured(checked.drawn, names, found.counts)
+        if measured is not None:
+            found = found.as_measured(measured.right)
     told = statement(plan, ledger, number, measured)
     concerns = plan.survey.concerns(found)
     if measured is not None:
