@@ -89,10 +89,11 @@ def agreement(checkers: Checkers, labeling: Labeling, sides: Sides) -> float:
     return float(check.agrees(everyone, labeling).mean())
 
 
-def cell(case: Case, seed: int, epsilon: float) -> dict[str, Any]:
+def cell(case: Case, sides: Sides, epsilon: float) -> dict[str, Any]:
     """Return one cell."""
-    sides = case.make(seed)
-    plan = plan_of(sides, epsilon, 0.0)
+    checked = plan_of(sides, epsilon, None)
+    alone = dataclasses.replace(checked.survey, checkers=None, charged=None)
+    plan = dataclasses.replace(checked, survey=alone)
     started = time.perf_counter()
     counted = label.count(plan)
     counting = time.perf_counter() - started
@@ -112,8 +113,7 @@ def cell(case: Case, seed: int, epsilon: float) -> dict[str, Any]:
         "seconds": {"counting": counting, "reading": reading},
         "measured": None,
     }
-    plan = plan_of(sides, epsilon, None)
-    checkers = plan.survey.checkers
+    plan, checkers = checked, checked.survey.checkers
     if checkers is None:
         return found
     started = time.perf_counter()
@@ -185,11 +185,12 @@ def main() -> None:
     PARTS.mkdir(parents=True, exist_ok=True)
     for name in given.only:
         for seed in SEEDS:
+            sides = CASES[name].make(seed)
             for epsilon in EPSILONS:
                 path = PARTS / f"{name.replace(' ', '_')}-{seed}-{epsilon:g}.json"
                 if given.resume and path.exists():
                     continue
-                done = cell(CASES[name], seed, epsilon)
+                done = cell(CASES[name], sides, epsilon)
                 write_json(path, {"name": name, "seed": seed, "epsilon": epsilon} | done)
                 print(name, seed, epsilon, {k: done.get(k) for k in ("off", "half", "covered")})
     cells = [json.loads(path.read_text()) for path in sorted(PARTS.glob("*.json"))]

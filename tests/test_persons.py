@@ -32,6 +32,7 @@ from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, FileShard, Records
 
 NEW = {
+    "check_share",
     "labels_per_record",
     "representation",
     "standardize",

@@ -4,7 +4,7 @@
 find it. `tests/test_benchmarks.py` asserts that each still fits the source.
 """
 
-from benchmarks._faults import audit, noise, randomness, secure_sums, spending, sums, units
+from benchmarks._faults import audit, noise, randomness, roles, secure_sums, spending, sums, units
 from benchmarks._faults._known import Known as Known
 
 FAULTS = (
@@ -15,4 +15,5 @@ FAULTS = (
     *spending.FAULTS,
     *units.FAULTS,
     *audit.FAULTS,
+    *roles.FAULTS,
 )
