@@ -1,6 +1,7 @@
 """What labels are worth, measured at every door by records that did not vote."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -197,6 +198,15 @@ def test_every_record_votes_or_checks_once_and_replacing_one_changes_no_other(si
         else:
             assert moved == 0
             assert changed == 1
+
+
+def test_blocks_and_files_in_which_nobody_checks_are_counted(sides, checkers):
+    _, _, private, labels = sides
+    parts = [(private[first : first + 2], labels[first : first + 2]) for first in range(0, 24, 2)]
+    found = counted(parts, checkers)
+    assert found.voters + len(found.checks.role) == 24
+    nobody = replace(checkers, roles=Roles.drawn(0.0, 1e-12, 0.0))
+    assert counted(parts, nobody).voters == 24
 
 
 def test_a_person_votes_or_checks_with_all_records(sides, checkers):
