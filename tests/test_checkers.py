@@ -14,7 +14,13 @@ from rknn_jax.answers import measured
 from rknn_jax.check import Checkers, Checks, Drawn, SimulatedNoise
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.privacy import renyi, roles
-from rknn_jax.privacy.events import DiscreteLaplace, Gaussian, Pure
+from rknn_jax.privacy.events import (
+    Concentrated,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Gaussian,
+    Pure,
+)
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.roles import CHOOSE, MEASURE, RECALL, VOTE, Roles
 
@@ -177,7 +183,10 @@ def test_the_guarantee_of_both_is_that_of_the_votes():
     assert (whole.epsilon, whole.delta, epsilon) == (1.0, 0.0, 1.0)
     assert whole.events == (Pure(1.0),)
 
-    gaussian = Guarantee(1.0, 1e-5, "replace-one", "central", (Gaussian(5.0, 2),))
+
+@pytest.mark.parametrize("event", [Gaussian(5.0, 2), DiscreteGaussian(5.0, 2), Concentrated(3.5)])
+def test_the_guarantee_of_gaussian_votes_and_checks_is_that_of_the_votes(event):
+    gaussian = Guarantee(1.0, 1e-5, "replace-one", "central", (event,))
     whole, epsilon = roles.guarantee(gaussian, curves=False)
     assert (whole.epsilon, whole.delta, whole.events, epsilon) == (1.0, 1e-5, (), 1.0)
     whole, epsilon = roles.guarantee(gaussian, curves=True)

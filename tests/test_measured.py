@@ -266,6 +266,43 @@ def test_labelers_of_one_sum_are_measured(files, sides, labeler):
     assert done.answers.guarantee.epsilon == 1
 
 
+@pytest.mark.parametrize(
+    "chosen",
+    [{"mechanism": "gaussian"}, {"labeler": "least_squares", "queries": None}, {"person": "who"}],
+)
+def test_a_ledger_of_divergences_pays_for_gaussian_votes_and_their_check(files, sides, chosen):
+    _, _, private, labels = sides
+    if "person" in chosen:
+        chosen |= {"mechanism": "gaussian"}
+        who = np.arange(len(labels)) // 2
+        np.savez("private.npz", embeddings=private, labels=labels, who=who)
+    budget = {"accounting": "renyi", "budget": 5.0, "budget_delta": 1e-4}
+    plan = planning.prepare(settings(delta=1e-5, check_share=0.3, **budget, **chosen))
+    assert plan.survey.checkers.epsilon == plan.check_epsilon < 0.5
+    assert label.release(plan).measured is not None
+
+
+def test_who_checks_depends_on_the_epsilon_of_the_check(files):
+    budget = {"accounting": "renyi", "budget": 5.0, "budget_delta": 1e-4}
+    plan = planning.prepare(settings(delta=1e-5, mechanism="gaussian", **budget))
+    assert check.shares(3000, 1.0, NUM_CLASSES, several=True).measure
+    assert plan.survey.checkers is None
+
+
+def test_a_plan_refuses_a_check_that_its_ledger_cannot_pay(files, monkeypatch):
+    calls = []
+    known = planning.open_ledger
+
+    def opened(settings, cost, *others, **flags):
+        calls.append(cost)
+        return known(settings, cost, *others, **flags)
+
+    monkeypatch.setattr(planning, "open_ledger", opened)
+    budget = {"accounting": "renyi", "budget": 5.0, "budget_delta": 1e-4}
+    plan = planning.prepare(settings(**budget))
+    assert calls[-1] == plan.cost != plan.survey.cost
+
+
 def test_simulated_and_exact_noise_have_one_law():
     simulated = check.SimulatedNoise(jax.random.key(0))
     draws = simulated.laplace(np.zeros(20_000, np.int64), 3.0)
