@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import traceback
 from dataclasses import replace
 
 import jax
@@ -169,6 +170,16 @@ def test_a_person_has_one_role_that_others_do_not_change():
     assert np.array_equal(found.of_persons(names[7:8]), mine[7:8])
     shares = np.bincount(mine, minlength=4) / len(mine)
     assert np.abs(shares - [found.vote, *SHARES]).max() < 5 * math.sqrt(0.09 / 5000)
+
+
+def test_neither_words_for_roles_nor_an_error_show_their_key():
+    found = Roles.drawn(*SHARES)
+    assert "key" not in repr(found)
+    words = found.words()
+    for damaged in (words[:-3], words.replace("0.02", '"few"'), words.replace("0.02", "2")):
+        with pytest.raises(ValueError, match="Expected") as caught:
+            Roles.of(damaged)
+        assert found.key.hex() not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("shares", [(0.5, 0.3, 0.3), (-0.1, 0.1, 0.1), (1.0, 0.0, 0.0)])
