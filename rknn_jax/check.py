@@ -358,9 +358,8 @@ class Checkers:
             for one, other in zip(drawn.recalled / self.grid, drawn.missed / self.grid, strict=True)
         )
         totals = drawn.recalled + drawn.missed if len(recall) else counts
-        return Measured(
-            *found, round(right + wrong), names[drawn.choice], recall, _largest_share(totals)
-        )
+        checkers, labeling = round(right + wrong), names[drawn.choice]
+        return Measured(*found, checkers, labeling, recall, _largest_share(totals), unit=self.unit)
 
 
 def _largest_share(counts: np.ndarray | None) -> float | None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rknn_jax import ReverseKNNLabeler, check
+from rknn_jax.answers.measured import Measured
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labelers._votes import Bound, VoteTally
 from rknn_jax.privacy.ledger import Ledger, LedgerError
@@ -264,6 +265,29 @@ def test_labelers_of_one_sum_are_measured(files, sides, labeler):
     done = label.release(planning.prepare(given))
     assert done.measured.right == pytest.approx(agreement(done, sides), abs=0.25)
     assert done.answers.guarantee.epsilon == 1
+
+
+def test_a_measure_by_persons_says_so(files, sides):
+    _, _, private, labels = sides
+    np.savez("private.npz", embeddings=private, labels=labels, who=np.arange(len(labels)) // 2)
+    done = label.release(planning.prepare(settings(person="who", check_share=0.3)))
+    words = f"Measured on {done.measured.checkers} private persons that did not vote"
+    assert words in (files / "out/privacy.html").read_text()
+    assert words in (files / "out/report.html").read_text()
+    saved = done.measured.asdict()
+    assert Measured.of(saved) == done.measured
+    del saved["unit"]
+    assert Measured.of(saved).unit == "record"
+
+
+def test_sets_are_compared_with_no_class(files, sides):
+    _, _, private, labels = sides
+    sets = np.eye(NUM_CLASSES, dtype=bool)[labels]
+    sets[:, 0] = True
+    np.savez("private.npz", embeddings=private, labels=sets)
+    done = label.release(planning.prepare(settings(labels_per_record=2, epsilon=3.0)))
+    assert done.measured.majority is None
+    assert "no_better" not in [one.kind for one in done.concerns]
 
 
 @pytest.mark.parametrize(
