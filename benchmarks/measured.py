@@ -140,9 +140,7 @@ def cell(case: Case, sides: Sides, epsilon: float) -> dict[str, Any]:
         "off": measured.right - offered[chosen.choice],
         "half": (measured.high - measured.low) / 2,
         "chosen": offered[chosen.choice],
-        "calibration error": calibration_error(
-            labels.as_measured(measured.right).probabilities, sides
-        ),
+        "calibration error": calibration_error(labels.probabilities, sides),
         "usual": offered[0],
         "best": max(offered),
         "offered": dict(zip([one.name for one in labelings], offered, strict=True)),

@@ -64,6 +64,9 @@ AIM_OF_A_CLASS = 0.15
 TAIL = 3.0
 """Scales of Laplace noise within which 95% of it lies, -ln(0.05)."""
 
+FINE = 1000
+"""Units of a record in a choice in which classes have weights."""
+
 AT_ONCE = 2**22
 """Probabilities near checking records that are held at a time."""
 
@@ -304,9 +307,7 @@ class Checkers:
         # A count moves up for one labeling and down for another, unless records only come or go.
         choice = 0
         if len(labelings) > 1 and self.roles.choose:
-            counts = [self._sum(checks, CHOOSE, agrees(checks, one)) for one in labelings]
-            scale = exact_noise.safe_scale(self.moved, self.epsilon)
-            choice = noise.winner(np.array(counts, np.int64), scale)
+            choice = self._choice(checks, labelings, noise)
         agree = agrees(checks, labelings[choice])
         scale = exact_noise.safe_scale(self.grid, self.epsilon)
         sums = [self._sum(checks, MEASURE, agree)]
@@ -320,6 +321,25 @@ class Checkers:
             recalled, missed = noise.laplace(both, scale)
         size = int(checks.sizes[MEASURE]) if self.shows_size else -1
         return Drawn(choice, size, right, wrong[0] if wrong else 0, recalled, missed)
+
+    def _choice(self, checks: Checks, labelings: Sequence[Labeling], noise: Noise) -> int:
+        """Return the number of the labeling that agrees with most of those who choose.
+
+        The usual one has a lead, so that neither noise nor chance chooses another one.
+        """
+        classes = np.maximum(checks.ids.reshape(len(checks.ids), -1)[:, 0], 0)
+        weights = labelings[0].weights
+        fine = np.ones(self.num_classes) if weights is None else np.floor(FINE * weights)
+        most = self.grid * (1 if weights is None else FINE)
+        units = checks.units * fine.astype(np.int64)[classes]
+        units[checks.role != CHOOSE] = 0
+        counts = np.array([units[agrees(checks, one)].sum() for one in labelings], np.int64)
+        step = 2 if self.relation == "replace-one" else 1
+        scale = exact_noise.safe_scale(most * step, self.epsilon)
+        # Their number is public under replace-one alone.
+        chance = math.sqrt(checks.sizes[CHOOSE]) / 2 if self.shows_size else 0.0
+        counts[0] += math.ceil(TAIL * scale + chance * most)
+        return noise.winner(counts, scale)
 
     def _sum(self, checks: Checks, role: int, counted: np.ndarray) -> int:
         """Return the weight of the records with a role that are counted."""
@@ -358,9 +378,8 @@ class Checkers:
             for one, other in zip(drawn.recalled / self.grid, drawn.missed / self.grid, strict=True)
         )
         totals = drawn.recalled + drawn.missed if len(recall) else counts
-        return Measured(
-            *found, round(right + wrong), names[drawn.choice], recall, _largest_share(totals)
-        )
+        checkers, labeling = round(right + wrong), names[drawn.choice]
+        return Measured(*found, checkers, labeling, recall, _largest_share(totals), unit=self.unit)
 
 
 def _largest_share(counts: np.ndarray | None) -> float | None:

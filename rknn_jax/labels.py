@@ -1,6 +1,6 @@
 """Labels of the public records over the rounds, by post-processing of the answers alone."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -60,18 +60,6 @@ class PublicLabels:
     def __post_init__(self) -> None:
         if self.sets is None:
             object.__setattr__(self, "probabilities", calibration.doubted(self.probabilities))
-
-    def as_measured(self, right: float) -> "PublicLabels":
-        """Return the labels with probabilities of being right that fit what was measured.
-
-        Sets of classes stay as they are.
-
-        Args:
-          right: Share of the labels that was measured to be right.
-        """
-        if self.sets is not None:
-            return self
-        return replace(self, probabilities=calibration.as_measured(self.probabilities, right))
 
     @property
     def labels(self) -> np.ndarray:

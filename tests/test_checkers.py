@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import traceback
 from dataclasses import replace
 
 import jax
@@ -14,7 +15,13 @@ from rknn_jax.answers import measured
 from rknn_jax.check import Checkers, Checks, Drawn, SimulatedNoise
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.privacy import renyi, roles
-from rknn_jax.privacy.events import DiscreteLaplace, Gaussian, Pure
+from rknn_jax.privacy.events import (
+    Concentrated,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Gaussian,
+    Pure,
+)
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.roles import CHOOSE, MEASURE, RECALL, VOTE, Roles
 
@@ -165,6 +172,16 @@ def test_a_person_has_one_role_that_others_do_not_change():
     assert np.abs(shares - [found.vote, *SHARES]).max() < 5 * math.sqrt(0.09 / 5000)
 
 
+def test_neither_words_for_roles_nor_an_error_show_their_key():
+    found = Roles.drawn(*SHARES)
+    assert "key" not in repr(found)
+    words = found.words()
+    for damaged in (words[:-3], words.replace("0.02", '"few"'), words.replace("0.02", "2")):
+        with pytest.raises(ValueError, match="Expected") as caught:
+            Roles.of(damaged)
+        assert found.key.hex() not in "".join(traceback.format_exception(caught.value))
+
+
 @pytest.mark.parametrize("shares", [(0.5, 0.3, 0.3), (-0.1, 0.1, 0.1), (1.0, 0.0, 0.0)])
 def test_shares_that_leave_nobody_to_vote_are_refused(shares):
     with pytest.raises(ValueError, match="some records have to vote"):
@@ -177,7 +194,10 @@ def test_the_guarantee_of_both_is_that_of_the_votes():
     assert (whole.epsilon, whole.delta, epsilon) == (1.0, 0.0, 1.0)
     assert whole.events == (Pure(1.0),)
 
-    gaussian = Guarantee(1.0, 1e-5, "replace-one", "central", (Gaussian(5.0, 2),))
+
+@pytest.mark.parametrize("event", [Gaussian(5.0, 2), DiscreteGaussian(5.0, 2), Concentrated(3.5)])
+def test_the_guarantee_of_gaussian_votes_and_checks_is_that_of_the_votes(event):
+    gaussian = Guarantee(1.0, 1e-5, "replace-one", "central", (event,))
     whole, epsilon = roles.guarantee(gaussian, curves=False)
     assert (whole.epsilon, whole.delta, whole.events, epsilon) == (1.0, 1e-5, (), 1.0)
     whole, epsilon = roles.guarantee(gaussian, curves=True)
@@ -228,8 +248,9 @@ def test_no_neighbor_moves_what_is_drawn_by_more_than_its_noise_is_for(relation,
     checkers = a_check(relation, unit)
     rng = np.random.default_rng(1)
     labelings = [labeled(rng.dirichlet(np.ones(4), 40)) for _ in range(3)]
+    weighed = [labelings[0]._replace(weights=np.array([1.0, 0.3, 0.77, 0.01])), *labelings[1:]]
     largest = {"winner": 0.0, "laplace": 0.0}
-    for _ in range(300):
+    for run in range(300):
         checks = checks_of(checkers, rng)
         one = rng.integers(len(checks.role))
         near, ids, units = checks.near.copy(), checks.ids.copy(), checks.units.copy()
@@ -240,7 +261,7 @@ def test_no_neighbor_moves_what_is_drawn_by_more_than_its_noise_is_for(relation,
         drawn = []
         for each in (checks, other):
             noise = Recorded(choice=one % 3)  # what follows is compared for the same choice
-            checkers.draw(each, labelings, noise)
+            checkers.draw(each, weighed if run % 2 else labelings, noise)
             drawn.append(noise.asked)
         for (kind, first, scale), (_, second, _) in zip(*drawn, strict=True):
             moved = np.abs(first - second)
@@ -264,8 +285,48 @@ def test_those_who_measure_do_not_choose_and_each_role_is_seen_once():
         noise = Recorded()
         alone = checks._replace(units=np.where(checks.role == role, checks.units, 0))
         checkers.draw(alone, labelings, noise)
-        told.append([bool(counts.any()) for _, counts, _ in noise.asked])
+        told.append(
+            [bool(counts.ravel()[kind == "winner" :].any()) for kind, counts, _ in noise.asked]
+        )
     assert told == [[True, False, False], [False, True, False], [False, False, True]]
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_a_labeling_that_is_no_better_is_hardly_ever_chosen(relation):
+    checkers = a_check(relation, epsilon=0.5, shares=(0.3, 0.1, 0.0))
+    rng = np.random.default_rng(6)
+    size = 300
+    role = np.full(size, CHOOSE, np.int8)
+    noise = SimulatedNoise(jax.random.key(1))
+    others = 0
+    for _ in range(100):
+        near = np.repeat(rng.integers(0, 40, (size, 1)), 5, axis=1).astype(np.int32)
+        ids = rng.integers(0, 4, size).astype(np.int32)
+        checks = Checks(role, near, ids, np.ones(size, np.int64), np.bincount(role, minlength=4))
+        pair = [labeled(np.eye(4)[rng.integers(0, 4, 40)]) for _ in range(2)]
+        others += checkers.draw(checks, pair, noise).choice
+    # Both agree with a quarter of the records, and chance moves their difference by 11. The lead is
+    # 21, or 6 where the number of records is private.
+    assert others <= (12 if relation == "replace-one" else 45)
+
+
+def test_weights_choose_for_the_classes_of_the_public_rows():
+    checkers = a_check(shares=(0.3, 0.1, 0.0))
+    truth = np.repeat([0, 1], 20)
+    common = labeled(np.eye(4)[np.zeros(40, int)])
+    rare = labeled(np.eye(4)[np.where(truth, 1, 2)])
+    size = 400
+    near = np.repeat(np.where(np.arange(size) < 300, 0, 39)[:, None], 5, axis=1).astype(np.int32)
+    ids = np.where(np.arange(size) < 300, 0, 1).astype(np.int32)
+    role = np.full(size, CHOOSE, np.int8)
+    checks = Checks(role, near, ids, np.ones(size, np.int64), np.bincount(role, minlength=4))
+    noise = Recorded()
+    checkers.draw(checks, [rare, common], noise)
+    weighed = Recorded()
+    weights = np.array([0.1, 1.0, 1.0, 1.0])
+    checkers.draw(checks, [rare._replace(weights=weights), common], weighed)
+    assert np.argmax(noise.asked[0][1]) == 1
+    assert np.argmax(weighed.asked[0][1]) == 0
 
 
 def test_agreement_counts_the_class_of_the_rows_near_a_record():

@@ -1,6 +1,7 @@
 """What labels are worth, measured at every door by records that did not vote."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from rknn_jax import ReverseKNNLabeler, check
+from rknn_jax.answers.measured import Measured
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labelers._votes import Bound, VoteTally
 from rknn_jax.privacy.ledger import Ledger, LedgerError
@@ -199,6 +201,15 @@ def test_every_record_votes_or_checks_once_and_replacing_one_changes_no_other(si
             assert changed == 1
 
 
+def test_blocks_and_files_in_which_nobody_checks_are_counted(sides, checkers):
+    _, _, private, labels = sides
+    parts = [(private[first : first + 2], labels[first : first + 2]) for first in range(0, 24, 2)]
+    found = counted(parts, checkers)
+    assert found.voters + len(found.checks.role) == 24
+    nobody = replace(checkers, roles=Roles.drawn(0.0, 1e-12, 0.0))
+    assert counted(parts, nobody).voters == 24
+
+
 def test_a_person_votes_or_checks_with_all_records(sides, checkers):
     public, _, private, labels = sides
     kind = ("sqeuclidean", NUM_CLASSES, 1.0, "replace-one", "person")
@@ -254,6 +265,66 @@ def test_labelers_of_one_sum_are_measured(files, sides, labeler):
     done = label.release(planning.prepare(given))
     assert done.measured.right == pytest.approx(agreement(done, sides), abs=0.25)
     assert done.answers.guarantee.epsilon == 1
+
+
+def test_a_measure_by_persons_says_so(files, sides):
+    _, _, private, labels = sides
+    np.savez("private.npz", embeddings=private, labels=labels, who=np.arange(len(labels)) // 2)
+    done = label.release(planning.prepare(settings(person="who", check_share=0.3)))
+    words = f"Measured on {done.measured.checkers} private persons that did not vote"
+    assert words in (files / "out/privacy.html").read_text()
+    assert words in (files / "out/report.html").read_text()
+    saved = done.measured.asdict()
+    assert Measured.of(saved) == done.measured
+    del saved["unit"]
+    assert Measured.of(saved).unit == "record"
+
+
+def test_sets_are_compared_with_no_class(files, sides):
+    _, _, private, labels = sides
+    sets = np.eye(NUM_CLASSES, dtype=bool)[labels]
+    sets[:, 0] = True
+    np.savez("private.npz", embeddings=private, labels=sets)
+    done = label.release(planning.prepare(settings(labels_per_record=2, epsilon=3.0)))
+    assert done.measured.majority is None
+    assert "no_better" not in [one.kind for one in done.concerns]
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [{"mechanism": "gaussian"}, {"labeler": "least_squares", "queries": None}, {"person": "who"}],
+)
+def test_a_ledger_of_divergences_pays_for_gaussian_votes_and_their_check(files, sides, chosen):
+    _, _, private, labels = sides
+    if "person" in chosen:
+        chosen |= {"mechanism": "gaussian"}
+        who = np.arange(len(labels)) // 2
+        np.savez("private.npz", embeddings=private, labels=labels, who=who)
+    budget = {"accounting": "renyi", "budget": 5.0, "budget_delta": 1e-4}
+    plan = planning.prepare(settings(delta=1e-5, check_share=0.3, **budget, **chosen))
+    assert plan.survey.checkers.epsilon == plan.check_epsilon < 0.5
+    assert label.release(plan).measured is not None
+
+
+def test_who_checks_depends_on_the_epsilon_of_the_check(files):
+    budget = {"accounting": "renyi", "budget": 5.0, "budget_delta": 1e-4}
+    plan = planning.prepare(settings(delta=1e-5, mechanism="gaussian", **budget))
+    assert check.shares(3000, 1.0, NUM_CLASSES, several=True).measure
+    assert plan.survey.checkers is None
+
+
+def test_a_plan_refuses_a_check_that_its_ledger_cannot_pay(files, monkeypatch):
+    calls = []
+    known = planning.open_ledger
+
+    def opened(settings, cost, *others, **flags):
+        calls.append(cost)
+        return known(settings, cost, *others, **flags)
+
+    monkeypatch.setattr(planning, "open_ledger", opened)
+    budget = {"accounting": "renyi", "budget": 5.0, "budget_delta": 1e-4}
+    plan = planning.prepare(settings(**budget))
+    assert calls[-1] == plan.cost != plan.survey.cost
 
 
 def test_simulated_and_exact_noise_have_one_law():

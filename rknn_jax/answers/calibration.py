@@ -9,7 +9,6 @@ no better.
 import math
 
 import numpy as np
-import scipy.optimize
 
 SHARPER = 1.8
 """Power that makes mean shares probabilities of being right.
@@ -24,9 +23,6 @@ STEADIER = 1.25
 DOUBT = 1e-3
 """Probability that a label is any other class whatever the counts say, so that none is 0 or 1."""
 
-LARGEST_POWER = 50.0
-"""Largest power, and the inverse of the least, by which probabilities become those measured."""
-
 
 def doubted(probabilities: np.ndarray) -> np.ndarray:
     """Return probabilities of classes with a little doubt, float32 `[m, num_classes]`.
@@ -39,34 +35,6 @@ def doubted(probabilities: np.ndarray) -> np.ndarray:
     even = np.float32(DOUBT / probabilities.shape[1])
     mixed: np.ndarray = np.float32(1 - DOUBT) * np.asarray(probabilities, np.float32) + even
     return mixed
-
-
-def as_measured(probabilities: np.ndarray, right: float) -> np.ndarray:
-    """Return probabilities of which the greatest have this mean, float32 `[m, num_classes]`.
-
-    All are raised to one power, so that the most probable class stays the same (Guo et al., "On
-    Calibration of Modern Neural Networks", 2017, temperature scaling).
-
-    Args:
-      probabilities: `[m, num_classes]`, above 0, rows summing to 1.
-      right: Share of the labels that was measured to be right.
-    """
-    logs = np.log(np.asarray(probabilities, np.float64))
-
-    def raised(power: float) -> np.ndarray:
-        powers = np.exp(power * (logs - logs.max(axis=1, keepdims=True)))
-        probabilities: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
-        return probabilities
-
-    def beyond(log_power: float) -> float:
-        return float(raised(math.exp(log_power)).max(axis=1).mean()) - right
-
-    most = math.log(LARGEST_POWER)
-    ends = beyond(-most), beyond(most)
-    log_power = -most if ends[0] >= 0 else most
-    if ends[0] < 0 < ends[1]:
-        log_power = scipy.optimize.brentq(beyond, -most, most, xtol=1e-3)
-    return raised(math.exp(log_power)).astype(np.float32)
 
 
 def sharper(shares: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.stats import binom
 
 from rknn_jax.answers.concerns import Concern
+from rknn_jax.privacy.contributions import Protected
 
 CONFIDENCE = 0.95
 """Confidence of an interval."""
@@ -52,10 +53,11 @@ class Measured:
       right: Share of the records whose class the public rows near them got.
       low: Lower end of its 95% interval.
       high: Upper end.
-      checkers: Number of records, or of persons, that measured it.
+      checkers: Number of records, or of persons, that measured it; noisy if n is private.
       labeling: Name of the chosen labeling.
       recall: Share of the records of each class that agree; empty if it was not measured.
       majority: Share of the most frequent class among the private records; None if unknown.
+      unit: Privacy unit that is counted: record, or person. Defaults to `record`.
     """
 
     right: float
@@ -65,6 +67,7 @@ class Measured:
     labeling: str
     recall: tuple[Interval, ...]
     majority: float | None
+    unit: Protected = "record"
 
     @property
     def share(self) -> Interval:
@@ -75,21 +78,22 @@ class Measured:
     def meaning(self) -> str:
         """Words for what the share is of."""
         return (
-            f"of {self.checkers:,} private records that did not vote agree with the labels near "
-            "them, with 95% confidence"
+            f"of {self.checkers:,} private {self.unit}s that did not vote agree with the labels "
+            "near them, with 95% confidence"
         )
 
     def __str__(self) -> str:
         low, high = round(100 * self.low), round(100 * self.high)
         return (
-            f"Measured on {self.checkers:,} private records that did not vote: {self.right:.0%} "
-            f"({low} to {high}) agree with the labels near them"
+            f"Measured on {self.checkers:,} private {self.unit}s that did not vote: "
+            f"{self.right:.0%} ({low} to {high}) agree with the labels near them"
         )
 
     def concerns(self, names: Sequence[str]) -> list[Concern]:
         """Return reasons to doubt the labels, by what was measured.
 
-        If the true share is at the limit, each fires in at most 2.5% of the releases.
+        At the limit, `low_measure` fires in about 2.5% of the releases, and `low_recall` in as many
+        for each class. `no_better` fires unless the interval lies above the most frequent class.
 
         Args:
           names: Names of the classes.
@@ -138,6 +142,7 @@ class Measured:
             labeling=str(saved["labeling"]),
             recall=recall,
             majority=majority,
+            unit="person" if saved.get("unit") == "person" else "record",  # older folders have none
         )
 
 

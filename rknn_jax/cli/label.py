@@ -188,7 +188,7 @@ def _check_words(plan: "Plan") -> str:
         return "nobody measures what the labels are worth"
     if plan.num_records is None:
         return "n is private, so pass --check-share to have the labels measured"
-    needed = check.needed(check.WORST, settings.epsilon) / check.MOST_MEASURE
+    needed = check.needed(check.WORST, plan.check_epsilon) / check.MOST_MEASURE
     return (
         f"too few private {unit} to measure what the labels are worth at this epsilon; it takes "
         f"{needed:,.0f}"

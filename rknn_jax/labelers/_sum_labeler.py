@@ -76,12 +76,16 @@ class Labeling(NamedTuple):
       labels: Function that returns all that is said of them.
       smooth: True if labels change smoothly from row to row, and False if all rows of a query have
         its label. Defaults to True.
+      weights: Weights of the private records' classes in a choice, float64 `[num_classes]` in
+        (0, 1]; of the first labeling alone. Defaults to None: all weigh 1. The classes may have
+        other shares among the public rows, whose labels are to be right.
     """
 
     name: str
     probabilities: np.ndarray
     labels: Callable[[], PublicLabels]
     smooth: bool = True
+    weights: np.ndarray | None = None
 
 
 class SumLabeler(Labeler[Contribution]):

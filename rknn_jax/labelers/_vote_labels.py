@@ -13,6 +13,9 @@ from rknn_jax.labels import Labels, PublicLabels, PublicSide
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Answers, Array, Queries
 
+LARGEST_WEIGHT = 4.0
+"""Ratio of a class from which on its records weigh 1 in a choice, lest the others weigh nothing."""
+
 
 def answer(
     counts: Array,
@@ -99,7 +102,11 @@ def labelings(answers: Answers, noisy: NoisySum, public: PublicRows) -> tuple[La
     if fits.corrected is fits.equal:
         return same, own
     corrected = read("the decoder, with ratios of the classes", fits.corrected)
-    return (corrected, same, own) if fits.supported else (same, corrected, own)
+    if not fits.supported:
+        return same, corrected, own
+    ratio = fits.corrected.seen.ratio
+    weights = np.minimum(ratio / min(float(ratio.max()), LARGEST_WEIGHT), 1)
+    return corrected._replace(weights=weights), same, own
 
 
 def _decoded(

@@ -192,15 +192,20 @@ def as_person(guarantee: Guarantee) -> Guarantee:
 def as_one(guarantee: Guarantee) -> Guarantee:
     """Return the guarantee with one event in place of those that name single cells.
 
-    It is known by its epsilon alone, or by its rho of concentrated DP if all are Gaussian. With a
-    delta of other noise, no event is left.
+    It is known by its epsilon alone, or by its rho of concentrated DP if all have one, such as
+    Gaussian ones. With a delta of other noise, no event is left.
     """
     events: tuple[Event, ...] = ()
     if not guarantee.delta:
         events = (Pure(guarantee.epsilon),)
-    elif precisions := known_of_all(event.precision for event in guarantee.events):
-        events = (Concentrated(sum(precisions) ** -0.5),)
+    elif rhos := known_of_all(map(_rho, guarantee.events)):
+        events = (Concentrated((2 * sum(rhos)) ** -0.5),)
     return replace(guarantee, events=events)
+
+
+def _rho(event: Event) -> float | None:
+    """Return the rho of concentrated DP of an event, or None if it is not known."""
+    return event.rho if event.precision is None else event.precision / 2
 
 
 def _place_within(groups: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ Reference: McSherry, "Privacy Integrated Queries", 2009, theorem 4 (parallel com
 import hashlib
 import json
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
@@ -76,7 +76,7 @@ class Roles:
       recall: Share of the units that measure the recall of each class.
     """
 
-    key: bytes
+    key: bytes = field(repr=False)
     choose: float
     measure: float
     recall: float
@@ -140,8 +140,11 @@ class Roles:
         try:
             key, choose, measure, recall = json.loads(words)
             return cls(bytes.fromhex(key), float(choose), float(measure), float(recall))
-        except (TypeError, AttributeError) as error:
-            raise ValueError(f"Expected roles as they were written, got {words!r}.") from error
+        except (TypeError, AttributeError, ValueError):  # no words of it: they hold the key
+            raise ValueError(
+                "Expected roles as they were written, got something else; put them back from a "
+                "backup."
+            ) from None
 
     def _coins(self, shard: int, block: int) -> np.ndarray:
         place = shard.to_bytes(8, "little") + block.to_bytes(8, "little")

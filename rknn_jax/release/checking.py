@@ -169,5 +169,5 @@ def casts(ids: np.ndarray) -> np.ndarray:
     Args:
       ids: Classes int `[b]`, or ballots `[b, r + 1]`; `MISSING` for a record that cannot be used.
     """
-    counts: np.ndarray = (ids != MISSING).reshape(len(ids), -1).any(axis=1)
+    counts: np.ndarray = (ids != MISSING).any(axis=tuple(range(1, ids.ndim)))
     return counts

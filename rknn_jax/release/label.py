@@ -294,9 +294,9 @@ def _released(
         assert plan.survey.checkers is not None
         names = [one.name for one in checked.labelings]
         found = checked.labelings[checked.drawn.choice].labels()
-        measured = plan.survey.checkers.measured(checked.drawn, names, found.counts)
-        if measured is not None:
-            found = found.as_measured(measured.right)
+        # A set may have many classes, so that no share of a class is one of whole sets.
+        counts = found.counts if found.sets is None else None
+        measured = plan.survey.checkers.measured(checked.drawn, names, counts)
     told = statement(plan, ledger, number, measured)
     concerns = plan.survey.concerns(found)
     if measured is not None:

@@ -128,6 +128,11 @@ class Plan:
         """Guarantee of the release, which its ledger is charged for."""
         return self.survey.guarantee
 
+    @property
+    def check_epsilon(self) -> float:
+        """Epsilon of a check, whether records check or not."""
+        return _of_both(self.survey, self.ledger)[1]
+
 
 def prepare(settings: "Settings", private: Sequence[Shard] | None = None) -> Plan:
     """Read the public rows, check everything and do the long work on public rows.
@@ -179,16 +184,28 @@ def _planned(choice: Choice, data: Data, *, paid: bool = False, roles: Roles | N
     kind = surveys.of(settings)
     ledger = open_ledger(settings, kind.cost_of(settings, data), paid=paid)
     survey = kind.of(settings, data)
+    whole, epsilon = _of_both(survey, ledger)
     if not paid:
-        roles = _roles(survey)
+        roles = _roles(survey, epsilon)
     if roles is not None:
-        rule = ledger.accounting if ledger else settings.accounting or "sum"
-        survey = _checked(survey, roles, curves=rule == "renyi")
+        survey = _checked(survey, roles, whole, epsilon)
+        ledger = open_ledger(settings, whole, paid=paid)  # a check may cost more than votes alone
     return Plan(survey, ledger, paid, choice.reason)
 
 
-def _roles(survey: Survey) -> Roles | None:
-    """Return fresh roles, or None if nobody checks; see `Settings.check_share`."""
+def _of_both(survey: Survey, ledger: Ledger | None) -> tuple[Guarantee, float]:
+    """Return the guarantee of a release with its check, and the epsilon of the check."""
+    rule = ledger.accounting if ledger else survey.settings.accounting or "sum"
+    return guarantee(survey.cost, curves=rule == "renyi")
+
+
+def _roles(survey: Survey, epsilon: float) -> Roles | None:
+    """Return fresh roles, or None if nobody checks; see `Settings.check_share`.
+
+    Args:
+      survey: Survey without a check.
+      epsilon: Epsilon of the check.
+    """
     settings, labeler = survey.settings, survey.labeler
     # Whole sets are compared, so there is no recall of a class.
     num_classes = 0 if settings.labels_per_record else survey.data.classes.count
@@ -197,14 +214,13 @@ def _roles(survey: Survey) -> Roles | None:
     if settings.check_share is not None:
         chosen = checks.parted(settings.check_share, num_classes, several=labeler.chooses)
     elif known is not None:
-        chosen = checks.shares(known, settings.epsilon, num_classes, several=labeler.chooses)
+        chosen = checks.shares(known, epsilon, num_classes, several=labeler.chooses)
     return Roles.drawn(*chosen) if chosen.measure else None
 
 
-def _checked(survey: Survey, roles: Roles, *, curves: bool) -> Survey:
-    """Return the survey with records that check, by these roles."""
+def _checked(survey: Survey, roles: Roles, whole: Guarantee, epsilon: float) -> Survey:
+    """Return the survey with records that check, by these roles; see `_of_both`."""
     settings = survey.settings
-    whole, epsilon = guarantee(survey.cost, curves=curves)
     checkers = checks.Checkers(
         roles,
         survey.data.public,
