@@ -18,6 +18,9 @@ are right.
 A record that cannot be used counts as one that does not agree if the number n of records is public.
 Under add-remove, it does not count.
 
+Without a curator, nobody may see whether a record agrees. Then each record that measures sends one
+randomized bit (`randomized`), and `interval_of_bits` reads them.
+
 Reference: McKenna & Sheldon, "Permute-and-Flip", 2020. `privacy.roles` proves that this costs no
 epsilon beside that of the votes.
 """
@@ -29,7 +32,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import numpy as np
-from scipy.stats import binom
+from scipy.stats import beta, binom
 
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.label_sets import HALF
@@ -102,7 +105,9 @@ NOBODY = Shares(0.0, 0.0, 0.0)
 """Shares if nothing is measured."""
 
 
-def shares(num_units: int, epsilon: float, num_classes: int, *, several: bool) -> Shares:
+def shares(
+    num_units: int, epsilon: float, num_classes: int, *, several: bool, local: bool = False
+) -> Shares:
     """Return the shares of the records that check, a rule on public quantities.
 
     The interval is to be 3 points to either side, with at most 5% of the records. If it would be
@@ -113,9 +118,11 @@ def shares(num_units: int, epsilon: float, num_classes: int, *, several: bool) -
       epsilon: Epsilon of the check.
       num_classes: Number of classes |Y|; 0 for sets of labels, whose recall is not measured.
       several: True if there are several labelings to choose from.
+      local: True if each record sends one randomized bit. Defaults to False.
     """
-    measure = min(needed(AIM, epsilon), MOST_MEASURE * num_units)
-    if num_units <= 0 or measure < needed(WORST, epsilon):
+    enough = needed_bits if local else needed
+    measure = min(enough(AIM, epsilon), MOST_MEASURE * num_units)
+    if num_units <= 0 or measure < enough(WORST, epsilon):
         return NOBODY
     # A class has two noisy sums of twice the scale.
     recall = num_classes * needed(AIM_OF_A_CLASS, epsilon / 2)
@@ -152,6 +159,18 @@ def needed(half_width: float, epsilon: float) -> float:
     noise = TAIL / epsilon
     squared = half_width**2
     return (chance + math.sqrt(chance**2 + 4 * squared * noise**2)) / (2 * squared)
+
+
+def needed_bits(half_width: float, epsilon: float) -> float:
+    """Return the number of randomized bits that measure an even share so finely; see `needed`.
+
+    h² = 1.96²/(4M·tanh²(epsilon/2)): debiasing divides the spread of the bits by tanh(epsilon/2).
+
+    Args:
+      half_width: Half of the width of the interval h.
+      epsilon: Epsilon of a bit.
+    """
+    return 0.96 / (half_width * math.tanh(epsilon / 2)) ** 2
 
 
 class Checks(NamedTuple):
@@ -557,6 +576,55 @@ def interval(right: float, wrong: float, scale: float, *, known: bool) -> Interv
     low = _crossing(lambda value: above(value) > tail, share)
     high = 1 - _crossing(lambda value: below(1 - value) > tail, 1 - share)
     return Interval(share, min(low, share), max(high, share))
+
+
+def keep_probability(epsilon: float) -> float:
+    """Return the probability e^epsilon/(1 + e^epsilon) that randomized response keeps a bit."""
+    return 1 / (1 + math.exp(-epsilon))
+
+
+def randomized(key: jax.Array, bits: np.ndarray, epsilon: float) -> np.ndarray:
+    """Return bits by randomized response, bool `[c]`, in simulation: each is epsilon-DP by itself.
+
+    Args:
+      key: Random key, which is consumed.
+      bits: True bits, bool `[c]`.
+      epsilon: Epsilon of a bit; infinity keeps all.
+    """
+    kept = np.asarray(jax.random.bernoulli(key, keep_probability(epsilon), bits.shape))
+    sent: np.ndarray = kept == bits
+    return sent
+
+
+def debiased(share: float, epsilon: float) -> float:
+    """Return the share of true bits that gives a share of randomized ones on average.
+
+    It is an unbiased estimate if `share` was counted, and may then be below 0 or above 1.
+
+    Args:
+      share: Share of randomized bits that are 1.
+      epsilon: Epsilon of a bit.
+    """
+    return (share - 1 + keep_probability(epsilon)) / math.tanh(epsilon / 2)
+
+
+def interval_of_bits(ones: int, size: int, epsilon: float) -> Interval:
+    """Return a share with its 95% interval, from randomized bits.
+
+    If records that agree have a share p, each bit is 1 with the probability that `debiased` maps
+    back to p, and bits are independent. So their sum is binomial, and Clopper and Pearson's
+    interval, mapped back, has chance and noise in one law.
+
+    Args:
+      ones: Number of randomized bits that are 1.
+      size: Number of bits, at least 1.
+      epsilon: Epsilon of a bit.
+    """
+    tail = (1 - CONFIDENCE) / 2
+    low = beta.ppf(tail, ones, size - ones + 1) if ones else 0.0
+    high = beta.ppf(1 - tail, ones + 1, size - ones) if ones < size else 1.0
+    found = (min(max(debiased(share, epsilon), 0.0), 1.0) for share in (ones / size, low, high))
+    return Interval(*map(float, found))
 
 
 def _crossing(passed: Any, most: float) -> float:
