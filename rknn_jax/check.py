@@ -591,7 +591,8 @@ def randomized(key: jax.Array, bits: np.ndarray, epsilon: float) -> np.ndarray:
       bits: True bits, bool `[c]`.
       epsilon: Epsilon of a bit; infinity keeps all.
     """
-    kept = np.asarray(jax.random.bernoulli(key, keep_probability(epsilon), bits.shape))
+    size = 1 << len(bits).bit_length()  # few sizes make few programs
+    kept = np.asarray(jax.random.bernoulli(key, keep_probability(epsilon), (size,)))[: len(bits)]
     sent: np.ndarray = kept == bits
     return sent
 
