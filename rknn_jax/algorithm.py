@@ -69,6 +69,7 @@ class Round:
       side: Public side of the reading of the answers.
       labels: Labels of the public records so far.
       student: Student of this round. If its training left nothing, student of the round before.
+      encode: Representation of this round, which its queries and votes are made in.
     """
 
     queries: Queries
@@ -77,6 +78,7 @@ class Round:
     side: PublicSide
     labels: Labels
     student: Student | None
+    encode: Encoder
 
 
 def distill(
@@ -134,7 +136,7 @@ def distill(
             )
         trained = fit and fit(stage_key(keys.public, Stage.STUDENT, step), step, labels)
         student = trained or student
-        yield Round(queries, contribution, answers, side, labels, student)
+        yield Round(queries, contribution, answers, side, labels, student, encode)
         if trained is None or trained.interrupted:
             return
         encode = trained.features

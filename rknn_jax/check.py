@@ -18,6 +18,9 @@ are right.
 A record that cannot be used counts as one that does not agree if the number n of records is public.
 Under add-remove, it does not count.
 
+Without a curator, nobody may see whether a record agrees. Then each record that measures sends one
+randomized bit (`rknn_jax.randomized_bits`).
+
 Reference: McKenna & Sheldon, "Permute-and-Flip", 2020. `privacy.roles` proves that this costs no
 epsilon beside that of the votes.
 """
@@ -25,12 +28,12 @@ epsilon beside that of the votes.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
-import jax
 import numpy as np
 
 from rknn_jax.answers.measured import Measured, interval
+from rknn_jax.check_noise import ExactNoise, Noise
 from rknn_jax.label_sets import HALF
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.neighbors import Metric, nearest
@@ -89,7 +92,9 @@ NOBODY = Shares(0.0, 0.0, 0.0)
 """Shares if nothing is measured."""
 
 
-def shares(num_units: int, epsilon: float, num_classes: int, *, several: bool) -> Shares:
+def shares(
+    num_units: int, epsilon: float, num_classes: int, *, several: bool, local: bool = False
+) -> Shares:
     """Return the shares of the records that check, a rule on public quantities.
 
     The interval is to be 3 points to either side, with at most 5% of the records. If it would be
@@ -100,9 +105,11 @@ def shares(num_units: int, epsilon: float, num_classes: int, *, several: bool) -
       epsilon: Epsilon of the check.
       num_classes: Number of classes |Y|; 0 for sets of labels, whose recall is not measured.
       several: True if there are several labelings to choose from.
+      local: True if each record sends one randomized bit. Defaults to False.
     """
-    measure = min(needed(AIM, epsilon), MOST_MEASURE * num_units)
-    if num_units <= 0 or measure < needed(WORST, epsilon):
+    enough = needed_bits if local else needed
+    measure = min(enough(AIM, epsilon), MOST_MEASURE * num_units)
+    if num_units <= 0 or measure < enough(WORST, epsilon):
         return NOBODY
     # A class has two noisy sums of twice the scale.
     recall = num_classes * needed(AIM_OF_A_CLASS, epsilon / 2)
@@ -141,6 +148,18 @@ def needed(half_width: float, epsilon: float) -> float:
     return (chance + math.sqrt(chance**2 + 4 * squared * noise**2)) / (2 * squared)
 
 
+def needed_bits(half_width: float, epsilon: float) -> float:
+    """Return the number of randomized bits that measure an even share so finely; see `needed`.
+
+    h² = 1.96²/(4M·tanh²(epsilon/2)): debiasing divides the spread of the bits by tanh(epsilon/2).
+
+    Args:
+      half_width: Half of the width of the interval h.
+      epsilon: Epsilon of a bit.
+    """
+    return 0.96 / (half_width * math.tanh(epsilon / 2)) ** 2
+
+
 class Checks(NamedTuple):
     """Records that check: private.
 
@@ -157,53 +176,6 @@ class Checks(NamedTuple):
     ids: np.ndarray
     units: np.ndarray
     sizes: np.ndarray
-
-
-class Noise(Protocol):
-    """Draws of the mechanisms."""
-
-    def winner(self, counts: np.ndarray, scale: float) -> int:
-        """Return the place of the largest of counts with exponential noise, int64 `[c]`."""
-
-    def laplace(self, counts: np.ndarray, scale: float) -> np.ndarray:
-        """Return counts with discrete Laplace noise, int64."""
-
-
-class ExactNoise:
-    """Exact noise of the operating system's entropy, for a release."""
-
-    def winner(self, counts: np.ndarray, scale: float) -> int:
-        """Return the winner of permute-and-flip."""
-        return int(exact_noise.permute_and_flip(counts[None], scale)[0])
-
-    def laplace(self, counts: np.ndarray, scale: float) -> np.ndarray:
-        """Return counts with noise; see `exact_noise.discrete_laplace`."""
-        return exact_noise.discrete_laplace(counts, scale)
-
-
-@dataclass
-class SimulatedNoise:
-    """Noise of a simulation.
-
-    Attributes:
-      key: Random key; a part of it is consumed by each draw.
-    """
-
-    key: jax.Array
-
-    def winner(self, counts: np.ndarray, scale: float) -> int:
-        """Return the winner of permute-and-flip."""
-        return int(np.argmax(counts + scale * self._exponential(len(counts))))
-
-    def laplace(self, counts: np.ndarray, scale: float) -> np.ndarray:
-        """Return counts with noise, the difference of two geometric numbers."""
-        up, down = np.floor(scale * self._exponential(2 * counts.size)).reshape(2, *counts.shape)
-        noisy: np.ndarray = counts + (up - down).astype(np.int64)
-        return noisy
-
-    def _exponential(self, count: int) -> np.ndarray:
-        self.key, own = jax.random.split(self.key)
-        return np.asarray(jax.random.exponential(own, (count,)), np.float64)
 
 
 class Drawn(NamedTuple):

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from rknn_jax import check
+from rknn_jax import check_noise
 from rknn_jax.audit import games_release, verdict
 from rknn_jax.audit.folders import own_folder
 from rknn_jax.audit.game import Game
@@ -99,8 +99,8 @@ def test_an_honest_release_is_not_broken_in_any_game(relation):
 def test_an_honest_check_is_not_broken_and_one_without_noise_is(relation, monkeypatch):
     games, guarantee = of_release(0.5, relation, check_share=0.5)
     assert not verdict.audit(jax.random.key(0), games[:4], guarantee, 60, CONFIDENCE).broken
-    monkeypatch.setattr(check.ExactNoise, "laplace", lambda self, counts, scale: counts)
-    monkeypatch.setattr(check.SimulatedNoise, "laplace", lambda self, counts, scale: counts)
+    monkeypatch.setattr(check_noise.ExactNoise, "laplace", lambda self, counts, scale: counts)
+    monkeypatch.setattr(check_noise.SimulatedNoise, "laplace", lambda self, counts, scale: counts)
     games, guarantee = of_release(0.5, relation, check_share=0.5)
     assert verdict.audit(jax.random.key(0), games[:4], guarantee, 60, CONFIDENCE).broken
 

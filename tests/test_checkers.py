@@ -12,7 +12,8 @@ import pytest
 
 from rknn_jax import check
 from rknn_jax.answers import measured
-from rknn_jax.check import Checkers, Checks, Drawn, SimulatedNoise
+from rknn_jax.check import Checkers, Checks, Drawn
+from rknn_jax.check_noise import SimulatedNoise
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.privacy import renyi, roles
 from rknn_jax.privacy.events import (

@@ -82,6 +82,7 @@ def fabricated(experiment, prepared=None):
         }
         | {
             "test_accuracy": right - 0.02 if student else None,
+            "measured": {"right": right + 0.01} if experiment.check_share else None,
             "seconds": 5.0 + experiment.seed,
             "seed": experiment.seed,
         }
@@ -191,6 +192,25 @@ def whole(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         found, _ = run(patch, replace(BASE, out=out, epsilons=(0.1, 1.0, float("inf"))))
     return out, found
+
+
+def test_a_comparison_has_a_column_of_what_was_measured_if_records_check(whole, tmp_path):
+    _, plain = whole
+    with pytest.MonkeyPatch.context() as patch:
+        config = replace(BASE, out=tmp_path, epsilons=(1.0,), check_share=0.05)
+        found, _ = run(patch, config)
+    assert "--check-share 0.05" in found["command"]
+    assert "check-share" not in plain["command"]
+    for row in found["rows"]:
+        right = row["label_accuracy"]["mean"] + 0.01
+        assert row["measured"]["mean"] == pytest.approx(right)
+        assert f"| {sections.share(row['measured'])} |" in told(tmp_path, "md")
+    assert "| measured |" in told(tmp_path, "md")
+    assert all(row["measured"] is None for row in plain["rows"])
+    for text in (told(whole[0], "md"), told(whole[0], "html")):
+        assert "Measured:" not in text
+    assert all(told["check_share"] == 0.05 for told in found["settings"].values())
+    assert all("check_share" not in told for told in plain["settings"].values())
 
 
 @pytest.mark.parametrize("plan", [mnist, digits])

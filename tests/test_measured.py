@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from rknn_jax import ReverseKNNLabeler, check
+from rknn_jax import ReverseKNNLabeler, check, check_noise
 from rknn_jax.answers.measured import Measured
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labelers._votes import Bound, VoteTally
@@ -328,9 +328,9 @@ def test_a_plan_refuses_a_check_that_its_ledger_cannot_pay(files, monkeypatch):
 
 
 def test_simulated_and_exact_noise_have_one_law():
-    simulated = check.SimulatedNoise(jax.random.key(0))
+    simulated = check_noise.SimulatedNoise(jax.random.key(0))
     draws = simulated.laplace(np.zeros(20_000, np.int64), 3.0)
-    exact = check.ExactNoise().laplace(np.zeros(20_000, np.int64), 3.0)
+    exact = check_noise.ExactNoise().laplace(np.zeros(20_000, np.int64), 3.0)
     for values in (draws, exact):
         q = np.exp(-1 / 3.0)
         variance = 2 * q / (1 - q) ** 2
@@ -338,7 +338,7 @@ def test_simulated_and_exact_noise_have_one_law():
         assert values.var() == pytest.approx(variance, rel=5 * np.sqrt(5 / 20_000))
         assert abs(values.mean()) < 5 * np.sqrt(variance / 20_000)
     counts = np.array([10, 9, 4], np.int64)
-    for noise in (simulated, check.ExactNoise()):
+    for noise in (simulated, check_noise.ExactNoise()):
         chosen = np.bincount([noise.winner(counts, 2.0) for _ in range(3000)], minlength=3)
         expected = 3000 * winners(counts, 2.0)
         assert np.abs(chosen - expected).max() < 5 * np.sqrt(3000 / 4)

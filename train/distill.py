@@ -26,9 +26,9 @@ from rknn_jax.algorithm import distill as algorithm_1
 from rknn_jax.labels import Labels
 from rknn_jax.types import Array, Queries
 
-from . import buy, commandline, learn, report, run_folder, stages, truth
+from . import buy, checking, commandline, learn, report, run_folder, stages, truth
 from .experiment import Experiment
-from .results import finish
+from .results import finish, guarantee_of_votes
 
 Prepare = Callable[[Experiment], stages.Prepared]
 
@@ -58,6 +58,9 @@ def main(
         buy.check(task, experiment.buy, experiment.delta)
         keys = stages.keys_of(experiment)
         labeler = experiment.labeler_of_round(folder)
+        sides = checking.sides(keys.noise, task, labeler, experiment, folder)
+        everybody = task
+        task = sides.task  # the voters alone, from here to the check
         size = experiment.queries or stages.default_num_queries(task, labeler, experiment)
         labeler = stages.sharing(labeler, task, size, experiment)
         learn.write_settings(experiment, labeler, size, task, folder)
@@ -78,8 +81,15 @@ def main(
         key = stage_key(keys.noise, Stage.BENCHMARK)
         not_covered = truth.not_covered(key, task, labeler, rounds[0]) if benchmark else {}
         student, chosen = learn.final_student(keys, task, rounds, experiment, folder)
+        votes = guarantee_of_votes(rounds, chosen, experiment.delta)
+        checked = checking.check(keys.noise, sides, rounds[-1], votes, labeler, experiment)
+        if checked is not None and checked.measured is not None:
+            stages.console.print(f"{checked.measured}.")
         seconds = time.perf_counter() - started
-        whole = finish(folder, experiment, task, rounds, student, chosen, not_covered, seconds)
+        whole = finish(
+            *(folder, experiment, everybody, rounds, student, chosen, checked),
+            *(not_covered, seconds),
+        )
         stages.console.print(f"\n{whole}\n")
         if benchmark:
             stages.console.print(f"The report: {report.write(folder)}")

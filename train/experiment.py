@@ -5,7 +5,16 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from rknn_jax._internal.ranges import AnyEpsilon, AnySeed, Count, Delta, Seed, Share
+from rknn_jax._internal.ranges import (
+    AnyEpsilon,
+    AnySeed,
+    CheckShare,
+    Count,
+    Delta,
+    Seed,
+    Share,
+    check_number,
+)
 from rknn_jax.labelers import Labeler
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.privacy.contributions import Protected
@@ -55,6 +64,10 @@ class Experiment:
       smoothing: Use of similar records: auto borrows votes from similar queries as far as the noise
         requires, and spreads labels between similar public records; none does neither.
       uncertain: Share of the public records that a later round's queries cover.
+      check_share: Share of the private records, or persons, that do not vote, but measure how many
+        labels are right. Costs no epsilon. auto is the share that `rknn label` takes by default:
+        as many as make the measure exact to 3 points, at most a tenth, and none if that is too few.
+        Defaults to 0, as in all tables of papers every record votes.
       student: Students and their settings, or None for the labels alone. `supervised` learns from
         the labels; mixmatch, uda and vat learn from public records without labels too.
       seed: Seed of the split, the clustering and the student.
@@ -77,6 +90,7 @@ class Experiment:
     unit: Protected = "record"
     smoothing: Literal["auto", "none"] = "auto"
     uncertain: Share = 0.1
+    check_share: CheckShare | Literal["auto"] = 0.0
     student: StudentSettings | None = field(default_factory=Supervised)
     seed: Seed = 42
     noise_seed: AnySeed | None = None
@@ -101,7 +115,18 @@ class Experiment:
                 f"Expected a student with rounds={self.rounds}, got student=none; choose one, such "
                 "as --student cnn, because a later round asks what it is unsure of."
             )
+        self._check_share()
         self._check_parts()
+
+    def _check_share(self) -> None:
+        """Refuse a share of records that check if it is out of range, or depends on a private n."""
+        if self.check_share != "auto":
+            check_number("check_share", self.check_share, CheckShare)
+        elif self.relation == "add-remove":
+            raise ValueError(
+                "Expected a number with relation=add-remove, got check_share=auto; the default "
+                "depends on n, which is private then."
+            )
 
     def _check_parts(self) -> None:
         """Let each part refuse what does not suit it."""

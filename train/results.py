@@ -12,10 +12,11 @@ import numpy as np
 from rknn_jax import mechanisms
 from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax.algorithm import Round
+from rknn_jax.answers.measured import Measured
 from rknn_jax.labelers import Labeler, _linear_head, noisy_sgd, public_prototypes
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.labels import Labels
-from rknn_jax.privacy import accounting
+from rknn_jax.privacy import accounting, roles
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import (
     Contribution,
@@ -29,6 +30,7 @@ from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Classifier, Queries, Records, Task
 
+from .checking import Checked
 from .environment import environment
 from .experiment import TRAINING, Experiment
 from .json_files import write_json
@@ -50,6 +52,7 @@ def finish(
     found: Sequence[Round],
     student: ensemble.Ensemble | None,
     chosen: Guarantee | None,
+    checked: Checked | None,
     benchmark: dict[str, Any],
     seconds: float,
 ) -> Guarantee:
@@ -62,6 +65,7 @@ def finish(
       found: Results of every round.
       student: Student of the last round, or None if none was wanted or none finished an epoch.
       chosen: Guarantee of the choice of labels to buy, or None if the choice cost nothing.
+      checked: Check of the labels, or None if nobody checked them.
       benchmark: Result of `truth.not_covered`.
       seconds: Duration of the run in seconds.
     """
@@ -69,15 +73,23 @@ def finish(
     rounds = [(one.queries, one.answers) for one in found]
     model = rounds[-1][1].model
     parts = [answers.guarantee for _, answers in rounds]
-    guarantee = accounting.compose(parts + ([chosen] if chosen else []), experiment.delta)
+    votes = guarantee_of_votes(found, chosen, experiment.delta)
+    guarantee = votes if checked is None else roles.guarantee(votes, curves=False)[0]
+    measured = checked and checked.measured
+    num_units = experiment.labeler_of_round().num_units(task.private)
     result = {
         **_accuracies(task, labels, model, student),
+        "measured": measured and measured.asdict(),
         **_circumstances(experiment, task, guarantee, student, seconds),
+        "num_units": num_units,
+        "num_voters": num_units if checked is None else checked.num_voters,
         "not_covered_by_epsilon": benchmark,
     }
-    statement = _statement(experiment, task, guarantee, model)
+    statement = _statement(experiment, task, guarantee, model, measured)
+    # A record that checks is in none of the parts, so they say nothing of the whole.
+    noise = [guarantee] if checked else [*parts, chosen] if chosen else parts
     privacy = statement.card(
-        **_privacy(guarantee, parts, chosen, experiment.delta),
+        **_privacy(guarantee, parts, chosen, _accountants(guarantee, noise, experiment.delta)),
         covers=list(statement.released),
         does_not_cover=list(statement.not_covered),
     )
@@ -91,6 +103,18 @@ def finish(
     if not result["interrupted"]:
         shutil.rmtree(folder / TRAINING, ignore_errors=True)  # nothing is left to resume
     return guarantee
+
+
+def guarantee_of_votes(found: Sequence[Round], chosen: Guarantee | None, delta: float) -> Guarantee:
+    """Return the guarantee of the whole run for the records that vote.
+
+    Args:
+      found: Results of every round.
+      chosen: Guarantee of the choice of labels to buy, or None if the choice cost nothing.
+      delta: Probability delta of the whole run.
+    """
+    parts = [one.answers.guarantee for one in found]
+    return accounting.compose(parts + ([chosen] if chosen else []), delta)
 
 
 def _accuracies(
@@ -126,7 +150,6 @@ def _circumstances(
         "num_public": len(task.public.images),
         "num_private": len(task.private.labels),
         "unit": guarantee.unit,
-        "num_units": experiment.labeler_of_round().num_units(task.private),
         "num_test": len(task.test.labels),
     }
 
@@ -135,17 +158,15 @@ def _privacy(
     guarantee: Guarantee,
     rounds: Sequence[Guarantee],
     chosen: Guarantee | None,
-    delta: float,
+    accountants: dict[str, float],
 ) -> dict[str, Any]:
     """Return the whole guarantee and its parts, and epsilon by every accountant."""
-    parts = [*rounds, chosen] if chosen else rounds
-    told = _accountants(guarantee, parts, delta)
     return {
         "whole": guarantee.asdict(),
         "rounds": [one.asdict() for one in rounds],
         "accountants": {
             name: "infinity" if math.isinf(value) else value  # JSON lacks infinity
-            for name, value in told.items()
+            for name, value in accountants.items()
         },
         "choice_of_labels_to_buy": chosen and chosen.asdict(),
     }
@@ -191,9 +212,15 @@ def _save_networks(
 
 
 def _statement(
-    experiment: Experiment, task: Task, guarantee: Guarantee, model: Classifier | None
+    experiment: Experiment,
+    task: Task,
+    guarantee: Guarantee,
+    model: Classifier | None,
+    measured: Measured | None,
 ) -> Statement:
     about = environment()
+    units = f"private {guarantee.unit}s"
+    checks = measured is not None
     if guarantee.relation == "replace-one":
         count = experiment.labeler_of_round().num_units(task.private)
         records = f"{count:,} of its"
@@ -212,6 +239,7 @@ def _statement(
             "the noisy counts" if model is None else "the network",
             "the labels of the public records",
             "the student",
+            *([f"how many {units} agree with the labels, by {units} that did not vote"] * checks),
         ),
         (
             f"the number of private {guarantee.unit}s, which {told_by}",
@@ -225,6 +253,7 @@ def _statement(
             "data set": experiment.dataset,
             "labeler": labeler.name,
             "rounds": experiment.rounds,
+            **({"measured": str(measured)} if checks else {}),
         },
         versions={"rknn-jax": metadata.version("rknn-jax")} | about["versions"],
         release=new_release(),

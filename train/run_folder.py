@@ -31,6 +31,7 @@ import numpy as np
 
 from rknn_jax._internal.disk import is_partial, locked, new_path
 from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.roles import Roles
 from rknn_jax.types import Queries
 
 from .experiment import TRAINING, Experiment, plain_settings
@@ -43,6 +44,9 @@ FILES = (
 
 FOLDERS = ("student", "model", "generator")
 """Folders that a run writes into its own folder. With `FILES`, everything but `TRAINING`."""
+
+ROLES = "roles.json"
+"""File in `TRAINING` with the roles of the records, if some check and the training is saved."""
 
 CHOICE = "choice.json"
 """File in `TRAINING` with the choice of labels to buy, if the choice cost privacy."""
@@ -151,7 +155,8 @@ def find_result(experiment: Experiment) -> dict[str, Any] | None:
         raise ValueError(
             f"Expected a run or nothing in out={folder}, got other files; choose another folder."
         )
-    config = _read_settings(folder / "config.json")
+    # Every record voted in folders that are older than the setting.
+    config = {"check_share": 0.0} | _read_settings(folder / "config.json")
     path = folder / "result.json"
     asked = json.loads(json.dumps(plain_settings(experiment), default=plain))
     # `buy` may change until the labels to buy have been chosen.
@@ -222,6 +227,32 @@ def _read_settings(path: Path) -> dict[str, Any]:
             "this one."
         )
     return found
+
+
+def kept_roles(folder: Path, drawn: Roles) -> Roles:
+    """Return the roles with which a stopped training began, or save those drawn for a new one.
+
+    With other roles, a record that the training has seen could check its labels, and would spend
+    epsilon twice.
+
+    Args:
+      folder: Folder of the run.
+      drawn: Roles of a run that begins.
+
+    Raises:
+      ValueError: If the saved roles cannot be read.
+    """
+    path = folder / TRAINING / ROLES
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        write_json(path, drawn.words())
+    try:
+        return Roles.of(json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"Expected the roles of the records in {path}, got something else ({error}); restore "
+            "the file from a copy, or choose another folder with --out."
+        ) from error
 
 
 def choice_of(

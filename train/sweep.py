@@ -35,6 +35,10 @@ from .experiment import Experiment
 from .json_files import write_json
 
 ACCURACIES = ("label_accuracy", "test_accuracy")
+
+MOST_SEEN = 8
+"""Arrays whose features are kept: those of a run. If records check, each run has others."""
+
 CHANCE = ("seed", "noise_seed")
 """Options over whose values results are averaged."""
 
@@ -162,14 +166,14 @@ def sharing(most: int = 1) -> Callable[[Experiment], stages.Prepared]:
 
 
 def _remembering(encode: Encoder) -> Encoder:
-    seen: list[tuple[Array, Array]] = []
+    seen: dict[int, tuple[Array, Array]] = {}
 
     def encoded(images: Array) -> Array:
-        for array, features in seen:
-            if array is images:
-                return features
-        seen.append((images, encode(images)))
-        return seen[-1][1]
+        found = seen.pop(id(images), None) or (images, encode(images))
+        seen[id(images)] = found  # the one used last comes last
+        if len(seen) > MOST_SEEN:
+            seen.pop(next(iter(seen)))
+        return found[1]
 
     encoded.__wrapped__ = encode  # type: ignore[attr-defined]  # for inspect.unwrap
     return encoded

@@ -21,6 +21,8 @@ class Stage(enum.IntEnum):
     STUDENT = 4
     BENCHMARK = 5
     SAMPLING = 6
+    ROLES = 7
+    CHECK = 8
 
 
 def stage_key(root: jax.Array, stage: Stage, step: int = 0) -> jax.Array:

@@ -75,7 +75,9 @@ def bytes_sent(run: report.Run, experiment: Experiment) -> int:
     num_classes = len(run.classes)
     if labeler.trust == "central":
         return -(-labeler.num_neighbors * math.ceil(math.log2(num_queries * num_classes)) // 8)
-    mechanism = rknn.mechanism(num_queries, num_classes, run.result["num_units"], labeler)
+    # Folders that are older than checks do not tell voters from other records.
+    num_voters = run.result.get("num_voters", run.result["num_units"])
+    mechanism = rknn.mechanism(num_queries, num_classes, num_voters, labeler)
     # Other mechanisms send several messages, and none is used here.
     assert isinstance(mechanism, LocalRandomizer)
     return wire.message_bytes(mechanism)
@@ -107,6 +109,7 @@ def summary(
         "delta": DELTA,
         "relation": RELATION,
         "unit": config.unit,
+        "check_share": config.check_share,
         "seeds": list(chosen.seeds),
         "command": _command(config),
         "machines": machines(measured.values()),
@@ -155,8 +158,9 @@ def _command(config: Config) -> str:
     }
     if config.student != Config.student:
         options["student"] = config.student
-    if config.unit != Config.unit:
-        options["unit"] = config.unit
+    for name in ("unit", "check_share"):
+        if getattr(config, name) != getattr(Config, name):
+            options[name.replace("_", "-")] = getattr(config, name)
     words = ["python -m train.compare"]
     for name, given in options.items():
         if given is None or given == ():
@@ -178,7 +182,7 @@ def joined(asked: float, found: Sequence[Measured]) -> dict[str, Any]:
             "seeds": [],
             "guarantee": None,
             "statement": None,
-        } | dict.fromkeys(ACCURACIES)
+        } | dict.fromkeys((*ACCURACIES, "measured"))
     whole = max((one.whole for one in found), key=lambda whole: float(whole["epsilon"]))
     return sweep.summary([one.result for one in found], ACCURACIES) | {
         "epsilon": jsonable(max(asked, float(whole["epsilon"]))),
@@ -186,7 +190,14 @@ def joined(asked: float, found: Sequence[Measured]) -> dict[str, Any]:
             name: whole[name] for name in ("epsilon", "delta", "relation", "accountant", "unit")
         },
         "statement": whole["statement"],
+        "measured": _measured([one.result.get("measured") for one in found]),
     }
+
+
+def _measured(found: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Return mean and deviation of what records measured that did not vote, if all runs did."""
+    rights = [one["right"] for one in found if one is not None]
+    return sweep.mean_of(rights) if len(rights) == len(found) else None
 
 
 def cost(name: str, method: Method, found: Sequence[Measured]) -> dict[str, Any]:

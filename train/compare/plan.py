@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from rknn_jax._internal.ranges import AnyEpsilon, AnySeed, Seed
+from rknn_jax._internal.ranges import AnyEpsilon, AnySeed, CheckShare, Seed
 from rknn_jax.privacy.contributions import Protected
 from rknn_jax.students.fit import Config as Network
 from rknn_jax.students.supervised import Config as Supervised
@@ -32,6 +32,9 @@ class Config:
       student: Name of a file of rknn_jax/students/models, or none for no students.
       unit: Privacy unit of all methods: a record, or a person with all records, such as a writer of
         mnist. Settings are then those that suit a few hundred persons.
+      check_share: Share of the private records that measure the labels instead of voting, or auto,
+        as for `train.distill`. The table then has what they measured. Defaults to 0, as all
+        published tables let every record vote.
       noise_seed: Seed of the simulated noise. Defaults to the operating system's entropy.
       out: Folder of all runs and of the page. Defaults to runs/compare-<dataset>, with -person at
         the end for that unit.
@@ -44,6 +47,7 @@ class Config:
     seeds: tuple[Seed, ...] = ()
     student: str = "cnn"
     unit: Protected = "record"
+    check_share: CheckShare | Literal["auto"] = 0.0
     noise_seed: AnySeed | None = None
     out: Path | None = None
 
@@ -119,7 +123,7 @@ def experiment(config: Config, chosen: Plan, name: str, epsilon: float, seed: in
         "epsilon": epsilon,
         "delta": DELTA,
     }
-    settings |= {"relation": RELATION, "unit": config.unit}
+    settings |= {"relation": RELATION, "unit": config.unit, "check_share": config.check_share}
     settings |= {"seed": seed, "noise_seed": config.noise_seed}
     student = None
     if config.student != "none":

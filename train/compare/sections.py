@@ -32,6 +32,13 @@ NOT_COVERED = (
 )
 
 
+MEASURED = (
+    "Measured: private records that did not vote, a share of all, compare the labels with their "
+    "own at the same ε. It is what an owner of data would see, and includes noise. It is agreement "
+    'near private records, where "public labels right" is of public records, by their true labels.'
+)
+
+
 class Section(NamedTuple):
     """Part of the page. Charts are on the page alone, and all else is in Markdown too."""
 
@@ -93,7 +100,16 @@ def _table(found: dict[str, Any]) -> Section:
         "its network on test",
         "student on test",
     )
-    return Section("Table 1, rebuilt", words, header, [line(row) for row in found["rows"]])
+    rows = [line(row) for row in found["rows"]]
+    if not found.get("check_share"):  # comparisons that are older than checks have none
+        return Section("Table 1, rebuilt", words, header, rows)
+    checked = [share(row["measured"]) for row in found["rows"]]
+    return Section(
+        "Table 1, rebuilt",
+        (*words, MEASURED),
+        (*header, "measured"),
+        [(*cells, one) for cells, one in zip(rows, checked, strict=True)],
+    )
 
 
 def _not_yet_measured(rows: Sequence[dict[str, Any]]) -> Section | None:

@@ -8,6 +8,7 @@ import numpy as np
 import tyro
 
 from rknn_jax._internal.disk import write_text
+from rknn_jax.answers.measured import Measured
 from rknn_jax.report import pages
 from rknn_jax.report.text import epsilon_text
 
@@ -67,6 +68,7 @@ def render(run: Run) -> str:
         published=published(run),
         caveat=CAVEATS.get(run.benchmark),
         confusion=confusion(run),
+        measured=measured(run),
         time=time_spent(run),
         settings={
             name: value for name, value in run.config.items() if name not in ("versions", "classes")
@@ -134,6 +136,19 @@ def confusion(run: Run) -> dict[str, Any] | None:
         "unlabelled": int(np.sum(~known)),
         "largest": sorted(off, key=lambda entry: -entry[0])[:MOST_CLASSES_IN_TABLE],
     }
+
+
+def measured(run: Run) -> Measured | None:
+    """Return what private records measured that did not vote; None if nobody checked.
+
+    Raises:
+      ValueError: If result.json has something else there.
+    """
+    told = run.result.get("measured")  # older folders have none
+    try:
+        return told and Measured.of(told)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"Expected a measure in result.json, got {told!r}.") from error
 
 
 def time_spent(run: Run) -> dict[str, float] | None:
