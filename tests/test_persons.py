@@ -33,6 +33,7 @@ from rknn_jax.release.shards import ArrayShard, FileShard, Records
 
 NEW = {
     "labels_per_record",
+    "check_share",
     "representation",
     "standardize",
     "person",
