@@ -278,7 +278,7 @@ class Checkers:
         """
         # A count moves up for one labeling and down for another, unless records only come or go.
         choice = 0
-        if len(labelings) > 1 and self.roles.choose:
+        if len(labelings) > 1 and self.roles.choose:  # few records never pass the usual one's lead
             choice = self._choice(checks, labelings, noise)
         agree = agrees(checks, labelings[choice])
         scale = exact_noise.safe_scale(self.grid, self.epsilon)

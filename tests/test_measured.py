@@ -323,8 +323,17 @@ def test_a_plan_refuses_a_check_that_its_ledger_cannot_pay(files, monkeypatch):
 
     monkeypatch.setattr(planning, "open_ledger", opened)
     budget = {"accounting": "renyi", "budget": 5.0, "budget_delta": 1e-4}
-    plan = planning.prepare(settings(**budget))
+    plan = planning.prepare(settings(check_share=0.1, **budget))
     assert calls[-1] == plan.cost != plan.survey.cost
+
+
+def test_nobody_checks_by_default_if_the_ledger_would_pay_for_it(files):
+    budget = {"budget": 5.0, "budget_delta": 1e-4}
+    assert planning.prepare(settings(**budget)).survey.checkers is not None
+    plan = planning.prepare(settings(accounting="renyi", **budget))
+    assert plan.survey.checkers is None
+    assert plan.cost == plan.survey.cost
+    assert not plan.check_is_free
 
 
 def test_simulated_and_exact_noise_have_one_law():

@@ -34,7 +34,6 @@ from rknn_jax.release.shards import ArrayShard, FileShard, Records
 NEW = {
     "check_share",
     "labels_per_record",
-    "check_share",
     "representation",
     "standardize",
     "person",

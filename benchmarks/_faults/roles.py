@@ -17,8 +17,8 @@ FAULTS = (
         "roles",
         "a stopped release draws its roles anew",
         "rknn_jax/release/planning.py",
-        "    if not paid:\n        roles = _roles(survey)\n",
-        "    roles = _roles(survey)\n",
+        "    if not paid:\n        roles = _roles(",
+        "    if True:\n        roles = _roles(",
         ("tests/test_release_folder.py",),
     ),
     Known(

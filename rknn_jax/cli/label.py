@@ -180,14 +180,20 @@ def _check_words(plan: "Plan") -> str:
     unit = f"{settings.unit}s"
     checkers = plan.survey.checkers
     if checkers is not None:
+        price = "at no epsilon" if plan.check_is_free else "and the ledger's divergence grows"
         return (
-            f"{1 - checkers.roles.vote:.1%} of the private {unit} do not vote but measure the "
-            "labels, at no epsilon"
+            f"{1 - checkers.roles.vote:.1%} of the private {unit} do not vote but check the "
+            f"labels, {price}"
         )
     if plan.paid or settings.check_share is not None:
         return "nobody measures what the labels are worth"
     if plan.num_records is None:
         return "n is private, so pass --check-share to have the labels measured"
+    if not plan.check_is_free:
+        return (
+            "nobody measures what the labels are worth: this ledger adds divergences up and would "
+            "pay more for it; pass --check-share if it is worth that"
+        )
     needed = check.needed(check.WORST, plan.check_epsilon) / check.MOST_MEASURE
     return (
         f"too few private {unit} to measure what the labels are worth at this epsilon; it takes "

@@ -119,7 +119,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         have. The noise is r + 1 times that of one label. Defaults to None, one label a record.
       check_share: Share of the private rows that do not vote, but measure how many labels are right
         and choose among ways to read the votes, at no epsilon. 0 turns it off. Defaults to None: as
-        many as make the measure exact to 3 points, at most a tenth, and none if that is too few.
+        many as make the measure exact to 3 points, at most a tenth, and none if that is too few, or
+        if the ledger has `accounting="renyi"` and the votes are pure, for which it would pay more.
       mechanism: Noise mechanism of `rknn`: `discrete_laplace`, `permute_and_flip` for fewer wrong
         labels but no counts, `one_to_one` where each query is another class, or `gaussian` for many
         neighbors. Of `prototypes` and `least_squares`: `discrete_laplace` or `gaussian`. Defaults

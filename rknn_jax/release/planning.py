@@ -129,6 +129,11 @@ class Plan:
         return self.survey.guarantee
 
     @property
+    def check_is_free(self) -> bool:
+        """True if the ledger pays as much for votes with a check as for votes alone."""
+        return _is_free(self.survey, self.ledger)
+
+    @property
     def check_epsilon(self) -> float:
         """Epsilon of a check, whether records check or not."""
         return _of_both(self.survey, self.ledger)[1]
@@ -186,7 +191,7 @@ def _planned(choice: Choice, data: Data, *, paid: bool = False, roles: Roles | N
     survey = kind.of(settings, data)
     whole, epsilon = _of_both(survey, ledger)
     if not paid:
-        roles = _roles(survey, epsilon)
+        roles = _roles(survey, epsilon, free=_is_free(survey, ledger))
     if roles is not None:
         survey = _checked(survey, roles, whole, epsilon)
         ledger = open_ledger(settings, whole, paid=paid)  # a check may cost more than votes alone
@@ -195,16 +200,27 @@ def _planned(choice: Choice, data: Data, *, paid: bool = False, roles: Roles | N
 
 def _of_both(survey: Survey, ledger: Ledger | None) -> tuple[Guarantee, float]:
     """Return the guarantee of a release with its check, and the epsilon of the check."""
+    return guarantee(survey.cost, curves=_adds_curves(survey, ledger))
+
+
+def _adds_curves(survey: Survey, ledger: Ledger | None) -> bool:
+    """Return True if the ledger adds Renyi divergences up."""
     rule = ledger.accounting if ledger else survey.settings.accounting or "sum"
-    return guarantee(survey.cost, curves=rule == "renyi")
+    return rule == "renyi"
 
 
-def _roles(survey: Survey, epsilon: float) -> Roles | None:
+def _is_free(survey: Survey, ledger: Ledger | None) -> bool:
+    """Return True if a check costs the ledger nothing beside the votes; see `privacy.roles`."""
+    return bool(survey.cost.delta) or not _adds_curves(survey, ledger)
+
+
+def _roles(survey: Survey, epsilon: float, *, free: bool) -> Roles | None:
     """Return fresh roles, or None if nobody checks; see `Settings.check_share`.
 
     Args:
       survey: Survey without a check.
       epsilon: Epsilon of the check.
+      free: True if the check costs the ledger nothing. If it does, nobody checks by default.
     """
     settings, labeler = survey.settings, survey.labeler
     # Whole sets are compared, so there is no recall of a class.
@@ -213,7 +229,7 @@ def _roles(survey: Survey, epsilon: float) -> Roles | None:
     chosen = checks.NOBODY
     if settings.check_share is not None:
         chosen = checks.parted(settings.check_share, num_classes, several=labeler.chooses)
-    elif known is not None:
+    elif known is not None and free:
         chosen = checks.shares(known, epsilon, num_classes, several=labeler.chooses)
     return Roles.drawn(*chosen) if chosen.measure else None
 
