@@ -284,6 +284,6 @@ LOOKED_AT = (
 )
 """Data sets on which the rules were developed, on splits 0 to 2.
 
-The lead of the usual labeling was set after a first run on the first eleven of all. Nothing else was
-set in view of the others.
+The lead of the usual labeling was set after a first run on the first eleven of all. Nothing else
+was set in view of the others.
 """
