@@ -2,7 +2,7 @@
 
 from benchmarks._faults._known import Known
 
-CHECKS = ("tests/test_measured.py", "tests/test_checkers.py")
+CHECKS = ("tests/test_checkers.py", "tests/test_measured.py")
 
 FAULTS = (
     Known(

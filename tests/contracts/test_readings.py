@@ -12,6 +12,7 @@ import pytest
 
 from rknn_jax import labelers
 from rknn_jax.algorithm import Keys, distill
+from rknn_jax.answers import calibration
 from rknn_jax.federation import reading
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import _simulation_only, rknn
@@ -79,7 +80,8 @@ def simulated(labeler, queries, smoothing):
     parts = [np.arange(0)] * 3
     task = Task(Card("rows", "", "", NAMES), Public(PUBLIC, GROUP), nobody, nobody, *parts)
     rounds = distill(labeler, lambda *_: queries, np.asarray, None, task, KEYS, 1, smoothing)
-    return next(rounds).labels.probabilities
+    # What is released has a little doubt, lest a probability be 0 or 1.
+    return calibration.doubted(next(rounds).labels.probabilities)
 
 
 def read(found, guarantee, queries):
