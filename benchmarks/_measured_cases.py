@@ -32,19 +32,8 @@ from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from benchmarks import _decoding_cases as decoding
+from benchmarks._decoding_cases import Sides
 from rknn_jax.representations import hog
-
-
-class Sides(NamedTuple):
-    """Public rows with their true classes, and private rows with their labels.
-
-    A public row of class -1 has none of the classes.
-    """
-
-    public: np.ndarray
-    truth: np.ndarray
-    private: np.ndarray
-    labels: np.ndarray
 
 
 class Case(NamedTuple):
@@ -243,7 +232,7 @@ def open_set(seed: int) -> Sides:
 
 def linear(seed: int) -> Sides:
     """Return five classes that are linear directions across 25 clusters."""
-    return Sides(*decoding.directions(seed))
+    return decoding.directions(seed)
 
 
 CASES = {

@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
+from benchmarks._decoding_cases import Sides
 from benchmarks._measure import save
-from benchmarks._measured_cases import CASES, LOOKED_AT, Case, Sides
+from benchmarks._measured_cases import CASES, LOOKED_AT, Case
 from rknn_jax import check
 from rknn_jax.check import Checkers, Checks
 from rknn_jax.labelers._sum_labeler import Labeling
