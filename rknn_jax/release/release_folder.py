@@ -159,7 +159,8 @@ class ReleaseFolder:
             check = np.load(self.staging / _CHECK, allow_pickle=False) if self.roles else None
             whole = counts.dtype == np.int64
             fractions = counts.dtype == np.float64 and bool(np.isfinite(counts).all())
-            if counts.shape != shape or not (whole or fractions):
+            sound = check is None or (check.dtype == np.int64 and check.ndim == 1)
+            if counts.shape != shape or not (whole or fractions) or not sound:
                 raise ValueError(f"{counts.dtype} {counts.shape}")
         except Exception as error:  # a damaged file fails in many ways
             raise ValueError(

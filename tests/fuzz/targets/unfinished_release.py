@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from rknn_jax.privacy.ledger import Ledger, LedgerError
+from rknn_jax.privacy.roles import Roles
 from rknn_jax.release import release_folder
 from tests.fuzz import npy, workplace
 from tests.fuzz.targets.ledger import DATA, released
@@ -14,6 +15,9 @@ from tests.fuzz.targets.ledger import DATA, released
 REQUEST = "sha256:settings"
 PURPOSE = "labels; release 01"
 PATHLESS = (LedgerError,)  # names the ledger that the note names
+
+
+ROLES = f"{Roles(bytes(32), 0.02, 0.05, 0.0).words()}\norder"
 
 
 @functools.cache
@@ -31,12 +35,11 @@ def seeds():
         "ledger": Ledger.open(_account()[0]).entries()[0].hash,
     }
     name = f"new/{release_folder.STAGING}"
-    return [
-        {
-            f"{name}/note.json": json.dumps(note).encode(),
-            f"{name}/counts.npy": npy(np.arange(6).reshape(2, 3)),
-        }
-    ]
+    counts = npy(np.arange(6).reshape(2, 3))
+    plain = {f"{name}/note.json": json.dumps(note).encode(), f"{name}/counts.npy": counts}
+    noted = json.dumps(note | {"roles": ROLES}).encode()
+    checked = {f"{name}/note.json": noted, f"{name}/check.npy": npy(np.arange(10))}
+    return [plain, plain | checked]
 
 
 def readers(folder: Path):
@@ -45,10 +48,15 @@ def readers(folder: Path):
     new = folder / "new"
     new.mkdir(exist_ok=True)
     held = release_folder.ReleaseFolder(new, REQUEST, Ledger.open(path, DATA))
+    with_roles = release_folder.ReleaseFolder(new, REQUEST, Ledger.open(path, DATA), ROLES)
 
     def kept():
-        counts = held.kept((2, 3))
-        assert counts is None or isinstance(counts, np.ndarray)
+        found = held.kept((2, 3))
+        assert found is None or (isinstance(found[0], np.ndarray) and found[1] is None)
+
+    def kept_with_roles():
+        found = with_roles.kept((2, 3))
+        assert found is None or all(isinstance(one, np.ndarray) for one in found)
 
     def charged():
         before = held.ledger.spent.epsilon
@@ -58,6 +66,8 @@ def readers(folder: Path):
     return [
         lambda: release_folder.is_paid(new, REQUEST, path),
         lambda: release_folder.find_unfinished(folder, REQUEST, path),
+        lambda: release_folder.roles_of(new),
         kept,
+        kept_with_roles,
         charged,
     ]
