@@ -1105,6 +1105,25 @@ def test_a_client_whose_answer_counts_has_taken_part_though_its_server_is_gone(
         take_part(client, None, lambda *_: None)
 
 
+def served(folder, form, **given):
+    """Settings of a round of one client that is over, on P and R of a format in a folder."""
+    settings = Serve(
+        public=folder / f"P.{form}",
+        clients=1,
+        out=folder / "out",
+        mechanism="generalized_randomized_response",
+        student="none",
+        port=free_port(),
+        **given,
+    )
+    thread = threading.Thread(target=lambda: federation.serve(settings))
+    thread.start()
+    server = f"{HERE}:{settings.port}"
+    federation.join(Join(folder / f"R.{form}", server, budget=10, dimensions=3))
+    thread.join(PATIENCE)
+    return settings
+
+
 @pytest.mark.usefixtures("quick")
 def test_published_labels_carry_the_source_row_and_the_kept_columns(tmp_path, rknn):
     """As those of `rknn label` do, also through the export."""
@@ -1120,21 +1139,7 @@ def test_published_labels_carry_the_source_row_and_the_kept_columns(tmp_path, rk
     assert done.status == 0, done.err
     given = ["--table", "R.csv", "--private", "--card", "P.card.json", "--out", "R.parquet"]
     assert rknn("embed", *given).status == 0
-    settings = Serve(
-        public=tmp_path / "P.parquet",
-        epsilon=1.0,
-        classes="2",
-        clients=1,
-        out=tmp_path / "out",
-        mechanism="generalized_randomized_response",
-        student="none",
-        port=free_port(),
-    )
-    thread = threading.Thread(target=lambda: federation.serve(settings))
-    thread.start()
-    server = f"{HERE}:{settings.port}"
-    federation.join(Join(tmp_path / "R.parquet", server, budget=2, dimensions=3))
-    thread.join(PATIENCE)
+    settings = served(tmp_path, "parquet", epsilon=1.0, classes="2")
     kept = np.delete(np.arange(30), [0, 7])
     with np.load(settings.out / "labels.npz") as found:
         np.testing.assert_array_equal(found["row"], kept)
@@ -1158,21 +1163,7 @@ def test_columns_of_features_are_those_of_their_names_on_both_sides(tmp_path):
     table[:30].to_csv(tmp_path / "P.csv", index=False)
     private = table[30:].assign(labels=group[30:])
     private[["c", "labels", "a", "b"]].to_csv(tmp_path / "R.csv", index=False)
-    settings = Serve(
-        public=tmp_path / "P.csv",
-        epsilon=8.0,
-        classes="3",
-        clients=1,
-        out=tmp_path / "out",
-        mechanism="generalized_randomized_response",
-        student="none",
-        port=free_port(),
-    )
-    thread = threading.Thread(target=lambda: federation.serve(settings))
-    thread.start()
-    server = f"{HERE}:{settings.port}"
-    federation.join(Join(tmp_path / "R.csv", server, budget=9, dimensions=3))
-    thread.join(PATIENCE)
+    settings = served(tmp_path, "csv", epsilon=8.0, classes="3")
     with np.load(settings.out / "labels.npz") as found:
         assert np.mean(found["label"] == group[:30]) > 0.9
 

@@ -77,7 +77,7 @@ class Checked(NamedTuple):
 
 def in_bits(labeler: Labeler[Any]) -> bool:
     """Return whether each record sends a randomized bit: there is no curator, or no noise."""
-    return labeler.trust != "central" or math.isinf(labeler.epsilon)
+    return not labeler.has_curator or math.isinf(labeler.epsilon)
 
 
 def shares(labeler: Labeler[Any], task: Task, experiment: Experiment) -> Shares:

@@ -264,7 +264,7 @@ def _statement(
 
 def _records_of_unit(labeler: Labeler[Any], unit: str) -> int | Literal["shared", "clipped"]:
     """Return how many records of a unit count, for the statement."""
-    if unit == "record" or labeler.trust != "central":
+    if unit == "record" or not labeler.has_curator:
         return 1  # a person sends one message, of one record
     clips = isinstance(labeler, ReverseKNN) and mechanisms.named(labeler.noise).norm == 2
     return "clipped" if clips else "shared"

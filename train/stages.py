@@ -128,7 +128,7 @@ def default_num_queries(task: Task, config: Labeler[Any], experiment: Experiment
     scale = 2 * config.num_neighbors / config.epsilon
     # Without a curator, use Laplace noise of the same spread. The spread hardly depends on the
     # number of queries.
-    if config.trust != "central":
+    if not config.has_curator:
         spread = rknn.mechanism(num_classes, num_classes, num_records, config).stddev(
             np.zeros((num_classes, num_classes)), num_records
         )

@@ -54,12 +54,12 @@ class Asked:
     @property
     def shuffled(self) -> bool:
         """True if each message hides among the others, with trust=shuffle."""
-        return self.config.trust == "shuffle"
+        return self.config.is_shuffled
 
     @property
     def summed(self) -> bool:
         """True if clients' counts are added under masks, with trust=central."""
-        return self.config.trust == "central"
+        return self.config.has_curator
 
 
 @dataclass(frozen=True)

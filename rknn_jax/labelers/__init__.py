@@ -108,6 +108,16 @@ class Labeler(abc.ABC, Generic[Contribution]):
         return "central"
 
     @property
+    def has_curator(self) -> bool:
+        """True if a curator, or a secure sum in its place, takes what the records say."""
+        return self.trust == "central"
+
+    @property
+    def is_shuffled(self) -> bool:
+        """True if each message hides among those of the others."""
+        return self.trust == "shuffle"
+
+    @property
     def noise(self) -> str:
         """Name of the noise, or of the mechanism that adds it. Defaults to Gaussian noise."""
         return "gaussian"

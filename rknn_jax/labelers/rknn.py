@@ -130,7 +130,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
                 f"Expected mechanism to be one of {choices} with trust={self.trust}, got "
                 f"mechanism={self.mechanism}."
             )
-        if self.trust != "central" and self.relation != "replace-one":
+        if not self.has_curator and self.relation != "replace-one":
             raise ValueError(
                 f"Expected relation=replace-one with trust={self.trust}, got "
                 f"relation={self.relation}; the messages are counted."
@@ -158,7 +158,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
     @property
     def needs_delta(self) -> bool:
         """After shuffling, and if the mechanism has no pure guarantee."""
-        return self.trust == "shuffle" or bool(mechanisms.named(self.noise).needs_delta)
+        return self.is_shuffled or bool(mechanisms.named(self.noise).needs_delta)
 
     def tally(self, queries: Queries, num_classes: int, bound: Bound | None = None) -> VoteTally:
         """Return the public side of the votes: what a record adds.
@@ -189,7 +189,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
           num_classes: Number of classes |Y|.
         """
         bound = None
-        if self.unit == "person" and self.trust == "central":
+        if self.unit == "person" and self.has_curator:
             bound = Bound(norm=mechanisms.named(self.noise).norm, grid=SIMULATED_GRID)
         elif self.unit == "person":
             drawn = _persons.one_each(key, private)
@@ -360,7 +360,7 @@ def mechanism(
         name: value for name, value in optional.items() if name in takes
     }
     epsilon = config.epsilon
-    if config.trust == "shuffle" and issubclass(named, LocalRandomizer) and epsilon < math.inf:
+    if config.is_shuffled and issubclass(named, LocalRandomizer) and epsilon < math.inf:
         variation = (
             (lambda e: named(epsilon=e, **fields_of).total_variation)
             if config.amplification == "variation ratio"
@@ -390,7 +390,7 @@ def guarantee(
       ValueError: If there are too few records for epsilon and delta after shuffling.
     """
     if (
-        config.trust != "shuffle"
+        not config.is_shuffled
         or not isinstance(private_step, LocalRandomizer)
         or config.epsilon == math.inf
     ):
@@ -429,7 +429,7 @@ def _without_amplification(
     """Return the mechanism's own guarantee, for the unit of the settings."""
     if config.unit == "record":
         return private_step.guarantee(num_records)
-    if config.trust == "central":
+    if config.has_curator:
         return replace(private_step.release_guarantee(num_records), sampler="simulation")
     # A person sends one message, as a record does.
     return replace(private_step.guarantee(num_records), unit="person")

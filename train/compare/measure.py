@@ -73,7 +73,7 @@ def bytes_sent(run: report.Run, experiment: Experiment) -> int:
         return math.prod(run.queries["image"].shape[1:]) + 1
     num_queries = int(run.config["resolved_queries"])
     num_classes = len(run.classes)
-    if labeler.trust == "central":
+    if labeler.has_curator:
         return -(-labeler.num_neighbors * math.ceil(math.log2(num_queries * num_classes)) // 8)
     # Folders that are older than checks do not tell voters from other records.
     num_voters = run.result.get("num_voters", run.result["num_units"])
