@@ -77,22 +77,38 @@ def select_queries(settings: "Settings", data: Data) -> tuple[CentralMechanism, 
         mechanism = replace(mechanism, num_queries=distinct)
 
 
-def cluster(settings: "Settings", public: np.ndarray, num_queries: int) -> Queries:
+def cluster(
+    settings: "Settings",
+    public: np.ndarray,
+    num_queries: int,
+    clustering: kmeans.Config = kmeans.Config(),
+) -> Queries:
     """Cluster the public rows into queries, by their directions under the cosine metric.
+
+    Args:
+      settings: Settings of the release.
+      public: Public rows, float32 `[m, f]`.
+      num_queries: Number of queries s.
+      clustering: Settings of k-means. Defaults to those of a release.
 
     Raises:
       ValueError: If there are fewer distinct rows.
     """
-    return _checked(settings, _select(settings, public, num_queries), num_queries)
+    selected = _select(settings, public, num_queries, clustering)
+    return _checked(settings, selected, num_queries)
 
 
-def _select(settings: "Settings", public: np.ndarray, num_queries: int) -> Queries:
+def _select(
+    settings: "Settings",
+    public: np.ndarray,
+    num_queries: int,
+    clustering: kmeans.Config = kmeans.Config(),
+) -> Queries:
     public = np.asarray(in_metric(public, settings.metric))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of too few distinct rows, which `_checked` refuses
-        return kmeans.select(
-            stage_key(jax.random.key(settings.seed), Stage.QUERIES), public, num_queries
-        )
+        key = stage_key(jax.random.key(settings.seed), Stage.QUERIES)
+        return kmeans.select(key, public, num_queries, clustering)
 
 
 def _checked(settings: "Settings", queries: Queries, num_queries: int) -> Queries:

@@ -14,6 +14,7 @@ from sklearn.cluster import KMeans
 from rknn_jax import mechanisms
 from rknn_jax.mechanisms.base import CentralMechanism
 from rknn_jax.neighbors import in_metric
+from rknn_jax.queries import kmeans
 from rknn_jax.release import preview
 from rknn_jax.release.asking import calibrated, cluster, labeler_of
 from rknn_jax.release.inputs import Data
@@ -22,6 +23,9 @@ from rknn_jax.types import Queries
 
 if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
+
+ONE_START = kmeans.Config(num_starts=1)
+"""Clustering into another number of queries: what is expected of it hardly depends on the start."""
 
 MOST_REHEARSED = 4000
 """Most public rows of a simulated release. Of more, a sample stands for all.
@@ -53,6 +57,32 @@ def expect(
     )
 
 
+def accuracy(
+    settings: "Settings",
+    data: Data,
+    queries: Queries,
+    mechanism: CentralMechanism,
+    agreement: float,
+) -> float | None:
+    """Return the expected accuracy at one agreement, or None if there is too much to simulate.
+
+    Args:
+      settings: Settings of the release.
+      data: Public rows and number of records, which is public.
+      queries: Public queries.
+      mechanism: Calibrated mechanism.
+      agreement: Part of the records near a query that agree.
+    """
+    num_records = public_size(settings, data)
+    assert num_records is not None
+    public = np.asarray(in_metric(data.public, settings.metric))
+    mine = rehearsal(settings, public, queries, mechanism)
+    if not mine.num_draws:
+        return None
+    truth = preview.class_shares(mine, agreement)[mine.cluster]
+    return float(preview.simulated_accuracy(mine, num_records, truth).mean())
+
+
 def _others(
     settings: "Settings", data: Data, queries: Queries, mine: preview.Rehearsal
 ) -> Iterator[tuple[str, preview.Rehearsal]]:
@@ -79,7 +109,7 @@ def _others(
             continue
         other = replace(settings, queries=number)
         with suppress(ValueError):  # too few distinct rows
-            fewer = cluster(other, data.public, number)
+            fewer = cluster(other, data.public, number, ONE_START)
             mechanism = calibrated(other, data)
             yield f"--queries {number}", rehearsal(other, public, fewer, mechanism)
 

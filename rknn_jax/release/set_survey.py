@@ -114,6 +114,11 @@ class SetSurvey(VoteSurvey):
             )
         return Expected(noise=noise, stddev=stddev, expected=expected, advice=advice)
 
+    def accuracy(self, agreement: float) -> float | None:
+        """Return the expected share of whole sets at one agreement; see `Survey.accuracy`."""
+        expected = self.expect().expected
+        return None if expected is None else expected[agreement]
+
     def _least_noise(self) -> np.ndarray:
         """Return simulated noise of the class that it moves farthest against its set, `[draws]`.
 

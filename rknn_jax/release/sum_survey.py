@@ -7,7 +7,7 @@ did not change a label is not known, so none is stated.
 
 import functools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ from rknn_jax import labelers
 from rknn_jax.answers.concerns import Concern, concerns_before
 from rknn_jax.labelers._one_sum import OneSumLabeler
 from rknn_jax.labelers._tally import Tally
-from rknn_jax.labels import Labels, PublicLabels
+from rknn_jax.labels import Labels, PublicLabels, PublicSide
 from rknn_jax.mechanisms.base import Payer
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import Contribution
@@ -41,7 +41,7 @@ OF_VOTES = (
 )
 """Settings that only reverse k-NN labeling has."""
 
-DRAWS = 12
+DRAWS = 6
 """Simulated releases behind an expected accuracy."""
 
 
@@ -144,7 +144,13 @@ class SumSurvey(Survey):
     @functools.cached_property
     def _expected(self) -> dict[float, float] | None:
         """Expected accuracy for each agreement, by simulation; None if n is private."""
-        return None if self.num_records is None else self._rehearsed(self.num_records)
+        if self.num_records is None:
+            return None
+        return {agreement: self._rehearsed(agreement) for agreement in AGREEMENTS}
+
+    def accuracy(self, agreement: float) -> float | None:
+        """Return the expected accuracy at one agreement; see `Survey.accuracy`."""
+        return None if self.num_records is None else self._rehearsed(agreement)
 
     def _noise_decides(self) -> tuple[Concern, ...]:
         """Return a concern if many labels are wrong even where all records agree."""
@@ -173,37 +179,41 @@ class SumSurvey(Survey):
             concerns=(*self._noise_decides(), *self._concerns_before()),
         )
 
-    def _rehearsed(self, num_records: int) -> dict[float, float]:
-        """Return the expected accuracy for each agreement."""
-        # Fixed seeds are safe: these records are made up, and no private one is counted.
-        rng = np.random.default_rng(0)
-        size = len(self.data.public)
-        chosen = np.sort(rng.permutation(size)[:MOST_REHEARSED])
-        public = self.data.public[chosen]
+    @functools.cached_property
+    def _stage(self) -> "_Stage":
+        """Public rows that stand for the private records of simulated releases."""
+        # A fixed seed is safe: these records are made up, and no private one is counted.
+        order = np.random.default_rng(0).permutation(len(self.data.public))
+        public = self.data.public[np.sort(order[:MOST_REHEARSED])]
         num_classes = self.data.classes.count
-        groups = KMeans(min(num_classes, len(public)), n_init=2, random_state=0).fit_predict(public)
+        groups = KMeans(min(num_classes, len(public)), n_init=1, random_state=0).fit_predict(public)
         queries = Queries.alone(public, np.arange(len(public)))
-        tally = self.labeler.tally(queries, num_classes)
         side = self.labeler.public_side(queries, public, num_classes, self.settings.smoothing)
-        before = Labels.none(len(public), num_classes)
-        found = {}
-        for agreement in AGREEMENTS:
-            # The labels of the rest include the right one by chance.
-            kept = (agreement * num_classes - 1) / max(num_classes - 1, 1)
-            others = rng.random(len(public)) >= kept
-            assumed = np.where(others, rng.integers(num_classes, size=len(public)), groups)
-            totals = tally.total(public, assumed.astype(np.int32)) * num_records // len(public)
-            right = []
-            for draw in range(DRAWS):
-                noise = self.labeler.simulated(jax.random.key(draw, impl=QUICK))
-                drawn = noise.draw(totals * tally.grid)
-                told = self.labeler.read(drawn, noise.stddev, np.asarray, queries, noise.guarantee)
-                labels = before.after(queries, told, 0, side).hard
-                right.append(np.mean(labels == groups))
-            by_chance = (1 - agreement) / max(num_classes - 1, 1)
-            share = float(np.mean(right))
-            found[agreement] = share * agreement + (1 - share) * by_chance
-        return found
+        return _Stage(queries, groups, side)
+
+    def _rehearsed(self, agreement: float) -> float:
+        """Return the expected accuracy at an agreement, of `num_records` records."""
+        assert self.num_records is not None
+        queries, groups, side = self._stage
+        num_classes, num_rows = self.data.classes.count, len(groups)
+        rng = np.random.default_rng(0)  # as in `_stage`
+        # The labels of the rest include the right one by chance.
+        kept = (agreement * num_classes - 1) / max(num_classes - 1, 1)
+        others = rng.random(num_rows) >= kept
+        assumed = np.where(others, rng.integers(num_classes, size=num_rows), groups)
+        tally = self.labeler.tally(queries, num_classes)
+        totals = tally.total(np.asarray(queries.features), assumed.astype(np.int32))
+        totals = totals * self.num_records // num_rows * tally.grid
+        before = Labels.none(num_rows, num_classes)
+        right = []
+        for draw in range(DRAWS):
+            noise = self.labeler.simulated(jax.random.key(draw, impl=QUICK))
+            drawn = noise.draw(totals)
+            told = self.labeler.read(drawn, noise.stddev, np.asarray, queries, noise.guarantee)
+            right.append(np.mean(before.after(queries, told, 0, side).hard == groups))
+        share = float(np.mean(right))
+        by_chance = (1 - agreement) / max(num_classes - 1, 1)
+        return share * agreement + (1 - share) * by_chance
 
     @property
     def contribution(self) -> Contribution:
@@ -224,6 +234,20 @@ class SumSurvey(Survey):
                 f"moves the sum by {self.labeler.sensitivity / self.tally.grid:,.0f} at most",
             ),
         )
+
+
+class _Stage(NamedTuple):
+    """Public side of simulated releases.
+
+    Attributes:
+      queries: Public rows, each of which stands for the private records like it.
+      groups: Group of each row, which is taken for its class, int `[m]`.
+      side: Public side of the reading.
+    """
+
+    queries: Queries
+    groups: np.ndarray
+    side: PublicSide
 
 
 def _class(settings: "Settings") -> type[OneSumLabeler]:

@@ -163,6 +163,13 @@ class Survey(abc.ABC):
     def expect(self) -> Expected:
         """Return the error to expect, by simulation on public quantities."""
 
+    @abc.abstractmethod
+    def accuracy(self, agreement: float) -> float | None:
+        """Return the expected accuracy if so much of the records near a query agrees.
+
+        None if n is private, or if nothing is simulated. This takes less time than `expect`.
+        """
+
     @property
     @abc.abstractmethod
     def contribution(self) -> Contribution:

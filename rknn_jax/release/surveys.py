@@ -134,10 +134,10 @@ def expected_of_others(settings: Settings, data: Data) -> dict[str, float]:
         if name == settings.labeler:
             continue
         asked = _by(name, settings)
-        expected = of_labeler(name).of(asked, data).expect().expected
+        expected = of_labeler(name).of(asked, data).accuracy(USUAL)
         without = " without --delta" if asked.delta < settings.delta else ""
         if expected is not None:
-            found[f"--labeler {name}{without}"] = expected[USUAL]
+            found[f"--labeler {name}{without}"] = expected
     return found
 
 

@@ -20,7 +20,7 @@ from rknn_jax.release.asking import calibrated, labeler_of, select_queries
 from rknn_jax.release.counting import Counted
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.preview import Expected
-from rknn_jax.release.rehearsal import expect
+from rknn_jax.release.rehearsal import accuracy, expect
 from rknn_jax.release.survey import Survey
 
 if TYPE_CHECKING:
@@ -166,6 +166,12 @@ class VoteSurvey(Survey):
             advice=f"no release by {name} is simulated here: try python -m train.distill "
             f"--labeler {name}",
         )
+
+    def accuracy(self, agreement: float) -> float | None:
+        """Return the expected accuracy at one agreement; see `Survey.accuracy`."""
+        if self.num_records is None or type(self.labeler) is not ReverseKNN:
+            return None
+        return accuracy(self.settings, self.data, self.queries, self.mechanism, agreement)
 
     @property
     def contribution(self) -> Contribution:
