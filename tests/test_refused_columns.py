@@ -50,7 +50,7 @@ def test_columns_that_are_no_features_are_refused_at_once(rknn, tmp_path, form, 
     named = ["--embedding", "x0", "ward", "note", "visits"]
     done = rknn(*arguments(**{side: f"T.{form}"}), *named, "--dry-run")
     assert all(repr(name) in done.err for name in ("ward", "note", "visits"))
-    dropped = rknn(*arguments(**{side: f"T.{form}"}), "--dry-run", "--drop", *ODD)
+    dropped = rknn(*arguments(**{side: f"T.{form}"}), "--drop", *ODD)
     assert dropped.status == 0, dropped.err
 
 
