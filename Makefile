@@ -10,6 +10,8 @@ DEMO_OUT = runs/demo
 SECONDS = 20
 QUICK_XLA = --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_llvm_disable_expensive_passes=true
 export UV_PROJECT_ENVIRONMENT = $(VENV)
+# Compiled files are kept, whatever the environment says: without them each of some hundred processes compiles all again.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test long processes wheel test-all lint docs compare regression fuzz bench mutants clean
 

@@ -315,6 +315,7 @@ def test_variation_ratio_epsilon_agrees_with_the_tables(variation, golden):
         ) == pytest.approx(epsilon, abs=8e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("n", "golden"), [(10_000, (2.3206, 4.9411, 5.9403)), (60_000, (3.8741, 6.7158, 7.7261))]
 )
@@ -415,6 +416,7 @@ def test_blocks_of_clones_are_just_above_all_clones(monkeypatch, local, delta):
     assert exact <= amplification.epsilon(local, n, delta) <= exact * (1 + 1e-4)
 
 
+@pytest.mark.long
 def test_many_clients_have_the_general_bound_of_bounded_work():
     variation = lambda local: 0.5 * math.tanh(local / 2)  # noqa: E731
     many = 10**12

@@ -154,6 +154,7 @@ def test_the_curve_of_a_named_noise_is_its_own_and_that_of_an_opaque_guarantee_o
         bounds.claimed_curve(dataclasses.replace(guarantee, epsilon=math.inf))
 
 
+@pytest.mark.long
 def test_what_was_chosen_is_judged_on_other_runs():
     """Two inputs that are alike, 40 values, an error of 10%: of 30 audits 12 or more are called
     broken with probability 1e-4 at most.
@@ -347,6 +348,7 @@ def test_honest_mechanisms_are_not_broken(mechanism):
     )
 
 
+@pytest.mark.long
 @first(RELEASABLE, DiscreteLaplace, Collision)
 def test_honest_noise_of_releases_is_not_broken(mechanism):
     guarantee = (

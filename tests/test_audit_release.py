@@ -147,6 +147,7 @@ def test_one_person_moves_the_sum_as_far_as_one_record_and_no_farther(monkeypatc
     assert max(moved(world) for world in played) == OF_CANARY
 
 
+@pytest.mark.long
 def test_the_command_says_that_persons_are_not_bounded(rknn, monkeypatch):
     """The games are slow; one of nothing is played in their place."""
     with_persons = worlds(0.5, person="person")[:1]
@@ -258,6 +259,7 @@ PLANTS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_a_bug_behind_the_noise_shows_at_the_same_noisy_counts(monkeypatch, replaced, plant):
     plant(monkeypatch)

@@ -221,6 +221,7 @@ def test_the_same_without_a_bug_is_not(rknn, command):
     assert "BROKEN" not in result.err
 
 
+@pytest.mark.long
 def test_honest_mechanisms_are_called_broken_no_more_often_than_the_error_allows():
     """At a confidence of 0.8: of 100 audits, 34 or more are with a probability below 1e-3.
 

@@ -114,6 +114,7 @@ def test_a_stopped_training_goes_on_with_its_roles(tmp_path):
 FIRST = {name: labeler for name, labeler in EXAMPLES.items() if name.endswith(" 0")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "labeler", [case(*example) for example in FIRST.items()] + [ReverseKNN(trust="local")]
 )

@@ -396,6 +396,7 @@ def test_nobody_checks_unless_it_tells_something():
                 assert (found.high - found.low) / 2 <= check.WORST * 1.05
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("unit", ["record", "person"])
 def test_simulated_checks_choose_the_best_and_measure_it_within_their_intervals(relation, unit):

@@ -1000,6 +1000,7 @@ def test_the_program_leaves_with_the_status_of_the_command():
         assert (done.returncode, done.stdout) == (status, b"told\n")
 
 
+@pytest.mark.long
 def test_the_budget_is_told_beside_the_cost_of_a_release(rknn, files):
     """A new user takes --epsilon for the budget, and without --budget they are equal."""
     told = " ".join(rknn(*arguments(epsilon=0.5), "--dry-run").err.split())

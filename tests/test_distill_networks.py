@@ -112,6 +112,7 @@ def test_a_student_that_is_stopped_leaves_the_private_network_and_its_run_is_tol
     assert before.shape[1] == 10
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_in_training_goes_on_there(tmp_path, monkeypatch, finished):
     steps = []
     real = dpsgd._descend

@@ -69,6 +69,7 @@ def run(*words: str) -> dict:
     return found
 
 
+@pytest.mark.long
 @layouts
 @pytest.mark.parametrize("classes", ["cat,dog,owl", "owl,cat,dog", "3", None])
 def test_label_reads_class_numbers_by_their_names(tmp_path, monkeypatch, form, classes):

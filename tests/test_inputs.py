@@ -218,6 +218,7 @@ def test_a_feature_of_the_public_table_is_no_label_of_the_private_one(rknn, tmp_
     assert "--label ill, which is among the columns" in " ".join(done.err.split())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("distinct", [1, 3])
 @pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
 def test_there_are_as_many_queries_as_distinct_public_rows(rknn, tmp_path, distinct, metric):

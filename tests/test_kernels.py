@@ -45,6 +45,7 @@ def assert_finds_what_xla_finds(seed, n, s, f, k, duplicates):
     chex.assert_trees_all_equal(found, expected)
 
 
+@pytest.mark.long
 @given(st.integers(0, 99), st.booleans())
 def test_the_kernel_finds_what_xla_finds(seed, duplicates):
     """Points, references and features that fill no tile.

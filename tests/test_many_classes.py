@@ -16,6 +16,7 @@ def save(folder):
     np.savez(folder / "R.npz", embeddings=PRIVATE, labels=LABELS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("free", [10**9, 10**10])
 def test_what_does_not_fit_in_memory_is_refused_by_the_dry_run_too(
     rknn, tmp_path, monkeypatch, free

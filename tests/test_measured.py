@@ -244,6 +244,7 @@ def test_the_estimator_measures_and_one_call_is_one_charge(tmp_path, sides):
     assert off.measured_ is None
 
 
+@pytest.mark.long
 def test_intervals_hold_the_agreement_of_all_records(files, sides):
     covered = []
     for number in range(12):

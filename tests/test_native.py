@@ -89,6 +89,7 @@ def test_random_bits_are_those_of_xla(monkeypatch, num_clients, count, digits):
     assert_native_is_xla(monkeypatch, run)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_symbols", [2, 65, 1000])
 def test_random_sets_are_those_of_xla(monkeypatch, num_symbols):
     """Sets of all sizes, small and large, of free symbols that differ between clients."""
@@ -123,6 +124,7 @@ MECHANISMS = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: type(mechanism).__name__)
 def test_totals_of_clients_are_those_of_xla_on_all_devices(monkeypatch, mechanism):
     votes = np.random.default_rng(0).integers(-1, 35, (80, mechanism.votes_per_record))

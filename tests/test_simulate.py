@@ -38,6 +38,7 @@ EXACT = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mechanism", EXACT, ids=str)
 def test_totals_have_the_law_of_messages_jointly_over_cells(mechanism):
     """3,000 runs of 12 clients each way, one of them with a vote missing: six random projections

@@ -43,6 +43,7 @@ def test_the_rounded_cost_is_just_above_the_cost(teachers, classes, mechanism, o
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("teachers", "classes", "mechanism", "orders"), SMALL + SCREENED, ids=str)
 def test_the_local_sensitivity_dominates_all_histograms_within_reach_and_is_smooth(
     teachers, classes, mechanism, orders

@@ -42,6 +42,7 @@ def few(kind) -> base.StudentSettings:
     return kind(NETWORK)
 
 
+@pytest.mark.long
 @each
 @pytest.mark.parametrize("library", [np.asarray, jnp.asarray], ids=["numpy", "jax"])
 def test_features_and_probabilities_of_a_release_train_every_kind(kind, library):

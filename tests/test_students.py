@@ -214,6 +214,7 @@ def test_an_epoch_has_every_record_once_in_batches_of_one_size(num_records, batc
 # Training.
 
 
+@pytest.mark.long
 def test_a_student_learns_a_separable_problem_and_is_as_sure_as_its_targets(trained, data):
     fresh, truth = bars(4, 90, 8)
     probabilities = trained.predict_proba(fresh)

@@ -92,6 +92,7 @@ def test_a_row_depends_on_its_own_image_alone(module, config, encode, features):
     np.testing.assert_array_equal(np.delete(after, 17, 0), np.delete(features[::-1], 17, 0))
 
 
+@pytest.mark.long
 @each
 def test_blocks_do_not_show(module, config, encode, features):
     """Each image must equal itself encoded alone, bit for bit: the first and the last of a block,
