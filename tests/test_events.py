@@ -141,6 +141,14 @@ def test_losses_that_are_rounded_down_never_cost_more(event):
         assert low <= high * (1 + 1e-9) <= 1.1 * low + 1e-3
 
 
+def test_losses_of_a_coarse_grid_bound_the_fine_ones_from_both_sides():
+    event = DiscreteGaussian(5.0, 3)
+    fine = event.pld(1e-4).get_delta_for_epsilon(0.3)
+    down, up = event.lower_pld(0.05), event.pld(0.05)
+    assert down.get_delta_for_epsilon(0.3) < fine * (1 - 1e-4)
+    assert up.get_delta_for_epsilon(0.3) > fine * (1 + 1e-6)
+
+
 def test_rho_and_pure_epsilon_bound_the_divergence():
     for event in CASES:
         curve = event.rdp(ORDERS)

@@ -28,6 +28,7 @@ from rknn_jax.privacy.ledger import (
     LedgerError,
     LedgerMismatchError,
 )
+from rknn_jax.privacy.ledger_lines import DataSet
 
 DATA = "sha256:of-some-records"
 
@@ -194,6 +195,23 @@ def test_a_budget_that_is_no_amount_is_refused_and_makes_no_file(path, amount):
     with pytest.raises(LedgerError, match="delta"):
         Ledger.create(path, DATA, 1, -1 if amount == 0 else amount if amount != -1 else 1)
     assert list(path.parent.iterdir()) == []
+
+
+def test_what_a_ledger_affords_counts_all_releases_before(ledger):
+    for number in range(2):
+        ledger.charge(released(0.4), f"round {number}")
+    assert ledger.affords(released(0.2))
+    assert not ledger.affords(released(0.21))
+
+
+def test_the_same_data_are_adopted_once_and_related_data_need_no_flag(path):
+    ledger = Ledger.create(path, DATA, 1)
+    related = DataSet("sha256:the-same-grown", 4, (DATA, "sha256:new"))
+    first = ledger.adopt(related, "one more file")
+    assert ledger.adopt(related, "again") == first
+    with pytest.raises(LedgerMismatchError, match="share neither"):
+        ledger.adopt(DataSet("sha256:others", 9), "no relation")
+    ledger.adopt(DataSet("sha256:others", 9), "embedded anew", unrelated=True)
 
 
 # Files and folders
@@ -464,6 +482,13 @@ def test_a_fingerprint_is_of_the_values_not_of_their_storage():
         assert fingerprint(*same) == expected
     assert fingerprint(np.zeros(3)) == fingerprint(-np.zeros(3))
     assert expected.startswith("sha256:")
+
+
+def test_a_fingerprint_is_what_ledgers_have_on_disk():
+    """Another fingerprint of the same records would make them another data set, with a budget."""
+    features = np.array([[1.5, -2.0], [0.0, 3.25]], np.float32)
+    known = "sha256:8e4864492e6cc131aa7a72ce919f04becbed57100fbf30ef8d455dd4645cdc3f"
+    assert fingerprint(features, np.array([3, 1])) == known
 
 
 def test_a_fingerprint_sees_every_value_shape_and_order():

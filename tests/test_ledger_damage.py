@@ -258,9 +258,12 @@ def held(path, seconds):
 
 
 def test_a_waiter_says_whom_it_waits_for_and_gives_up(ledger, path, monkeypatch, caplog):
-    monkeypatch.setattr(ledger_file, "SILENCE", 0.05)
     process = held(path, 60)
     try:
+        with pytest.raises(LedgerError, match="was not free within"):
+            Ledger.open(path, DATA, patience=0.05).charge(released(0.1), "not now")
+        assert "waiting for" not in caplog.text, "a short wait says nothing"
+        monkeypatch.setattr(ledger_file, "SILENCE", 0.05)
         with pytest.raises(
             LedgerError, match=f"held by process {process.pid}, and was not free within 0 s"
         ):
