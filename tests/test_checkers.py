@@ -164,7 +164,7 @@ def test_roles_have_their_shares_whatever_the_blocks_and_differ_with_shard_and_k
 
 
 def test_roles_of_a_key_are_those_that_a_paid_release_began_with():
-    """Another law of the same key would let a record that has voted check when a release resumes."""
+    """By another law of the same key, a record that has voted could check once it resumes."""
     known = Roles(bytes(range(32)), 0.1, 0.2, 0.1)
     assert known.of_rows(3, 4090, 12).tolist() == [0, 3, 2, 0, 0, 3, 0, 0, 0, 1, 2, 0]
     names = np.array([[1, 2], [3, 4], [5, 6]], np.uint64)

@@ -149,6 +149,12 @@ def test_losses_of_a_coarse_grid_bound_the_fine_ones_from_both_sides():
     assert up.get_delta_for_epsilon(0.3) > fine * (1 + 1e-6)
 
 
+def test_no_divergence_is_known_beyond_the_last_order():
+    last = float(ORDERS[-1])
+    assert renyi.renyi_divergence([DiscreteGaussian(5.0, 3)], last) < math.inf
+    assert renyi.renyi_divergence([DiscreteGaussian(5.0, 3)], last * 1.01) == math.inf
+
+
 def test_rho_and_pure_epsilon_bound_the_divergence():
     for event in CASES:
         curve = event.rdp(ORDERS)
