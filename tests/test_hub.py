@@ -14,10 +14,11 @@ import pytest
 from PIL import Image
 
 from rknn_jax.cli import main as cli
+from rknn_jax.embedding import table_files
 from rknn_jax.formats import Columns, _hub
 from rknn_jax.records.classes import MISSING, Classes, parse_classes
 from rknn_jax.records.labels import encode, plain
-from rknn_jax.release import known_classes, tables
+from rknn_jax.release import known_classes, shards, tables
 from rknn_jax.release.shards import FileShard
 from tests import tiny_network
 
@@ -45,7 +46,8 @@ def write(folder: Path, table: pa.Table, form: str, metadata=None) -> Path:
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as stream:
             stream.write_table(rows)
     if form == "arrow":
-        (folder / "state.json").write_text("{}")
+        listed = [{"filename": path.name} for path in sorted(data.iterdir())]
+        (folder / "state.json").write_text(json.dumps({"_data_files": listed}))
         (folder / "dataset_info.json").write_text("{}")
     return folder
 
@@ -294,18 +296,18 @@ def test_other_folders_and_columns_are_refused_by_name(tmp_path, monkeypatch):
         assert error in run("embed", *words, "--out", "o.parquet")["error"]
     write(tmp_path / "two", pictures(4), "parquet")
     other = clusters(4).replace_schema_metadata(features())
-    pq.write_table(other, tmp_path / "two/data/test-00000-of-00001.parquet")
+    pq.write_table(other, tmp_path / "two/data/train-00002-of-00003.parquet")
     told = run("embed", "--images", "two", "--model", network, "--out", "o.parquet")
     assert "the same columns and features in all files of --images" in told["error"]
     write(tmp_path / "plain", clusters(4), "parquet")
     told = run("embed", "--images", "plain", "--model", network, "--out", "o.parquet")
     assert "Expected one column of images in --images plain, got none" in told["error"]
     told = run(
-        *("embed", "--images", "two/data/train-*", "--columns", "label", "--model", network),
+        *("embed", "--images", "two/data/train-*-of-00002.parquet", "--columns", "label", "--model", network),
         *("--out", "o.parquet"),
     )
     assert "name one of them with --columns" in told["error"]
-    named = ["--images", "two/data/train-*", "--label", "ill", "--keep", "who", "label"]
+    named = ["--images", "two/data/train-*-of-00002.parquet", "--label", "ill", "--keep", "who", "label"]
     told = run("embed", *named, "--model", network, "--out", "o.parquet")
     assert "got --label ill and --keep who; the columns are image, label" in told["error"]
 
@@ -317,3 +319,58 @@ def test_raw_images_of_the_hub_go_to_an_encoder_as_bytes(tmp_path):
         str(tmp_path / "P/data/train-00000-of-00002.parquet"), "--private", columns
     ).blocks(9)
     assert block.embeddings.tolist() == [picture(row) for row in range(3)]
+
+
+def copied(folder: Path, name: str) -> None:
+    """Leave a copy of all records beside them, as `map` and `filter` do."""
+    parts = [pa.ipc.open_stream(path.read_bytes()).read_all() for path in folder.glob("data-*")]
+    table = pa.concat_tables(parts)
+    with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as one:
+        one.write_table(table)
+
+
+@pytest.mark.parametrize("named", ["PRIVATE", "PRIVATE/*.arrow", "*/"])
+@pytest.mark.parametrize("state", [True, False])
+def test_copies_of_records_in_a_folder_count_once(tmp_path, monkeypatch, named, state):
+    """Caches of `datasets` would give each record two votes, at twice the epsilon that is told."""
+    monkeypatch.chdir(tmp_path)
+    folder = write(Path("PRIVATE"), clusters(90), "arrow")
+    write(Path("PUBLIC"), clusters(60), "arrow")
+    for name in ("cache-1b2c3d4e.arrow", "cache-99.arrow"):
+        copied(folder, name)
+    if not state:
+        (folder / "state.json").unlink()
+    elif named == "PRIVATE":
+        copied(folder, "tmp9.arrow")
+    if named == "*/":
+        Path("all").mkdir()
+        folder.rename("all/PRIVATE")
+        named = "all"
+    told = run("check", named, "--label", "label", "--classes", "3")
+    assert told["records"] == 90
+    parts = ("--public", "PUBLIC", "--private", named, "--ledger", "L.jsonl", "--label", "label")
+    done = run("label", *parts, "--classes", "3", "--epsilon", "8", "--out", "out")
+    assert done["num_records"] == 90
+    assert table_files.num_rows(Path(named), "--table") == 90
+
+
+def test_splits_are_named_and_a_folder_is_whole(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(Path("both/train"), clusters(30), "arrow")
+    write(Path("both/test"), clusters(12), "arrow")
+    Path("both/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    write(Path("hub"), clusters(30), "parquet")
+    pq.write_table(clusters(9), "hub/data/test-00000-of-00001.parquet")
+    for name in ("both", "hub", "hub/data/*.parquet"):
+        with pytest.raises(ValueError, match="Expected one split in --private .*, got te?"):
+            shards.find([name], "--private")
+        with pytest.raises(ValueError, match="Expected one split in --table"):
+            table_files.files(Path(name), "--table")
+    assert len(shards.find(["both/train", "both/test"], "--private").files) == 4
+    assert len(shards.find(["hub/data/train-*"], "--private").files) == 2
+    Path("both/train/data-00001-of-00002.arrow").unlink()
+    with pytest.raises(ValueError, match="got none of data-00001-of-00002.arrow; copy the whole"):
+        shards.find(["both/train"], "--private")
+    Path("both/train/state.json").write_text("[]")
+    with pytest.raises(ValueError, match="as save_to_disk writes it"):
+        table_files.files(Path("both/train"), "--table")

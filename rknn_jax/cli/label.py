@@ -169,7 +169,11 @@ def _tell_plan(plan: "Plan") -> None:
         tell(err, "time", f"{text}; fewer classes, queries or public rows take less")
     if data.skipped:
         named = ", ".join(data.skipped[:5])
-        tell(err, "skipped", f"{len(data.skipped)} files in no known format, such as {named}")
+        tell(
+            err,
+            "skipped",
+            f"{len(data.skipped)} files that hold no records of their own, such as {named}",
+        )
 
 
 def _check_words(plan: "Plan") -> str:

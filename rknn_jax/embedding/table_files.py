@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from rknn_jax import formats
 from rknn_jax.formats import (
@@ -24,6 +25,7 @@ from rknn_jax.formats import (
     _arrow,
     _csv_records,
     _hub,
+    _hub_folders,
     clear_errors,
     csv,
     feather,
@@ -63,8 +65,17 @@ def files(path: Path, argument: str) -> list[Path]:
       argument: Command-line argument that named it, for the errors.
 
     Raises:
-      ValueError: If there is none, or a file is in another format.
+      ValueError: If there is none, or a file is in another format, or as in `data_files`.
     """
+    known = _named(path, argument)
+    if path.exists() and not path.is_dir():
+        return known
+    records = _hub_folders.data_files([*map(str, known)], LocalFileSystem(), f"{argument} {path}")
+    return [Path(one) for one in records]
+
+
+def _named(path: Path, argument: str) -> list[Path]:
+    """Return the files that a path names, those that hold no records too; see `files`."""
     several = path.is_dir()
     if several:
         below = (one.relative_to(path) for one in path.rglob("*"))
@@ -155,7 +166,7 @@ def types(path: Path, argument: str) -> dict[str, Any]:
 def is_typed(path: Path) -> bool:
     """Return whether a path names files whose columns have types, by itself or in a folder."""
     try:
-        return _suffix(files(path, "")[0]) in TYPED
+        return _suffix(_named(path, "")[0]) in TYPED
     except ValueError:
         return False
 

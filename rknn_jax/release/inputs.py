@@ -53,7 +53,7 @@ class Data:
       public: float32 `[m, f]`.
       private: Private records, which are not read yet.
       classes: Set of labels, taken as public.
-      skipped: Files in the private folders that are in no known format. Defaults to none.
+      skipped: Files in the private folders that hold no records of their own. Defaults to none.
       encode: Encoder of the private records. Defaults to None, for embeddings.
       digest: Fingerprint of the public rows as read. Defaults to "", that of `public`.
       num_persons: Number of persons with records. Defaults to None, if records are protected or

@@ -18,7 +18,7 @@ import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 
 from rknn_jax import formats
-from rknn_jax.formats import Block, Columns, Layout, _objects
+from rknn_jax.formats import Block, Columns, Layout, _hub_folders, _objects
 
 
 class Shard(Protocol):
@@ -367,7 +367,7 @@ class Found(NamedTuple):
 
     Attributes:
       files: Paths or URLs, in order.
-      skipped: Visible files of folders that are in no known format.
+      skipped: Visible files of folders that hold no records of their own.
     """
 
     files: list[str]
@@ -446,9 +446,10 @@ def _files(name: str, argument: str) -> Found:
             f"Expected files that end in {', '.join(sorted(formats.suffixes()))} in {where}, got a "
             "folder or pattern without any; check the name."
         )
+    records = _hub_folders.data_files(known, system, where)
     local = isinstance(system, LocalFileSystem)
-    named = [each if local else system.unstrip_protocol(each) for each in known]
-    return Found(sorted(named), sorted(set(seen) - set(known)))
+    named = [each if local else system.unstrip_protocol(each) for each in records]
+    return Found(sorted(named), sorted(set(seen) - set(records)))
 
 
 def _matching(system: Any, path: str) -> list[str]:
