@@ -299,15 +299,16 @@ def test_other_folders_and_columns_are_refused_by_name(tmp_path, monkeypatch):
     pq.write_table(other, tmp_path / "two/data/train-00002-of-00003.parquet")
     told = run("embed", "--images", "two", "--model", network, "--out", "o.parquet")
     assert "the same columns and features in all files of --images" in told["error"]
+    parts = "two/data/train-*-of-00002.parquet"
     write(tmp_path / "plain", clusters(4), "parquet")
     told = run("embed", "--images", "plain", "--model", network, "--out", "o.parquet")
     assert "Expected one column of images in --images plain, got none" in told["error"]
     told = run(
-        *("embed", "--images", "two/data/train-*-of-00002.parquet", "--columns", "label", "--model", network),
+        *("embed", "--images", parts, "--columns", "label", "--model", network),
         *("--out", "o.parquet"),
     )
     assert "name one of them with --columns" in told["error"]
-    named = ["--images", "two/data/train-*-of-00002.parquet", "--label", "ill", "--keep", "who", "label"]
+    named = ["--images", parts, "--label", "ill", "--keep", "who", "label"]
     told = run("embed", *named, "--model", network, "--out", "o.parquet")
     assert "got --label ill and --keep who; the columns are image, label" in told["error"]
 

@@ -1,5 +1,7 @@
 """What people bring is read right by `rknn label`, or refused before it costs anything."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -302,7 +304,8 @@ def test_folders_of_arrow_streams_and_tensors_are_read(rknn, tmp_path, shape):
         half = len(rows) // 2
         stream(tmp_path / name / "data-00000-of-00002.arrow", table.slice(0, half))
         stream(tmp_path / name / "data-00001-of-00002.arrow", table.slice(half))
-        (tmp_path / name / "state.json").write_text("{}")
+        listed = [{"filename": path.name} for path in (tmp_path / name).glob("*.arrow")]
+        (tmp_path / name / "state.json").write_text(json.dumps({"_data_files": listed}))
     done = rknn(*arguments(public="P", private="R", ledger="L.jsonl", **NO_NOISE))
     assert done.status == 0, done.err
     np.testing.assert_array_equal(arrays(tmp_path / "new" / "labels.npz")["label"], TRUTH)

@@ -150,3 +150,24 @@ def test_columns_beside_a_file_of_labels_are_dropped(rknn, tmp_path):
     done = rknn(*words, "ids")
     assert done.status == 2
     assert "the columns are x0, x1, x2, x3, id" in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "feather"])
+def test_labels_that_name_their_records_are_not_paired_by_their_order(rknn, tmp_path, form):
+    """Files of labels whose rows have names are often in another order than the embeddings."""
+    changes = save(tmp_path, "npz", LABELS)
+    table = pd.DataFrame(
+        {"file": [f"{row}.png" for row in range(90)][::-1], "labels": LABELS[::-1]}
+    )
+    write(table, tmp_path / f"L.{form}")
+    np.savez(tmp_path / "E.npz", embeddings=PRIVATE)
+    words = {**changes, "private": "E.npz", "private_labels": f"L.{form}"}
+    for door in (arguments(**words), [*arguments(**words), "--dry-run"]):
+        done = rknn(*door)
+        assert done.status == 2
+        assert "belong to records by their order, got 'file' too; join both files" in done.err
+    checked = ["check", "E.npz", "--private-labels", f"L.{form}", "--classes", 3]
+    assert "got 'file' too" in rknn(*checked).err
+    assert rknn(*checked, "--drop", "file").status == 0
+    done = rknn(*arguments(**words), "--drop", "file")
+    assert done.status == 0, done.err

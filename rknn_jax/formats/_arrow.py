@@ -57,6 +57,39 @@ def plain(column: Any) -> Any:
     return column
 
 
+def without_views(column: Any) -> Any:
+    """Return a column that Parquet and all kernels take: no text or bytes in it are views.
+
+    Polars writes such views in Arrow files, in dictionaries and in lists too.
+    """
+    types = pyarrow().types
+    if types.is_dictionary(column.type) and _viewless(column.type.value_type) != (
+        column.type.value_type
+    ):
+        return plain(column)
+    kind = _viewless(column.type)
+    return column if kind == column.type else column.cast(kind)
+
+
+def _viewless(kind: Any) -> Any:
+    """Return an Arrow type with text and bytes in place of their views, at any depth."""
+    pa = pyarrow()
+    types = pa.types
+    if types.is_string_view(kind):
+        return pa.large_string()
+    if types.is_binary_view(kind):
+        return pa.large_binary()
+    if types.is_struct(kind):
+        return pa.struct([(one.name, _viewless(one.type)) for one in kind])
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_viewless(kind.value_type), kind.list_size)
+    if types.is_large_list(kind):
+        return pa.large_list(_viewless(kind.value_type))
+    if types.is_list(kind):
+        return pa.list_(_viewless(kind.value_type))
+    return kind
+
+
 def unlabeled(labels: np.ndarray, missing: np.ndarray) -> np.ndarray:
     """Return labels without those of records that are missing, and the others as they are.
 

@@ -115,7 +115,9 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
     _refuse_ledger(settings, found.files)
     of_public = [FileShard(one, "--public", asked._replace(public=True)) for one in public_files]
     of_private = [FileShard(one, "--private", asked) for one in found.files]
-    tables.refuse_unknown(settings.drop, [*of_public, *of_private, *(private or ())])
+    of_labels = tables.file_shards(settings.private_labels or (), "--private-labels", asked)
+    every = [*of_public, *of_private, *of_labels, *(private or ())]
+    tables.refuse_unknown(settings.drop, every)
     classes = known_classes.find(settings, found.files if private is None else private)
     public = _public(settings, asked, classes)
     width = public.features.shape[1]
@@ -276,7 +278,7 @@ def private_shards(
       private_labels: Files of the labels. Defaults to None, for labels in `files`.
 
     Raises:
-      ValueError: If labels are missing, or it is not clear which belong to which file.
+      ValueError: If labels are missing, or it is not clear which belong to which file or record.
     """
     if private_labels is None:
         if columns.reads_label:
@@ -297,7 +299,10 @@ def private_shards(
             f"{stems[0][0]} and {stems[1][0]}; rename them, or list the files of both in one order."
         )
     pairs = zip(files, labels, strict=True)
-    return [FileShard(name, "--private", columns, of_labels) for name, of_labels in pairs]
+    found = [FileShard(name, "--private", columns, of_labels) for name, of_labels in pairs]
+    for shard in found:
+        shard.refuse_named_labels()
+    return found
 
 
 def _with_width(shard: Shard, width: int) -> Shard:

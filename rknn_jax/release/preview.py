@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.special import softmax
@@ -253,7 +254,7 @@ def simulated_accuracy(rehearsal: Rehearsal, num_records: int, truth: np.ndarray
     for draw in range(rehearsal.num_draws):
         totals[:num_queries] = rng.poisson(votes[:, None] * shares) * mechanism.grid
         noise = jax.random.key(draw, impl=QUICK)
-        noisy = np.asarray(drawn.estimate(noise, totals, num_records))[:num_queries]
+        noisy = np.asarray(drawn.estimate(noise, jnp.asarray(totals), num_records))[:num_queries]
         labels = _labels(rehearsal, noisy, num_records)
         right.append(np.mean(truth[np.arange(len(labels)), labels]))
     return np.array(right)

@@ -245,6 +245,31 @@ class FileShard:
         block = rows.empty._replace(labels=labels.empty.labels)
         return rows._replace(empty=block, typed=labels.typed, classes=labels.classes)
 
+    def files(self) -> "list[FileShard]":
+        """Return this file and that of its labels, if there is one, each by itself."""
+        own = replace(self, labels_name=None)
+        if self.labels_name is None:
+            return [own]
+        return [own, replace(own, name=self.labels_name, argument="--private-labels")]
+
+    def refuse_named_labels(self) -> None:
+        """Raise ValueError if a file of labels has other columns.
+
+        They may name records, and in another order.
+        """
+        if self.labels_name is None:
+            return
+        labels = self._layout(self.labels_name, "--private-labels", self._labels_alone)
+        known = (self.columns.label, *self.columns.drop)
+        others = [name for name in labels.names if name not in known]
+        if others and labels.declares:
+            raise ValueError(
+                f"Expected --private-labels {self.labels_name} to hold the column "
+                f"{self.columns.label!r} alone, because labels belong to records by their order, "
+                f"got {', '.join(map(repr, others))} too; join both files into one by such a "
+                "column, or if the rows are in one order, leave it out with --drop."
+            )
+
     def others(self) -> dict[str, np.ndarray]:
         """Return the columns of a public file that have no role, by their names."""
         with self._opened(self.name, self.argument) as file:

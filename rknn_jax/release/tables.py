@@ -249,7 +249,10 @@ def refuse_unknown(drop: Sequence[str], shards: Sequence[Shard]) -> None:
     if not drop:
         return
     only = Columns(embedding=(), reads_label=False)
-    tables = [shard for shard in shards if isinstance(shard, FileShard | ArrowShard)]
+    tables: list[FileShard | ArrowShard] = [one for one in shards if isinstance(one, ArrowShard)]
+    for shard in shards:
+        if isinstance(shard, FileShard):
+            tables += shard.files()
     layouts = [
         replace(one, columns=only._replace(public=one.columns.public)).layout() for one in tables
     ]
