@@ -81,6 +81,90 @@ def test_what_is_told_of_a_column_is_not_in_the_card():
     assert table.of_card(json.loads(json.dumps(model.card))).columns == model.columns
 
 
+def table_of(name, **columns):
+    rows = zip(*columns.values(), strict=True)
+    Path(name).write_text("\n".join([",".join(columns), *map(",".join, rows)]))
+
+
+QUANTITIES = {
+    "dates": ["07.11.2024", "31.12.24", "1.2.2023"],
+    "dates ": ["2024-11-07", "2024/1/2", "2023-12-31T10:00:00"],
+    "dates  ": ["7 Nov 2024", "12-Jan-23", "March 3 2020"],
+    "times of day": ["14:00", "9:30", "23:59:01"],
+    "numbers with a decimal comma": ['"36,9"', '"1.200,5"', '"-0,25"'],
+    "numbers with a unit or a sign": ["97 %", "35mg", "120 mmHg"],
+    "numbers with a unit or a sign ": ["<1.5", "<0.2", "3"],
+}
+
+
+@pytest.mark.parametrize("kind", QUANTITIES)
+@pytest.mark.parametrize("rows", [6, 80])
+def test_quantities_that_are_text_are_no_categories(rknn, kind, rows):
+    values = QUANTITIES[kind] * rows
+    if rows == 80 and kind.strip() == "times of day":
+        values = [f"{i // 60}:{i % 60:02}" for i in range(len(values))]
+    table_of("p.csv", age=["20", "30", "44"] * rows, odd=[*values[:-1], "NA"])
+    done = rknn("embed", "--table", "p.csv", "--out", "p.parquet")
+    assert done.status == 2
+    assert f"in the column 'odd', got {kind.strip()} such as" in done.err
+    assert rknn("embed", "--table", "p.csv", "--drop", "odd", "--out", "p.parquet").status == 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [["12A", "3B", "7C"], ["1st", "2nd", "3rd"], ["v1.2.3", "1.2.3", "a"], ["A1", "B2", "C"]],
+)
+def test_codes_are_categories(rknn, values):
+    table_of("p.csv", age=["20", "30", "44"] * 9, code=values * 9)
+    done = rknn("embed", "--table", "p.csv", "--out", "p.parquet")
+    assert done.status == 0, done.err
+    assert "numbers age; categories code (3 values)" in " ".join(done.err.split())
+
+
+def test_a_category_of_dates_may_be_named(rknn):
+    table_of("p.csv", age=["20", "30", "44"] * 9, day=QUANTITIES["dates"] * 9)
+    named = ("--columns", "age", "day")
+    assert rknn("embed", "--table", "p.csv", *named, "--out", "p.parquet").status == 0
+
+
+def test_numbers_far_from_all_others_and_ids_are_told(rknn):
+    ages = [str(value) for value in np.linspace(20, 90, 60)]
+    bits = ["0", "1"] * 30
+    patients = [str(70_000 + 7 * (3 * row // 4)) for row in range(64)]
+    columns = {
+        "age": [*ages, "-9999", "-9999", "-9999", "33"],
+        "income": [*ages, "9e6", "5", "6", "7"],
+        "smokes": [*bits, "99", "99", "0", "1"],
+        "visits": ["0"] * 50 + ["5", "6"] * 7,
+        "PatID": patients,
+        "grid": [str(row) for row in range(32)] * 2,
+    }
+    table_of("p.csv", **columns)
+    told = " ".join(rknn("embed", "--table", "p.csv", "--out", "p.parquet").err.split())
+    assert "column 'age' is -9999 in 3 of 64 rows, far from all other values (20 to 90)" in told
+    assert "column 'smokes' is 99 in 2 of 64 rows" in told
+    assert "column 'PatID' of whole numbers is named like an id" in told
+    assert told.count("warning") == 3, told
+
+
+def test_the_curator_is_told_of_values_that_the_public_table_does_not_have(rknn):
+    ages = [str(value) for value in np.linspace(20, 90, 60)]
+    table_of("p.csv", age=ages, heat=["36.5", "37", "38.1"] * 20, smokes=["yes", "no"] * 30)
+    assert rknn("embed", "--table", "p.csv", "--out", "p.parquet").status == 0
+    table_of("r.csv", age=ages[:40], heat=['"36,9"', "NA"] * 20, smokes=["ja", "no", "no", ""] * 10)
+    private = ("embed", "--table", "r.csv", "--card", "p.card.json", "--private", "--out")
+    told = " ".join(rknn(*private, "r.parquet").err.split())
+    assert "20 of 20 values of column 'heat' are no numbers, such as '36,9'" in told
+    assert "(numbers with a decimal comma: save them with a point); they count as missing" in told
+    assert "10 of 30 values of column 'smokes' are in no public row, such as 'ja'" in told
+    assert "'age'" not in told
+    table_of("f.csv", age=ages[:40], heat=["98.1", "99.5"] * 20, smokes=["yes", "no"] * 20)
+    told = " ".join(rknn(*private[:2], "f.csv", *private[3:], "f.parquet").err.split())
+    assert "public standard deviations above the public mean on average" in told
+    assert told.count("tell nobody") == 1
+    assert "tell nobody" not in Path("f.card.json").read_text()
+
+
 ROWS = pa.table({"age": ["20", "30.5", "44"] * 4, "town": ["a", "b", "c", "d"] * 3})
 
 

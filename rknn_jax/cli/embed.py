@@ -80,6 +80,7 @@ def run(settings: Embed) -> dict[str, Any]:
             raise
     card = cards.card_path(settings.out)
     _tell(settings, written, card)
+    _tell_curator(settings, model)
     return {
         "files": {"embeddings": str(settings.out), "card": str(card)},
         "rows": written.card["rows"],
@@ -262,7 +263,8 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
         )
     source = rows.TableFile(path, f"--{kind}", columns, label, settings.keep, settings.private)
     labeled = "without labels" if label is None else f"with labels {label!r}"
-    tell(err, "read", f"{len(source):,} rows; columns {', '.join(columns)}; {labeled}")
+    read = model.roles if isinstance(model, table.TableModel) else f"texts {', '.join(columns)}"
+    tell(err, "read", f"{len(source):,} rows; {read}; {labeled}")
     return source, model
 
 
@@ -370,3 +372,13 @@ def _tell(settings: Embed, written: "Written", card: Path) -> None:
         "nothing was spent, since each record is embedded by itself; epsilon does not cover a "
         "model that has seen the private records",
     )
+
+
+def _tell_curator(settings: Embed, model: "Model") -> None:
+    """Tell whoever embeds a private table which of its values the model cannot use."""
+    from rknn_jax.embedding import table
+
+    if not (settings.table and settings.private and isinstance(model, table.TableModel)):
+        return
+    for sentence in table.review(model, settings.table, "--table"):
+        tell(err, "private", f"{sentence} (tell nobody)")

@@ -6,6 +6,7 @@ with the public table's card, so that both sides have the same features.
 
 import functools
 import hashlib
+import itertools
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rknn_jax._internal.checks import check_together
-from rknn_jax.embedding import Embedded, table_files
+from rknn_jax.embedding import Embedded, doubts, table_files
 from rknn_jax.formats import _arrow
 from rknn_jax.formats.csv import NUMBER
 from rknn_jax.records import features
@@ -60,6 +61,15 @@ class Number:
         scaled = (values - self.mean) / self.std
         return np.where(np.isfinite(values), scaled, np.nan)[:, None]
 
+    def review(self, column: Any, found: doubts.Unread) -> None:
+        """Count the values of a private Arrow column that are no numbers."""
+        values = self.features(column)[:, 0]
+        held = values[np.isfinite(values)]
+        found.sum += float(held.sum())
+        odd = [] if len(held) == len(values) else _no_numbers(texts(column), values)
+        found.odd.update(odd)
+        found.count += len(held) + len(odd)
+
 
 @dataclass(frozen=True)
 class Category:
@@ -84,6 +94,12 @@ class Category:
         one_hot: np.ndarray = found[:, None] == np.array(self.values, object)
         return one_hot.astype(np.float64)
 
+    def review(self, column: Any, found: doubts.Unread) -> None:
+        """Count the values of a private Arrow column that no public row has."""
+        given = [text for text in texts(column) if text]
+        found.count += len(given)
+        found.odd.update(text for text in given if text not in self.values)
+
 
 @dataclass(frozen=True)
 class TableModel:
@@ -91,7 +107,7 @@ class TableModel:
 
     Attributes:
       columns: Columns, in the order of their features.
-      told: Sentences on columns that may be none of numbers by mistake. Defaults to none.
+      told: Sentences on public columns that may not be what they look like. Defaults to none.
     """
 
     columns: tuple[Number | Category, ...]
@@ -115,6 +131,13 @@ class TableModel:
             "columns": fitted,
             "versions": {},
         }
+
+    @property
+    def roles(self) -> str:
+        """Roles of the columns in words."""
+        numbers = [one.name for one in self.columns if isinstance(one, Number)]
+        categories = [(one.name, one.width) for one in self.columns if isinstance(one, Category)]
+        return doubts.roles(numbers, categories)
 
     def __call__(self, records: Any) -> Embedded:
         """Return the features of an Arrow table. A row without any value cannot be used."""
@@ -160,14 +183,35 @@ def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> Tab
             "--columns."
         )
     table = pa.concat_tables(parts).select(list(names))
-    fitted = [functools.partial(_fitted, table.column(name), name) for name in names]
+    fitted = [functools.partial(_fitted, table.column(name), name, chosen=chosen) for name in names]
     refuse = [] if chosen else [functools.partial(_refuse_ids, table, where)]
     found = check_together(*fitted, *refuse)
     fits, notes = zip(*found[: len(names)], strict=True)
-    model = TableModel(tuple(fits), tuple(filter(None, notes)))
+    model = TableModel(tuple(fits), tuple(itertools.chain.from_iterable(notes)))
     if not model.width:
         raise ValueError(f"Expected values in {where}, got none in {', '.join(names)}.")
     return model
+
+
+def review(model: TableModel, path: Path, argument: str) -> list[str]:
+    """Return what the curator of a private table should know of it, and nobody else.
+
+    Args:
+      model: Model that the public table has.
+      path: Private table, of which the first `doubts.MOST_REVIEWED` records are read.
+      argument: Command-line argument that named it.
+    """
+    names = [column.name for column in model.columns]
+    found = {name: doubts.Unread() for name in names}
+    parts = table_files.tables(path, argument, names, 2**14, refuse=False)
+    for table in itertools.islice(parts, -(-doubts.MOST_REVIEWED // 2**14)):
+        for column in model.columns:
+            column.review(table.column(column.name), found[column.name])
+    sentences = (
+        doubts.told(one.name, found[one.name], is_number=isinstance(one, Number))
+        for one in model.columns
+    )
+    return list(itertools.chain.from_iterable(sentences))
 
 
 def of_card(card: dict[str, Any]) -> TableModel:
@@ -216,26 +260,50 @@ def _whole_column(column: Any, name: str) -> np.ndarray:
     return values[np.isfinite(values)] if every else np.zeros(0)
 
 
-def _fitted(column: Any, name: str) -> tuple[Number | Category, str]:
-    """Return a fitted column, and a sentence on it if it is nearly one of numbers, or ""."""
+def _fitted(column: Any, name: str, *, chosen: bool) -> tuple[Number | Category, tuple[str, ...]]:
+    """Return a fitted column, and sentences on what may be wrong with it."""
     values, all_numbers = numbers(column, name)
     there = values[np.isfinite(values)]
     if all_numbers:
         std = float(there.std()) if len(there) else 0.0
-        return Number(name, float(there.mean()) if len(there) else 0.0, std or 1.0), ""
+        mean = float(there.mean()) if len(there) else 0.0
+        told = () if chosen else tuple(doubts.of_numbers(name, there, MOST_VALUES))
+        return Number(name, mean, std or 1.0), told
     given = texts(column)
     found = sorted({text for text in given if text})
     odd = _odd_values(given, values)
     if len(found) > MOST_VALUES and odd:
         raise ValueError(f"Expected numbers in the column {name!r}, got {odd}.")
+    texts_alone = _no_numbers(given, values)
+    kind = None if odd else doubts.kind_of(texts_alone)
+    if kind and (len(found) > MOST_VALUES or not chosen):
+        raise ValueError(
+            f"Expected numbers or categories in the column {name!r}, got {kind.name} such as "
+            f"{texts_alone[0]!r}; {kind.remedy}, or leave the column out with --drop. If it is a "
+            "category of few values, name all columns with --columns."
+        )
     if len(found) > MOST_VALUES:
         raise ValueError(
             f"Expected at most {MOST_VALUES} different values in the text column {name!r}, got "
-            f"{len(found):,}; group them, embed the column by --text, or leave it out with "
-            "--drop, or by naming the others with --columns."
+            f"{len(found):,}, such as {texts_alone[0]!r}; group them, embed the column by --text, "
+            "or leave it out with --drop, or by naming the others with --columns."
         )
-    note = f"column {name!r} is one-hot, because of {odd}" if odd else ""
+    note = (f"column {name!r} is one-hot, because of {odd}",) if odd else ()
     return Category(name, tuple(found)), note
+
+
+def _no_numbers(given: Sequence[str | None], values: np.ndarray) -> list[str]:
+    """Return the texts that are neither numbers nor stand for a missing one.
+
+    Args:
+      given: Values of the column.
+      values: The same values as numbers, NaN for what is none.
+    """
+    return [
+        text
+        for text, value in zip(given, values.tolist(), strict=True)
+        if np.isnan(value) and text is not None and text.strip().lower() not in MISSING_NUMBERS
+    ]
 
 
 def _odd_values(given: Sequence[str | None], values: np.ndarray) -> str:
@@ -249,11 +317,7 @@ def _odd_values(given: Sequence[str | None], values: np.ndarray) -> str:
       The text of it, or "" if less than `NEARLY` of the values are numbers.
     """
     numbers = len(values) - int(np.isnan(values).sum())
-    odd = Counter(
-        text
-        for text, value in zip(given, values.tolist(), strict=True)
-        if np.isnan(value) and text is not None and text.strip().lower() not in MISSING_NUMBERS
-    )
+    odd = Counter(_no_numbers(given, values))
     count = sum(odd.values())
     if not odd or numbers < NEARLY * (numbers + count):
         return ""

@@ -134,7 +134,8 @@ def _features(names: list[str], columns: Columns) -> list[str]:
     if columns.width is not None and len(found) != columns.width:
         remedy = (
             "name the features with --embedding, leave others out with --drop, or embed both sides "
-            "first, texts by rknn embed --text and categories by rknn embed --table"
+            "first, texts by rknn embed --text and categories by rknn embed --table; make "
+            "numbers of dates"
         )
         if columns.label not in names:
             remedy = f"name the label's column with --label, or {remedy}"

@@ -1,0 +1,170 @@
+"""Columns of a table that may not be what they look like, in words for whoever embeds it.
+
+What is found in a public table is a warning, or an error where columns were not named. What is
+found in a private one is for its curator alone, changes nothing, and is written nowhere.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Kind(NamedTuple):
+    """Text that stands for a quantity.
+
+    Attributes:
+      name: What such texts are.
+      remedy: What to save in their place.
+      pattern: Regular expression of the whole text.
+    """
+
+    name: str
+    remedy: str
+    pattern: re.Pattern[str]
+
+
+_CLOCK = r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?[ap]\.?m\.?)?"
+_DAY = r"(\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./](\d{4}|\d{2})\.?)"
+_NAMED_DAY = r"(\d{1,2}\.?[- ][a-z]{3,9}\.?[- ]\d{2,4}|[a-z]{3,9}\.? \d{1,2},? \d{4})"
+_NUMBER = r"[-+]?\d+([.,]\d+)?"
+_UNITS = (
+    r"%|‰|°[cf]?|k?g|[mµu]g|[ckmµ]?m|[mdµ]?l|mmhg|bpm|mm?ol(/l)?|[mµ]?g/d?l|years?|y|yrs?|months?|"
+    r"days?|d|hours?|h|hrs?|min|sec|s|€|\$|£|eur|usd|gbp|k"
+)
+
+KINDS = tuple(
+    Kind(name, remedy, re.compile(pattern, re.IGNORECASE))
+    for name, remedy, pattern in (
+        (
+            "dates",
+            "make numbers of them, such as days since a fixed date, and the month as text",
+            rf"({_DAY}|{_NAMED_DAY})([ T]{_CLOCK}.*)?",
+        ),
+        ("times of day", "make numbers of them, such as hours", _CLOCK),
+        ("numbers with a decimal comma", "save them with a point", r"[-+]?\d{1,3}(\.\d{3})*,\d+"),
+        (
+            "numbers with a unit or a sign",
+            "save the number alone",
+            rf"[€$£] ?{_NUMBER}|{_NUMBER} ?({_UNITS})|[<>≤≥~] ?{_NUMBER}( ?({_UNITS}))?",
+        ),
+    )
+)
+
+MOST = 0.9
+"""Least share of a column's texts that are of one kind."""
+
+FAR = 2.0
+"""Distance of a value that may stand for a missing one, in ranges of all other values."""
+
+FEW = 3
+"""Values that are shown."""
+
+SHIFT = 3.0
+"""Distance of the private mean from the public one that is told, in public standard deviations."""
+
+MOST_REVIEWED = 100_000
+"""Private records that are reviewed, the first ones."""
+
+_ID = re.compile(r"(?i:(^|[^a-z])(id|ids|nr|no|uuid|guid|mrn)$)|[a-z](ID|Id|Nr|No)$|^(ID|Id)[A-Z_]")
+
+
+def kind_of(texts: Iterable[str | None]) -> Kind | None:
+    """Return the kind of nearly all texts that are not empty, or None."""
+    given = [text.strip() for text in texts if text and text.strip()]
+    for kind in KINDS:
+        count = sum(kind.pattern.fullmatch(text) is not None for text in given)
+        if given and count >= MOST * len(given):
+            return kind
+    return None
+
+
+def of_numbers(name: str, values: np.ndarray, most_values: int) -> Iterator[str]:
+    """Yield what may be wrong with a public column of numbers.
+
+    Args:
+      name: Name of the column.
+      values: Finite values, float64 `[n]`.
+      most_values: Most different values that a category may have.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    for edge, others in ((0, distinct[1:]), (-1, distinct[:-1])):
+        if len(others) < 2 or counts[edge] < 2 or distinct[edge] == 0:
+            continue
+        if np.abs(others - distinct[edge]).min() > FAR * (others[-1] - others[0]):
+            yield (
+                f"column {name!r} is {distinct[edge]:g} in {counts[edge]:,} of {len(values):,} "
+                f"rows, far from all other values ({others[0]:g} to {others[-1]:g}); if it stands "
+                "for a missing number, leave such fields empty on both sides"
+            )
+    whole = bool((values == np.trunc(values)).all())
+    if whole and len(distinct) > most_values and _ID.search(name):
+        yield (
+            f"column {name!r} of whole numbers is named like an id, whose distances mean nothing; "
+            "leave it out with --drop, or with --keep beside the embeddings"
+        )
+
+
+@dataclass
+class Unread:
+    """Private values of one column that its model cannot use.
+
+    Attributes:
+      count: Number of values that are there.
+      odd: Such values, counted.
+      sum: Sum of the numbers in public standard deviations.
+    """
+
+    count: int = 0
+    odd: Counter[str] = field(default_factory=Counter)
+    sum: float = 0.0
+
+
+def told(name: str, found: Unread, *, is_number: bool) -> Iterator[str]:
+    """Yield what the curator should know of a private column.
+
+    Args:
+      name: Name of the column.
+      found: Its values.
+      is_number: Whether it is a column of numbers.
+    """
+    odd = found.odd.total()
+    if odd:
+        what = "are no numbers" if is_number else "are in no public row"
+        shown = ", ".join(repr(text) for text, _ in found.odd.most_common(FEW))
+        kind = kind_of(found.odd.elements())
+        hint = f" ({kind.name}: {kind.remedy})" if kind else ""
+        yield (
+            f"{odd:,} of {found.count:,} values of column {name!r} {what}, such as {shown}{hint}; "
+            "they count as missing"
+        )
+    numbers = found.count - odd
+    shift = found.sum / max(numbers, 1)
+    if is_number and abs(shift) > SHIFT:
+        side = "above" if shift > 0 else "below"
+        yield (
+            f"column {name!r} lies {abs(shift):.1f} public standard deviations {side} the public "
+            "mean on average; do both sides have the same unit?"
+        )
+
+
+def roles(numbers: Sequence[str], categories: Sequence[tuple[str, int]]) -> str:
+    """Return the roles of the columns of a table in words.
+
+    Args:
+      numbers: Names of the columns of numbers.
+      categories: Names of the columns of categories, and how many values each has.
+    """
+    parts = []
+    if numbers:
+        parts.append(f"numbers {', '.join(numbers)}")
+    if categories:
+        told = ", ".join(f"{name} ({count} values)" for name, count in categories)
+        parts.append(f"categories {told}")
+    return "; ".join(parts)
+
+
+__all__ = ["KINDS", "Unread", "kind_of", "of_numbers", "roles", "told"]
