@@ -122,6 +122,47 @@ def test_the_public_white_is_that_of_the_private_side(rknn, tmp_path):
     assert "the card's white is 1,023" in " ".join(brighter.err.split())
 
 
+def test_deep_images_that_look_black_are_told_to_each_side(rknn, tmp_path):
+    network = tiny_network.write(tmp_path)
+    deep(tmp_path / "public", 6, most=2000)
+    deep(tmp_path / "private", 6, most=2000)
+    (tmp_path / "plain").mkdir()
+    for number in range(6):
+        Image.new("L", (9, 9), 40 * number).save(tmp_path / f"plain/{number}.png")
+    done = run(rknn, "public", "public.parquet", network)
+    assert "warning" not in done.err
+    done = run(rknn, "plain", "plain.parquet", network)
+    assert "white" not in done.err
+    words = ("--card", "plain.card.json", "--private")
+    told = " ".join(run(rknn, "private", "private.parquet", network, *words).err.split())
+    assert "no pixel above 2,000 of the white 65,535, and are nearly black" in told
+    assert told.count("tell nobody") == 1
+    deep(tmp_path / "public", 7, most=65535, first=6)
+    told = " ".join(run(rknn, "public", "dead.parquet", network).err.split())
+    assert "white 65,535 of 65,535 for gray images of 16 bits" in told
+    assert "without dead pixels" in told
+    Image.new("L", (9, 9), 40).save(tmp_path / "private/x/8.png")
+    told = " ".join(run(rknn, "private", "both.parquet", network).err.split())
+    assert "6 images have 16 bits and 1 have 8, and the two are not scaled alike" in told
+
+
+@pytest.mark.parametrize("suffix", [".tif", ".webp", ".png"])
+def test_an_image_of_several_pages_is_none(rknn, tmp_path, suffix):
+    network = tiny_network.write(tmp_path)
+    pages = [Image.new("L", (9, 9), shade) for shade in (0, 200, 90)]
+    for name in ("images", "one"):
+        (tmp_path / name).mkdir()
+        Image.new("L", (9, 9), 70).save(tmp_path / name / "a.png")
+    pages[0].save(tmp_path / f"images/b{suffix}", save_all=True, append_images=pages[1:])
+    done = run(rknn, "images", "o.parquet", network)
+    told = " ".join(done.err.split())
+    assert done.status == 0
+    assert "1 records are left out" in told
+    assert "Expected an image of one page, got 3 pages; save each page as an image" in told
+    assert run(rknn, "images", "p.parquet", network, "--private").status == 0
+    assert np.isnan(embedded("p.parquet")).any(axis=1).tolist() == [False, True]
+
+
 def test_images_in_a_column_have_one_white_too(rknn, tmp_path):
     network = tiny_network.write(tmp_path)
     deep(tmp_path / "public", 4, most=800)

@@ -171,12 +171,13 @@ def _images(settings: Embed) -> tuple["Source", "Model"]:
 def _white(settings: Embed, source: "ImageFolder | ImageTable", known: dict[str, Any]) -> int:
     """Return the white of images of 16 bits, by the card or else by the public images.
 
-    A private image decides nothing, because the others would change with it.
+    A private image decides nothing, because the others would change with it. Its curator is told.
     """
     from rknn_jax.embedding import images
     from rknn_jax.images import files
 
-    pixel = 0 if settings.private else images.largest(source)
+    depths = images.depths(source, refuse=not settings.private)
+    pixel = 0 if settings.private else depths.most
     white = images.card_white(known) if known else files.white_of(pixel)
     if pixel > white:
         tell(
@@ -185,13 +186,16 @@ def _white(settings: Embed, source: "ImageFolder | ImageTable", known: dict[str,
             f"pixels of 16 bits are up to {pixel:,}, and the card's white is {white:,}, to which "
             "they are cut; embed the images with the largest pixels first, and use their card",
         )
-    elif white != files.WHITE and not known:
+    elif pixel and not known:
         tell(
             err,
             "white",
             f"{white:,} of {files.WHITE:,} for gray images of 16 bits, whose largest public pixel "
             f"is {pixel:,}; the card keeps it for the private side",
         )
+    for sentence in depths.doubts(white):
+        secret = " (tell nobody)" if settings.private else ""
+        tell(err, "private" if settings.private else "warning", f"{sentence}{secret}")
     return white
 
 

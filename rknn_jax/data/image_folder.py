@@ -78,10 +78,10 @@ def read(
     num_train = sum(path.parent.parent.name == "train" for path, _ in files)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         images = list(pool.map(lambda file: _read(file[0], size), files))
-        deepest = max(
-            max(one) for one in pool.map(image_files.largest, [path for path, _ in files])
-        )
-    if 0 < deepest <= image_files.DARK:
+        found = list(pool.map(image_files.largest, [path for path, _ in files]))
+    deep = [pixel for one in found for pixel in one if pixel is not None]
+    deepest = max(deep, default=image_files.WHITE)
+    if deepest <= image_files.DARK:
         raise ValueError(
             f"Expected pixels of 16 bits up to {image_files.WHITE:,} in data_dir={folder}, got at "
             f"most {deepest:,}, which look black; save the images with 8 bits, scaled by one "

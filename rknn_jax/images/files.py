@@ -14,15 +14,15 @@ DARK = 4095
 
 
 class Largest(NamedTuple):
-    """Largest pixels of 16 bits.
+    """Largest pixels of an image of 16 bits; both are None for one of 8.
 
     Attributes:
-      gray: Largest pixel of a gray image, or 0 if there is none of 16 bits.
-      color: Bound on the pixels of a color image, of which 8 bits are read, or 0.
+      gray: Largest pixel of a gray image. Defaults to None.
+      color: Bound on the pixels of a color image, of which 8 bits are read. Defaults to None.
     """
 
-    gray: int = 0
-    color: int = 0
+    gray: int | None = None
+    color: int | None = None
 
 
 def read(path: Path | IO[bytes], *, upright: bool = False, white: int = WHITE) -> Image.Image:
@@ -38,16 +38,30 @@ def read(path: Path | IO[bytes], *, upright: bool = False, white: int = WHITE) -
         65535.
 
     Raises:
-      ValueError: If the pixels have no scale, as floats and 32 bits have none.
+      ValueError: If the pixels have no scale, as floats and 32 bits have none, or if the file has
+        several pages.
       OSError: If the file cannot be read.
     """
     with Image.open(path) as file:
+        _refuse_pages(file)
         image = ImageOps.exif_transpose(file) if upright else file
         return _eight_bits(image, str(file.format), white)
 
 
+def _refuse_pages(file: Image.Image) -> None:
+    """Raise ValueError for an image of several pages, of which one is not the whole.
+
+    Photos of some cameras are `MPO` files, whose further pictures are views of the first one.
+    """
+    pages = getattr(file, "n_frames", 1)
+    if pages > 1 and file.format != "MPO":
+        raise ValueError(
+            f"Expected an image of one page, got {pages} pages; save each page as an image"
+        )
+
+
 def largest(path: Path | IO[bytes]) -> Largest:
-    """Return the largest pixels of an image file of 16 bits, or 0 for one of 8, which is not read.
+    """Return the largest pixels of an image file of 16 bits. One of 8 is not read.
 
     Raises:
       OSError: If the file cannot be read.
