@@ -211,3 +211,10 @@ def test_without_the_package_the_remedy_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(ValueError, match="pip install sentence-transformers"):
         text.load("sentence-transformers/all-MiniLM-L6-v2")
+
+
+def test_text_of_white_space_alone_is_none(rknn, tmp_path):
+    (tmp_path / "t.csv").write_text('text\n"   "\nwords\n"\n\t"\n')
+    done = rknn("embed", "--text", "t.csv", "--out", "t.parquet")
+    assert done.status == 0, done.err
+    assert "2 records are left out" in " ".join(done.err.split())

@@ -1,10 +1,13 @@
 """One cell of a data frame of pandas decides about its own record alone."""
 
+import datetime
+import decimal
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import polars
 import pytest
 
 from rknn_jax import ReverseKNNLabeler
@@ -210,3 +213,42 @@ def test_a_missing_person_stops_no_release(persons, number):
     labeler.fit(np.load("pub.npy"))
     labeler.label(np.stack(made["vector"].to_list()), made["diagnosis"], persons)
     assert labeler.card_["num_persons"] == number
+
+
+def frame_of(library, **columns):
+    return pd.DataFrame(columns) if library == "pandas" else polars.DataFrame(columns)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_public_columns_that_are_no_numbers_are_named(library):
+    rows = 12
+    days = [datetime.datetime(2024, 3, 1) + datetime.timedelta(days=day) for day in range(rows)]
+    good = {
+        "x": np.linspace(0, 1, rows),
+        "flag": [True, False] * 6,
+        "price": [decimal.Decimal("1.5"), decimal.Decimal("2.5")] * 6,
+    }
+    bad = {
+        "born": days,
+        "stay": [day - days[0] for day in days],
+        "ward": ["A", "B"] * 6,
+        "tags": [[1, 2]] * rows,
+    }
+    ReverseKNNLabeler(epsilon=1.0).fit(frame_of(library, **good))
+    for name, values in bad.items():
+        for others in ({}, good):
+            with pytest.raises(
+                ValueError, match=rf"Expected columns of numbers in X, got \['{name}'"
+            ):
+                ReverseKNNLabeler(epsilon=1.0).fit(frame_of(library, **others, **{name: values}))
+    with pytest.raises(ValueError, match="OneHotEncoder") as refused:
+        ReverseKNNLabeler(epsilon=1.0).fit(frame_of(library, **good, **bad))
+    assert all(f"'{name}'" in str(refused.value) for name in bad)
+    assert not any(f"'{name}'" in str(refused.value) for name in good)
+
+
+def test_an_id_is_left_out_in_the_words_of_python():
+    rows = pd.DataFrame({"id": np.arange(40), "x": np.linspace(0, 1, 40)})
+    with pytest.raises(ValueError, match=r"every distance; leave it out of X, or pass") as refused:
+        ReverseKNNLabeler(epsilon=1.0).fit(rows)
+    assert "--" not in str(refused.value)

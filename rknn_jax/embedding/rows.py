@@ -105,13 +105,17 @@ def _broken(table: Any) -> dict[int, str]:
 def texts(records: Any) -> list[str]:
     """Return the texts in one or more columns of an Arrow table.
 
-    Columns are joined with a line break. Missing ones are left out.
+    Columns are joined with a line break. Missing ones are left out, and so are those of white
+    space alone.
 
     Raises:
       ValueError: If a column holds no text.
     """
     columns = [_text_values(records.column(name), name) for name in records.column_names]
-    return ["\n".join(filter(None, values)) for values in zip(*columns, strict=True)]
+    return [
+        "\n".join(text for text in values if text and not text.isspace())
+        for values in zip(*columns, strict=True)
+    ]
 
 
 def _text_values(column: Any, name: str) -> list[str | None]:

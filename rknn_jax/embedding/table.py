@@ -241,7 +241,7 @@ def _column(given: dict[str, Any]) -> Number | Category:
 
 def _refuse_ids(table: Any, where: str) -> None:
     """Raise ValueError if a column is an index or an id, by its name or its numbers."""
-    remedy = "or name the columns of features with --columns"
+    remedy = "leave it out with --drop, or name the columns of features with --columns"
     names = table.column_names
     # Text is no id, and counts among the columns that are none.
     columns = [_whole_column(table.column(name), name) for name in names]

@@ -32,6 +32,9 @@ EMBED_TEXTS = (
 )
 """Remedy for columns that hold text."""
 
+NO_FEATURE = "leave it out with --drop, or name the features, as with --embedding"
+"""Remedy for a column that looks like an id."""
+
 _UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # what pandas calls an index
 
 
@@ -80,13 +83,13 @@ def refuse_unnamed(names: Iterable[str], remedy: str) -> None:
 
     Args:
       names: Names of columns among which features are.
-      remedy: What to do if such a column is a feature, after a comma, for the error.
+      remedy: How to leave such a column out, and what to do if it is a feature, for the error.
     """
     unnamed = [name for name in names if _UNNAMED.fullmatch(name)]
     if unnamed:
         raise ValueError(
             f"Expected features, got {unnamed[:MOST_NAMED]}, which is the name of an index; write "
-            f"the data without its index, as by to_csv(index=False), drop it with --drop, {remedy}."
+            f"the data without its index, as by to_csv(index=False), or {remedy}."
         )
 
 
@@ -103,7 +106,7 @@ def choose(kinds: Mapping[str, str]) -> list[str]:
         and an integer among floats may be an index or an id, which would decide every distance.
     """
     check_together(
-        lambda: refuse_unnamed(kinds, "or name the features with --embedding"),
+        lambda: refuse_unnamed(kinds, "drop it with --drop, or name the features with --embedding"),
         lambda: refuse_others(kinds),
         lambda: _refuse_whole(kinds),
     )
@@ -132,14 +135,14 @@ def refuse_others(kinds: Mapping[str, str]) -> None:
 
 def _remedy(kind: str) -> str:
     """Return how features are made of columns of a type."""
-    if "string" in kind:
-        return "embed categories by rknn embed --table, and texts by rknn embed --text"
     if kind.startswith(("date", "time", "duration")):
         return "make numbers of them, such as days since a fixed date"
     if "list" in kind or "tensor" in kind:
         return "name one column of lists of numbers with --embedding, alone"
-    if "binary" in kind:
-        return "embed images by rknn embed --images"
+    if "binary" in kind:  # images are structs of bytes and a path, whose path is text
+        return "embed images by rknn embed --images FOLDER --columns NAME"
+    if "string" in kind:
+        return "embed categories by rknn embed --table, and texts by rknn embed --text"
     return "make columns of numbers of them"
 
 
@@ -173,11 +176,7 @@ def refuse_values(
         lambda: _refuse_texts(finite, names, where),
         lambda: _refuse_holes(finite, names, where),
         lambda: _refuse_large(rows, names, where, most),
-        lambda: (
-            None
-            if chosen
-            else refuse_ids(columns, names, where, "or name the features, as with --embedding")
-        ),
+        lambda: None if chosen else refuse_ids(columns, names, where, NO_FEATURE),
     )
 
 
@@ -262,14 +261,13 @@ def refuse_ids(
       columns: Finite values of each column of numbers.
       names: Names of the columns, or none if they have no names.
       where: Argument and name of the file, for the error.
-      remedy: What to do if it is a feature, after a comma, for the error.
+      remedy: How to leave it out, and what to do if it is a feature, for the error.
     """
     ids = find_ids(columns, names) if len(names) > 1 else []
     if ids:
         raise ValueError(
             f"Expected features in {where}, got {ids[:MOST_NAMED]} with another whole number in "
-            "every row, as an id has or an index, which would decide every distance; leave it out "
-            f"with --drop, {remedy}."
+            f"every row, as an id has or an index, which would decide every distance; {remedy}."
         )
 
 

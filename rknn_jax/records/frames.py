@@ -15,6 +15,10 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from rknn_jax.records.classes import MISSING_WORDS, infer_classes, number_of
 
+NUMBER_TYPES = ("int", "uint", "float", "double", "bool", "decimal", "sparse")
+TIME_TYPES = ("date", "time", "duration", "period", "interval")
+"""Beginnings of the names of types of columns, in small letters."""
+
 _NO_CLASS = "\ufffd"
 """Text that is no class, for what cannot be read."""
 
@@ -149,6 +153,48 @@ def _only(value: Any) -> Any:
     """Return the value of a list of one, or the value itself."""
     listed = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
     return value[0] if listed and len(value) == 1 else value
+
+
+def refuse_columns(public: Any) -> None:
+    """Raise ValueError if a public frame has columns of other types than numbers.
+
+    Args:
+      public: Array or frame.
+    """
+    if not (hasattr(public, "columns") and hasattr(public, "dtypes")):
+        return
+    others: dict[str, list[str]] = {}
+    for place, (name, dtype) in enumerate(zip(public.columns, public.dtypes, strict=True)):
+        kind = str(dtype).lower()
+        if not kind.startswith(NUMBER_TYPES) and not _holds_numbers(public, place, kind):
+            others.setdefault(kind, []).append(str(name))
+    if others:
+        told = [f"{names} of {kind} ({_remedy(kind)})" for kind, names in others.items()]
+        raise ValueError(
+            f"Expected columns of numbers in X, got {', '.join(told)}; leave them out, or make "
+            "numbers of them on both sides."
+        )
+
+
+def _holds_numbers(frame: Any, place: int, kind: str) -> bool:
+    """Return whether a column of objects, of text or of categories holds numbers alone."""
+    if kind.startswith(TIME_TYPES):
+        return False
+    column = frame.iloc[:, place] if hasattr(frame, "iloc") else frame[frame.columns[place]]
+    try:
+        np.asarray(column, dtype=np.float64)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _remedy(kind: str) -> str:
+    """Return how numbers are made of columns of a type."""
+    if kind.startswith(TIME_TYPES):
+        return "such as days since a fixed date"
+    if kind.startswith(("list", "array", "struct")):
+        return "a column for each number"
+    return "such as one-hot columns by scikit-learn's OneHotEncoder"
 
 
 def rows_of(values: Any, width: int) -> np.ndarray:

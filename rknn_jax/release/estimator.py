@@ -272,11 +272,15 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         Args:
           X: `[m, f]`, public.
           y: Ignored.
+
+        Raises:
+          ValueError: If X is no array or frame of finite numbers alone, or has an index or an id.
         """
         self._validate_params()
+        frames.refuse_columns(X)
         self.X_ = validate_data(self, X, dtype=np.float32)
         names = getattr(self, "feature_names_in_", ())
-        remedy = "pass X.to_numpy() if it is a feature"
+        remedy = "leave it out of X, or pass X.to_numpy() if it is a feature"
         features.refuse_unnamed(names, remedy)
         features.refuse_ids(self.X_.T[: len(names)], names, "the public rows", remedy)
         given = self.random_state
