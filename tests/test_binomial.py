@@ -177,3 +177,10 @@ def test_few_coins_keep_a_large_delta(epsilon, delta, count):
 def test_no_coin_is_no_noise():
     found = accounting.epsilons([events.Binomial(0.4, 1)], 0.3)
     assert min(found.values()) == math.inf
+
+
+@pytest.mark.parametrize("honest", [1, 3])
+def test_without_noise_no_client_adds_coins(honest):
+    nobody = Binomial(math.inf, 3, 2, 1, delta=1e-5, shares=honest)
+    assert nobody.coins_per_share == 0
+    assert nobody.share(Entropy.fresh()).tolist() == [0] * 6
