@@ -116,3 +116,23 @@ def test_persons_that_are_no_exact_numbers_are_told(rknn, tmp_path):
     exact.to_parquet(tmp_path / "R.parquet", index=False)
     done = rknn("check", "R.parquet", "--person", "who", "--classes", 3, "--json")
     assert done.json["usable"] == 89
+
+
+@pytest.mark.parametrize("form", ["csv", "npz"])
+def test_features_unlike_the_public_ones_are_told_to_the_curator(rknn, tmp_path, form):
+    save(tmp_path, form, LABELS)
+    words = ("check", f"R.{form}", "--public", f"P.{form}", "--classes", 3)
+    assert "advice" not in rknn(*words).out
+    odd = PRIVATE.copy()
+    odd[:, 0] = odd[:, 0] * 1.8 + 60 * PUBLIC[:, 0].std()  # as in another unit
+    odd[:, 2] = odd[0, 2]  # as a category that no public row has
+    if form == "csv":
+        frame(odd).assign(labels=LABELS).to_csv(tmp_path / "R.csv", index=False)
+    else:
+        np.savez(tmp_path / "R.npz", embeddings=odd, labels=LABELS)
+    told = " ".join(rknn(*words).out.split())
+    names = (", ['x0'],", ", ['x2'],") if form == "csv" else ("", "")
+    assert f"1 of 4 features{names[0]} of private records lie on average more than 2" in told
+    assert f"1 of 4 features{names[1]} vary less than 0.1 times as much" in told
+    dry = rknn(*arguments(public=f"P.{form}", private=f"R.{form}"), "--dry-run")
+    assert "from the public mean" not in dry.err

@@ -83,6 +83,7 @@ def run(settings: Check) -> dict[str, Any]:
         )
         tables.refuse_unknown(settings.drop, [*own, *others])
         order: tuple[str, ...] = ()
+        rows = None
         if settings.public is not None:
             asked = columns._replace(person=None, reads_label=False)
             rows, order = tables.read_named_embeddings(settings.public, "--public", asked)
@@ -91,7 +92,7 @@ def run(settings: Check) -> dict[str, Any]:
         shards = with_one_width(with_one_order(own, order))
         with warnings.catch_warnings():  # broken records are counted by reason
             warnings.filterwarnings("ignore", message="(?s).*cast no vote")
-            found = usability.examine(shards, classes, settings.labels_per_record, columns.width)
+            found = usability.examine(shards, classes, settings.labels_per_record, rows)
     _tell(found, err if settings.json else out)
     return found._asdict()
 

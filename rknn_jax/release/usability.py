@@ -21,6 +21,7 @@ from rknn_jax.records.classes import MISSING, Classes, number_of
 from rknn_jax.records.features import EMBED_TEXTS, MOST_NAMED, real_rows
 from rknn_jax.records.labels import MASK, NUMBERED, check_types, encode
 from rknn_jax.records.persons import inexact, person_names
+from rknn_jax.release.drift import Moments
 from rknn_jax.release.shards import FileShard, Shard
 from rknn_jax.release.tables import ROWS_AT_ONCE
 
@@ -57,20 +58,26 @@ class Usability(NamedTuple):
 
 
 def examine(
-    shards: Sequence[Shard], classes: Classes, most: int | None = None, width: int | None = None
+    shards: Sequence[Shard],
+    classes: Classes,
+    most: int | None = None,
+    public: np.ndarray | None = None,
 ) -> Usability:
-    """Count the records that cannot be used.
+    """Count the records that cannot be used, and compare the others with the public rows.
 
     Args:
       shards: Private records, with labels.
       classes: Set of classes.
       most: Most labels of a record that count. Defaults to None, one label a record.
-      width: Number of dimensions f of the public rows. Defaults to None, that of the records.
+      public: Public rows, `[m, f]`. Defaults to None, which compares nothing.
 
     Raises:
       ValueError: If the files cannot be used as a whole.
     """
     records = usable = 0
+    width = None if public is None else public.shape[1]
+    moments = Moments(width or 0)
+    names: tuple[str, ...] = ()
     reasons: Counter[str] = Counter()
     foreign: Counter[str] = Counter()
     found: Counter[int] = Counter()
@@ -78,6 +85,7 @@ def examine(
     broken: Counter[str] = Counter()
     for shard in shards:
         layout = shard.layout()
+        names = layout.features
         broken.update(shard.broken() if isinstance(shard, FileShard) else {})
         if layout.empty.labels is not None:
             check_types(layout.empty.labels, classes, most, shard.where, typed=layout.typed)
@@ -88,6 +96,8 @@ def examine(
             missing = np.zeros(len(ids), bool) if most else told == 0
             bad = _unusable(block, width, shard.where)
             holes.update(_holes(block, layout.features))
+            if width and block.embeddings is not None:
+                moments.add(usable_rows(real_rows(block.embeddings, shard.where, width)))
             reasons["foreign label" if most is None else "label that does not count"] += int(
                 unknown.sum()
             )
@@ -107,6 +117,7 @@ def examine(
         *_advice(classes, named, foreign),
         *_advice_on_files(broken),
         *_advice_on_columns(holes, records, broken),
+        *([] if public is None else moments.advice(public, names)),
     ]
     if INEXACT in counted:
         advice.append(
