@@ -11,12 +11,14 @@ import math
 import jax
 import numpy as np
 import pytest
+from scipy.stats import multivariate_normal
 
 from rknn_jax.labelers import _linear_head, _one_sum, least_squares
 from rknn_jax.labelers._class_sums import NoisySums
 from rknn_jax.labelers._public_ball import Ball, Spectrum
 from rknn_jax.labelers.least_squares import EXPLAINED, LeastSquares
 from rknn_jax.labelers.prototypes import Prototypes
+from rknn_jax.types import Queries
 from tests.test_prototypes import Split
 
 WIDTH = 7
@@ -41,8 +43,9 @@ def moments(sums, counts):
     return sums - np.outer(counts / counts.sum(), sums.sum(axis=0))
 
 
-def test_without_noise_it_is_ridge_regression():
+def test_without_noise_and_with_equal_variances_it_is_ridge_regression(monkeypatch):
     """Against the normal equations in float64: (n A + ridge I) W = X^T Y."""
+    monkeypatch.setattr(least_squares, "POWERS", (0.0,))
     rows, sums, counts = problem()
     second = np.cov(rows.T, bias=True)
     ridge = (1 - EXPLAINED) / EXPLAINED * np.trace(second)
@@ -56,17 +59,63 @@ def test_without_noise_it_is_ridge_regression():
 
 
 def test_with_noise_it_is_the_posterior_mean():
-    """Against the formula of a normal prior, with dense matrices."""
+    """Against the formulas of normal priors and their likelihoods, with dense matrices."""
     rows, sums, counts = problem()
     second = np.cov(rows.T, bias=True)
+    found = moments(sums, counts)
     num_records, of_class, stddev = counts.sum(), 3 / 16, 25.0
-    prior = EXPLAINED * of_class / np.trace(second) * np.eye(WIDTH)
     design = num_records * second
     seen = (1 - EXPLAINED) * of_class * design + stddev**2 * np.eye(WIDTH)
-    gain = prior @ design @ np.linalg.inv(design @ prior @ design + seen)
+    variances, directions = np.linalg.eigh(second)
+    gains, logs = [], []
+    for power in least_squares.POWERS:
+        shape = directions @ np.diag(variances**power) @ directions.T
+        prior = EXPLAINED * of_class / np.trace(second @ shape) * shape
+        law = multivariate_normal(np.zeros(WIDTH), design @ prior @ design + seen)
+        logs.append(law.logpdf(found).sum())
+        gains.append(prior @ design @ np.linalg.inv(law.cov))
+    chance = np.exp(np.array(logs) - max(logs))
+    gain = np.einsum("p,pij->ij", chance / chance.sum(), gains)
     noisy = NoisySums(sums, counts, stddev, 0.0)
     weights, _, _ = LeastSquares().solve(noisy, Spectrum.of(rows, np.ones(80)))
-    np.testing.assert_allclose(weights, gain @ moments(sums, counts).T, rtol=1e-7)
+    np.testing.assert_allclose(weights, gain @ found.T, rtol=1e-6)
+
+
+def test_overlapping_clusters_are_told_from_a_direction_like_any_other():
+    """Means of clusters lie along axes of large variance, and most of the others hold noise."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(20, size=9000)
+    rows = (0.45 * rng.normal(size=(20, 48)))[labels] + 0.9 * rng.normal(size=(9000, 48))
+    right = {}
+    for powers in ((0.0,), least_squares.POWERS):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(least_squares, "POWERS", powers)
+            labeler = LeastSquares(epsilon=0.5)
+            queries = Queries.alone(rows[:1000], np.arange(1000))
+            tally = labeler.tally(queries, 20)
+            totals = tally.total(rows[1000:].astype(np.float32), labels[1000:].astype(np.int32))
+            accuracies = []
+            for number in range(3):
+                noise = labeler.simulated(jax.random.key(number))
+                drawn = noise.draw(totals)
+                found = labeler.read(drawn, noise.stddev, np.asarray, queries, noise.guarantee)
+                accuracies.append(np.mean(found.labels == labels[:1000]))
+            right[powers] = np.mean(accuracies)
+    assert right[least_squares.POWERS] > right[0.0,] + 0.04
+
+
+@pytest.mark.parametrize("constant", [True, False])
+def test_features_without_variance_have_no_weight(constant):
+    rows, sums, counts = problem()
+    rows = rows.copy()
+    rows[:, : WIDTH if constant else 2] = 0.25
+    for stddev in (0.0, 25.0):
+        noisy = NoisySums(sums, counts, stddev, 0.0)
+        weights, bias, _ = LeastSquares().solve(noisy, Spectrum.of(rows, np.ones(80)))
+        assert np.isfinite(weights).all()
+        assert np.isfinite(bias).all()
+        if constant:
+            np.testing.assert_allclose(weights, 0, atol=1e-9)
 
 
 def test_noise_without_end_leaves_the_shares_of_the_classes():
