@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -229,3 +230,63 @@ def test_dark_colors_of_16_bits_are_refused_on_the_public_side(rknn, tmp_path):
     assert "look black; save the images of both sides with 8 bits" in " ".join(dark.err.split())
     assert run(rknn, "60000", "o.parquet", network).status == 0
     assert run(rknn, "812", "private.parquet", network, "--private").status == 0
+
+
+def labeled(folder, names, table):
+    """Write images of names that tell their shade, and a table about them."""
+    folder.mkdir(parents=True)
+    for number, name in enumerate(names):
+        (folder / name).parent.mkdir(exist_ok=True)
+        Image.new("L", (9, 9), 20 * number).save(folder / name)
+    pd.DataFrame(table).to_csv(folder.parent / f"{folder.name}.csv", index=False)
+
+
+def test_a_table_tells_the_labels_and_persons_of_images_by_their_names(rknn, tmp_path):
+    network = tiny_network.write(tmp_path)
+    names = ["a.png", "in/b.png", "in/c.png", "other/c.png", "d.png", "e.png"]
+    rows = {
+        "image": ["d.png", "other/c.png", "b.png", "./in\\c.png", "a.png", "a.png", "gone.png"],
+        "code": ["401", "038", "250", "401", "250", "038", "401"],
+        "who": [7, 8, 9, 7, 8, 8, 9],
+    }
+    labeled(tmp_path / "photos", names, rows)
+    words = ("--image-table", "photos.csv", "--file-column", "image", "--label", "code")
+    done = run(rknn, "photos", "o.parquet", network, *words, "--keep", "who", "--private")
+    assert done.status == 0, done.err
+    table = pq.read_table("o.parquet").to_pandas()
+    # Two rows tell of a.png, none of e.png, and c.png alone could be either of two.
+    wanted = [None, "401", None, "250", "401", "038"]
+    labels = pq.read_table("o.parquet")["labels"].to_pylist()
+    by_name = dict(zip(table["file"], labels, strict=True))
+    assert [by_name[name] for name in sorted(names)] == wanted
+    assert dict(zip(table["file"], table["who"].astype(float), strict=True))["d.png"] == 7
+    told = " ".join(done.err.split())
+    assert "2 images stand in no row of photos.csv, or in several, and have no label" in told
+    checked = rknn("check", "o.parquet", "--classes", "401,038,250", "--person", "who", "--json")
+    assert checked.json["usable"] == 4
+    assert checked.json["reasons"]["missing label"] == 2
+
+
+def test_a_table_about_images_is_refused_where_it_cannot_be_used(rknn, tmp_path):
+    network = tiny_network.write(tmp_path)
+    rows = {"file": ["a.png"], "labels": ["x"]}
+    labeled(tmp_path / "photos", ["a.png"], rows)
+    done = run(rknn, "photos", "o.parquet", network, "--image-table", "photos.csv")
+    assert done.status == 0, done.err
+    assert pq.read_table("o.parquet")["labels"].to_pylist() == ["x"]
+    for words, error in (
+        (("--file-column", "name"), "'name'"),
+        (("--label", "ill"), "--label ill"),
+        (("--columns", "file"), "leave them out"),
+    ):
+        done = run(rknn, "photos", "p.parquet", network, "--image-table", "photos.csv", *words)
+        assert done.status == 2
+        assert error in " ".join(done.err.split())
+    done = rknn("embed", "--table", "photos.csv", "--image-table", "a.csv", "--out", "p.parquet")
+    assert "names a folder of image files, got --image-table a.csv" in " ".join(done.err.split())
+    # Another table is another source: a stopped run does not go on with it.
+    rows["labels"] = ["longer"]
+    pd.DataFrame(rows).to_csv(tmp_path / "photos.csv", index=False)
+    done = run(rknn, "photos", "o.parquet", network, "--image-table", "photos.csv")
+    assert done.status == 2
+    assert "or the result of this command" in " ".join(done.err.split())

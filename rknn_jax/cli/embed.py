@@ -1,57 +1,23 @@
 """`rknn embed`: embeddings of images, text and tables, in files that `rknn label` reads."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rknn_jax._internal.checks import check_together
 from rknn_jax._internal.terminal import err, metered, sure_interrupts, tell
+from rknn_jax.cli.embed_settings import Embed, check, in_table
 from rknn_jax.formats import LABELS
 
 # JAX and pyarrow take seconds to import, and --help needs none of them.
 if TYPE_CHECKING:
     from rknn_jax.embedding import Model, Source
+    from rknn_jax.embedding.file_rows import FileRows
     from rknn_jax.embedding.images import ImageFolder, ImageTable
     from rknn_jax.embedding.run import Written
 
 NAMED = 10
 """Most records that cannot be used of which the terminal shows the names."""
-
-
-@dataclass(frozen=True)
-class Embed:
-    """Embed images, text or a table in a Parquet file for rknn label.
-
-    Embed the public and the private records with the same model. The model treats each record by itself, so this spends nothing. It must be public and must not have seen the private records, because epsilon does not cover what a model remembers. If the program is stopped, the same command goes on. Beside the embeddings lies a card of the model, such as public.card.json; pass it with --card to embed the private records in the same way.
-
-    Attributes:
-      out: Parquet file to write, with columns `embeddings`, `labels` if there are any, and `file` or `row`.
-      images: folder of images, and folders in it are the classes; or a column of images in .parquet, .feather or .arrow files, as `datasets` and its hub have them.
-      text: .csv, .jsonl, .parquet, .feather or .arrow file with a column of text, or a folder or pattern of such files. They may be compressed, as in .csv.gz.
-      table: file, folder or pattern as for --text, with columns of numbers, and text of few different values. Numbers are standardized and text is one-hot, as the public table has them.
-      model: for images, an ONNX file with its card beside it; for text, wordllama, which is the default, a .safetensors or .npy file of vectors with tokenizer.json beside it, an .onnx file with tokenizer.json and its card beside it, or sentence-transformers/NAME or a folder of such a model, which the package sentence-transformers loads without a download.
-      card: card of the embedded public records. The model must be the same, and a table is transformed as the public one.
-      columns: names of the columns of text, `text` if none is given, or of a table's features, all but the label, --keep and --drop if none is given, or of the column of images.
-      drop: names of columns of a table that are no features.
-      label: name of the column of the labels, for columns of text, tables and images, which may do without it.
-      keep: names of further columns to copy, such as that of the persons.
-      private: the records are private. A record that cannot be used stays as a row of NaN, which casts no vote; a public one is left out.
-      json: end with one line of JSON on stdout.
-    """  # noqa: E501 tyro shows the lines of a paragraph as they stand
-
-    out: Path
-    images: Path | None = None
-    text: Path | None = None
-    table: Path | None = None
-    model: str | None = None
-    card: Path | None = None
-    columns: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-    label: str = LABELS
-    keep: tuple[str, ...] = ()
-    private: bool = False
-    json: bool = False
 
 
 def run(settings: Embed) -> dict[str, Any]:
@@ -63,7 +29,7 @@ def run(settings: Embed) -> dict[str, Any]:
     with err.status("loading"):
         from rknn_jax.embedding import cards
         from rknn_jax.embedding import run as job
-    _check(settings)
+    check(settings)
     with metered("embedding") as meter, sure_interrupts():
         source, model = _images(settings) if settings.images else _columns(settings)
         meter.begin("embedding", len(source))
@@ -91,51 +57,6 @@ def run(settings: Embed) -> dict[str, Any]:
     }
 
 
-def _check(settings: Embed) -> None:
-    """Raise ValueError for settings that are wrong for any records."""
-    sources = {
-        "--images": settings.images,
-        "--text": settings.text,
-        "--table": settings.table,
-    }
-    given = [name for name, path in sources.items() if path is not None]
-    if len(given) != 1:
-        raise ValueError(
-            f"Expected one of --images, --text and --table, got {', '.join(given) or 'none'}; "
-            "embed one source at a time."
-        )
-    if settings.out.suffix != ".parquet":
-        raise ValueError(f"Expected --out to end in .parquet, got --out {settings.out}.")
-    named = settings.columns or settings.keep or settings.label != LABELS
-    if settings.images and named and not _in_table(settings.images):
-        raise ValueError(
-            "Expected no --columns, --keep and --label with a folder of image files, which has no "
-            "columns, and whose folders are the classes; leave them out."
-        )
-    if settings.drop and (settings.columns or not settings.table):
-        raise ValueError(
-            "Expected --drop with --table and without --columns, got --drop "
-            f"{' '.join(settings.drop)}; leave it out, since other columns than those of text, of "
-            "images or of --columns are not read."
-        )
-    both = sorted({*settings.drop} & {settings.label, *settings.keep})
-    if both:
-        raise ValueError(
-            f"Expected columns without another role in --drop, got {both} in --label or --keep "
-            "too; leave them out of one. None of these is a feature."
-        )
-    if settings.table and settings.model is not None:
-        raise ValueError(
-            f"Expected no --model with --table, got --model {settings.model}; leave it out, or "
-            "embed columns of text by --text."
-        )
-    if settings.table and settings.private and settings.card is None:
-        raise ValueError(
-            "Expected --card with a private --table, got none; embed the public table first and "
-            "name its card, because means of private columns would be private."
-        )
-
-
 def _images(settings: Embed) -> tuple["Source", "Model"]:
     """Return a folder of images and its network."""
     from rknn_jax.embedding import table_files
@@ -151,7 +72,7 @@ def _images(settings: Embed) -> tuple["Source", "Model"]:
             "public images."
         )
     source: ImageFolder | ImageTable
-    if _in_table(settings.images):
+    if in_table(settings.images):
         found = table_files.names(settings.images, "--images")
         label = None if settings.label == LABELS and LABELS not in found else settings.label
         _refuse_absent(settings, found, f"--images {settings.images}", label)
@@ -199,26 +120,44 @@ def _white(settings: Embed, source: "ImageFolder | ImageTable", known: dict[str,
     return white
 
 
-def _in_table(images: Path) -> bool:
-    """Return whether images lie in columns of Parquet or Arrow files."""
-    from rknn_jax.embedding import table_files
-    from rknn_jax.embedding.images import holds_images
-
-    return table_files.is_typed(images) and not holds_images(images)
-
-
 def _image_folder(settings: Embed) -> "ImageFolder":
     """Return a folder of images, and tell what it holds."""
     from rknn_jax.embedding.images import ImageFolder
 
     assert settings.images is not None
-    source = ImageFolder.find(settings.images, private=settings.private)
+    about = _image_table(settings)
+    source = ImageFolder.find(settings.images, private=settings.private, about=about)
     if source.skipped:
         named = ", ".join(source.skipped[:NAMED])
         tell(err, "skipped", f"{len(source.skipped):,} files that are no images, such as {named}")
     classes = ", ".join(source.classes) or "none, since there are no folders in it"
-    tell(err, "read", f"{len(source):,} images; classes: {classes}")
+    labeled = f"classes: {classes}" if about is None else f"labels {settings.label!r}"
+    tell(err, "read", f"{len(source):,} images; {labeled}")
+    unknown = sum(row is None for row in source.rows)
+    if unknown:
+        secret = " (tell nobody)" if settings.private else ""
+        tell(
+            err,
+            "private" if settings.private else "warning",
+            f"{unknown:,} images stand in no row of {settings.image_table}, or in several, and "
+            f"have no label{secret}",
+        )
     return source
+
+
+def _image_table(settings: Embed) -> "FileRows | None":
+    """Return the table about a folder of images, or None."""
+    from rknn_jax.embedding import table_files
+    from rknn_jax.embedding.file_rows import FileRows
+
+    if settings.image_table is None:
+        return None
+    where = "--image-table"
+    found = table_files.names(settings.image_table, where)
+    label = None if settings.label == LABELS and LABELS not in found else settings.label
+    if table_files.declares_names(settings.image_table, private=settings.private):
+        _refuse_absent(settings, found, f"{where} {settings.image_table}", label)
+    return FileRows.read(settings.image_table, where, settings.file_column, label, settings.keep)
 
 
 def _columns(settings: Embed) -> tuple["Source", "Model"]:

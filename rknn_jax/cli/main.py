@@ -67,7 +67,7 @@ from rknn_jax.cli.audit_settings import Audit
 from rknn_jax.cli.budget import Adopt, Budget, Raise, Repair, Show
 from rknn_jax.cli.check import Check
 from rknn_jax.cli.classes import SelectClasses
-from rknn_jax.cli.embed import Embed
+from rknn_jax.cli.embed_settings import Embed
 from rknn_jax.cli.export import Export
 from rknn_jax.cli.inspect import Inspect
 from rknn_jax.cli.simulate import Simulate

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rknn_jax.embedding import Embedded, Rows, rows, table_files
+from rknn_jax.embedding.file_rows import FILE, FileRows
 from rknn_jax.formats import LABELS, _arrow, _hub
 from rknn_jax.images import files as image_files
 from rknn_jax.representations import pretrained
@@ -39,20 +40,25 @@ class ImageFolder:
       skipped: Paths, within the folder, of files with other suffixes. They are counted, not read.
       private: Whether the images are private. Then there are labels if there is a folder, whatever
         it holds, so that no single image decides. Defaults to False.
+      about: Table with a row for each image, in place of the folders. Defaults to None.
     """
 
     folder: Path
     files: tuple[str, ...]
     skipped: tuple[str, ...] = ()
     private: bool = False
+    about: FileRows | None = None
 
     @classmethod
-    def find(cls, folder: Path, *, private: bool = False) -> "ImageFolder":
+    def find(
+        cls, folder: Path, *, private: bool = False, about: FileRows | None = None
+    ) -> "ImageFolder":
         """Find the images of a folder. Names that begin with a dot are left out.
 
         Args:
           folder: Folder that exists.
           private: Whether the images are private. Defaults to False.
+          about: Table with a row for each image. Defaults to None.
 
         Raises:
           ValueError: If there is no image, and the images are public, or there is no folder.
@@ -66,7 +72,7 @@ class ImageFolder:
                 "none; name the folder that holds them, or their classes' folders."
             )
         skipped = tuple(name for name in others if (folder / name).is_file())
-        return cls(folder, tuple(files), skipped, private)
+        return cls(folder, tuple(files), skipped, private, about)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -79,16 +85,24 @@ class ImageFolder:
     @property
     def state(self) -> list[Any]:
         """Name, size and time of each file."""
-        return [[name, *_status(self.folder / name)] for name in self.files]
+        files = [[name, *_status(self.folder / name)] for name in self.files]
+        return files if self.about is None else [*files, *self.about.state, *self.about.columns]
 
     @property
     def name_column(self) -> str:
         """Name of the column of paths."""
-        return "file"
+        return FILE
+
+    @functools.cached_property
+    def rows(self) -> list[int | None]:
+        """Row of each image in the table about them, or None."""
+        return [] if self.about is None else self.about.rows_of([*map(_text, self.files)])
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, in order; none without folders in the folder."""
+        """Names of the classes, in order; none without folders in the folder, or with a table."""
+        if self.about is not None:
+            return ()
         return tuple(
             sorted({label for label in map(_label, map(_text, self.files)) if label is not None})
         )
@@ -102,6 +116,10 @@ class ImageFolder:
             names = np.array([_text(name) for name in files], str)
             labels = pa.array([_label(name) for name in names.tolist()], pa.string())
             paths = [self.folder / name for name in files]
+            if self.about is not None:
+                columns = self.about.take(self.rows[start : start + size])
+                yield Rows(paths, names, columns, self.about.classes)
+                continue
             yield Rows(paths, names, {LABELS: labels} if labeled else {})
 
     def _has_folders(self) -> bool:

@@ -1,0 +1,105 @@
+"""Settings of `rknn embed`, and what is wrong with them for any records."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rknn_jax.formats import LABELS
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Embed images, text or a table in a Parquet file for rknn label.
+
+    Embed the public and the private records with the same model. The model treats each record by itself, so this spends nothing. It must be public and must not have seen the private records, because epsilon does not cover what a model remembers. If the program is stopped, the same command goes on. Beside the embeddings lies a card of the model, such as public.card.json; pass it with --card to embed the private records in the same way.
+
+    Attributes:
+      out: Parquet file to write, with columns `embeddings`, `labels` if there are any, and `file` or `row`.
+      images: folder of images, and folders in it are the classes; or a column of images in .parquet, .feather or .arrow files, as `datasets` and its hub have them.
+      text: .csv, .jsonl, .parquet, .feather or .arrow file with a column of text, or a folder or pattern of such files. They may be compressed, as in .csv.gz.
+      table: file, folder or pattern as for --text, with columns of numbers, and text of few different values. Numbers are standardized and text is one-hot, as the public table has them.
+      model: for images, an ONNX file with its card beside it; for text, wordllama, which is the default, a .safetensors or .npy file of vectors with tokenizer.json beside it, an .onnx file with tokenizer.json and its card beside it, or sentence-transformers/NAME or a folder of such a model, which the package sentence-transformers loads without a download.
+      card: card of the embedded public records. The model must be the same, and a table is transformed as the public one.
+      columns: names of the columns of text, `text` if none is given, or of a table's features, all but the label, --keep and --drop if none is given, or of the column of images.
+      drop: names of columns of a table that are no features.
+      image_table: for a folder of image files, a table as for --table with a row for each image, whose columns --label and --keep name, in place of classes as folders. An image of which no row tells, or several do, has no label.
+      file_column: name of the column of --image-table that names the images, by their path in the folder or their name.
+      label: name of the column of the labels, for columns of text, tables and images, which may do without it.
+      keep: names of further columns to copy, such as that of the persons.
+      private: the records are private. A record that cannot be used stays as a row of NaN, which casts no vote; a public one is left out.
+      json: end with one line of JSON on stdout.
+    """  # noqa: E501 tyro shows the lines of a paragraph as they stand
+
+    out: Path
+    images: Path | None = None
+    text: Path | None = None
+    table: Path | None = None
+    model: str | None = None
+    card: Path | None = None
+    columns: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    image_table: Path | None = None
+    file_column: str = "file"
+    label: str = LABELS
+    keep: tuple[str, ...] = ()
+    private: bool = False
+    json: bool = False
+
+
+def check(settings: Embed) -> None:
+    """Raise ValueError for settings that are wrong for any records."""
+    sources = {
+        "--images": settings.images,
+        "--text": settings.text,
+        "--table": settings.table,
+    }
+    given = [name for name, path in sources.items() if path is not None]
+    if len(given) != 1:
+        raise ValueError(
+            f"Expected one of --images, --text and --table, got {', '.join(given) or 'none'}; "
+            "embed one source at a time."
+        )
+    if settings.out.suffix != ".parquet":
+        raise ValueError(f"Expected --out to end in .parquet, got --out {settings.out}.")
+    files = settings.images is not None and not in_table(settings.images)
+    named = settings.keep or settings.label != LABELS
+    if files and (settings.columns or (named and settings.image_table is None)):
+        raise ValueError(
+            "Expected no --columns, --keep and --label with a folder of image files, which has no "
+            "columns, and whose folders are the classes; leave them out, or name a table with a "
+            "row for each image by --image-table."
+        )
+    if settings.image_table is not None and not files:
+        raise ValueError(
+            f"Expected --image-table with --images that names a folder of image files, got "
+            f"--image-table {settings.image_table}; leave it out, since other sources have columns."
+        )
+    if settings.drop and (settings.columns or not settings.table):
+        raise ValueError(
+            "Expected --drop with --table and without --columns, got --drop "
+            f"{' '.join(settings.drop)}; leave it out, since other columns than those of text, of "
+            "images or of --columns are not read."
+        )
+    both = sorted({*settings.drop} & {settings.label, *settings.keep})
+    if both:
+        raise ValueError(
+            f"Expected columns without another role in --drop, got {both} in --label or --keep "
+            "too; leave them out of one. None of these is a feature."
+        )
+    if settings.table and settings.model is not None:
+        raise ValueError(
+            f"Expected no --model with --table, got --model {settings.model}; leave it out, or "
+            "embed columns of text by --text."
+        )
+    if settings.table and settings.private and settings.card is None:
+        raise ValueError(
+            "Expected --card with a private --table, got none; embed the public table first and "
+            "name its card, because means of private columns would be private."
+        )
+
+
+def in_table(images: Path) -> bool:
+    """Return whether images lie in columns of Parquet or Arrow files."""
+    from rknn_jax.embedding import table_files
+    from rknn_jax.embedding.images import holds_images
+
+    return table_files.is_typed(images) and not holds_images(images)
