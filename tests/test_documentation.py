@@ -1,9 +1,9 @@
 """Documents cannot rot: code is run, commands are parsed by the real parsers, links are followed,
 and the API leaves no module out.
 
-Of README.md, docs/tutorial.md, tutorial_images.md, tutorial_text.md, recipes.md, choosing.md,
-extending.md and scale.md every block of Python and bash is **run**, in order, in one folder a
-document:
+Of README.md, docs/label.md, tutorial.md, tutorial_images.md, tutorial_text.md, recipes.md,
+choosing.md, extending.md and scale.md every block of Python and bash is **run**, in order, in one
+folder a document:
 
     python                         in one namespace a document; a block with a title is written
                                    to that file of the package instead; one that imports a
@@ -12,7 +12,7 @@ document:
                                    `join`; `audit` with `AUDIT_RUNS` runs
     python -m train.parties        in this process, and benchmarks.patch_encoder
     python -m train.distill        in this process, of the data set that extending.md adds, and
-                                   in `make test-all` the demo of README.md
+                                   in `make test-all` the demo of experiments.md
     DIR                            is a folder of scikit-learn's digits in MNIST's format
     P.npz, R.npz                   are embeddings of scikit-learn's digits, if no block makes them
 
@@ -409,6 +409,13 @@ def needs_another_package(block: Block) -> bool:
 
 
 def readme(told) -> None:
+    assert len((ROOT / "README.md").read_text()) <= 7_000, "a stranger reads no more"
+    [folder] = Path("runs").glob("label-*")
+    with np.load(folder / "labels.npz") as rows:
+        assert np.mean(rows["label"] == told.namespace["digits"][:500]) > 0.7
+
+
+def label_page(told) -> None:
     answers = told.namespace["answers"]
     task = told.namespace["task"]
     assert (
@@ -539,6 +546,7 @@ def comparisons_and_benchmarks_take_the_files() -> None:
 
 CHECKS = {
     "README.md": readme,
+    "docs/label.md": label_page,
     "docs/tutorial.md": tutorial,
     "docs/tutorial_images.md": images_of_folders,
     "docs/tutorial_text.md": own_records,
@@ -670,12 +678,12 @@ def test_documents_run_and_do_what_they_say(told):
 
 
 @pytest.mark.slow
-def test_the_demo_of_the_readme_runs(tmp_path, monkeypatch):
+def test_the_demo_of_the_experiments_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tiny.use(monkeypatch, tiny.Linear)
     every = [
         command.words
-        for block in blocks(ROOT / "README.md")
+        for block in blocks(ROOT / "docs/experiments.md")
         if block.language == "bash"
         for command in commands(block)
     ]

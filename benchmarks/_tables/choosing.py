@@ -1,5 +1,9 @@
 """Labelers of `rknn label`, and the choice of one."""
 
+import itertools
+
+import numpy as np
+
 from benchmarks._tables._format import load, table
 from rknn_jax.release.choosing import Quantities, choose
 
@@ -50,3 +54,29 @@ def choosing_cells() -> str:
             ]
         )
     return table(header, rows, "choosing")
+
+
+def shrinkage() -> str:
+    """Right labels of least squares with one prior for all axes, and with one by what was released.
+
+    Each is a mean over splits and draws; the last columns are the changes of all its cells.
+    """
+    found = load("shrinkage")
+    before, after = "one for all axes", "by the released sums"
+    rows = []
+    for name in dict.fromkeys(one["case"] for one in found["results"]["cells"]):
+        mine = [one for one in found["results"]["cells"] if one["case"] == name]
+        shown = []
+        for mechanism, epsilon in itertools.product(("laplace", "gaussian"), SHOWN):
+            chosen = (mechanism, epsilon)
+            cells = [one for one in mine if (one["mechanism"], one["epsilon"]) == chosen]
+            means = [np.mean([one[prior] for one in cells]) for prior in (before, after)]
+            shown.append(f"{means[0]:.1%} → {means[1]:.1%}")
+        changes = [100 * (one[after] - one[before]) for one in mine]
+        told = [f"{np.mean(changes):+.1f}", f"{min(changes):+.1f} to {max(changes):+.1f}"]
+        rows.append([f"{name}{' *' if name in found['developed'] else ''}", *shown, *told])
+    header = [
+        "data set",
+        *(f"{noise}, ε = {e:g}" for noise in ("Laplace", "Gaussian") for e in SHOWN),
+    ]
+    return table([*header, "points on average", "splits and ε"], rows, "shrinkage")
