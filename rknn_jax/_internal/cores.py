@@ -1,11 +1,51 @@
 """Cores of this process."""
 
+import math
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+"""Folder of Linux's control groups. In a container, it is the container's own group."""
+
+MEMBERSHIP = Path("/proc/self/cgroup")
+"""File that tells the groups of this process."""
 
 
 def num_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return the number of cores that this process may use, by its affinity and its quota."""
+    if sys.platform != "linux":
+        return os.cpu_count() or 1
+    shares = map(math.ceil, _quotas())  # part of a core is a core, for part of the time
+    return max(1, min([len(os.sched_getaffinity(0)), *shares]))
+
+
+def _quotas() -> Iterator[float]:
+    """Yield the shares of time, in cores, of this process's groups and those above them."""
+    for folder in _groups():
+        with suppress(OSError, ValueError):  # "max" is no number
+            quota, period = (folder / "cpu.max").read_text().split()
+            yield int(quota) / int(period)
+        with suppress(OSError, ValueError):
+            quota = (folder / "cpu.cfs_quota_us").read_text()
+            period = (folder / "cpu.cfs_period_us").read_text()
+            if int(quota) > 0:  # -1 stands for no limit
+                yield int(quota) / int(period)
+
+
+def _groups() -> Iterator[Path]:
+    """Yield the folders of this process's groups, in both versions of control groups."""
+    yield CGROUPS
+    yield CGROUPS / "cpu"
+    with suppress(OSError):
+        for line in MEMBERSHIP.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            top = CGROUPS / "cpu" if controllers else CGROUPS
+            group = top / path.lstrip("/")
+            while group != top and top in group.parents:
+                yield group
+                group = group.parent

@@ -4,13 +4,13 @@ The seed splits the training images into public and private ones. The test folde
 Classes are the folders' names in alphabetical order.
 """
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from rknn_jax._internal.cores import num_cores
 from rknn_jax.data import _pool
 from rknn_jax.images import files as image_files
 from rknn_jax.types import Card, Task
@@ -76,7 +76,7 @@ def read(
         for path in _files(folder / part / name)
     ]
     num_train = sum(path.parent.parent.name == "train" for path, _ in files)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(num_cores()) as pool:
         images = list(pool.map(lambda file: _read(file[0], size), files))
         found = list(pool.map(image_files.largest, [path for path, _ in files]))
     deep = [pixel for one in found for pixel in one if pixel is not None]

@@ -6,7 +6,6 @@ from the source needs TensorFlow, once and on any machine:
     tfds build mnist --file_format=array_record --data_dir DIR
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from rknn_jax._internal.cores import num_cores
 from rknn_jax.data import _pool
 from rknn_jax.types import Card, Task
 
@@ -174,7 +174,7 @@ def _library() -> Any:
 
 def _read(source: Any, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
     """Return one split's images, uint8 `[n, h, w, c]`, and labels."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(num_cores()) as pool:
         batches = (
             source.__getitems__(list(range(start, min(start + BATCH, len(source)))))
             for start in range(0, len(source), BATCH)

@@ -2,7 +2,6 @@
 
 import functools
 import io
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rknn_jax._internal.cores import num_cores
 from rknn_jax.embedding import Embedded, Rows, rows, table_files
 from rknn_jax.embedding.file_rows import FILE, FileRows
 from rknn_jax.formats import LABELS, _arrow, _hub
@@ -284,7 +284,7 @@ class NetworkModel:
     def __call__(self, records: Sequence[Path | bytes | None]) -> Embedded:
         """Return the features of image files, or of their bytes."""
         features = np.full((len(records), self.width), np.nan, np.float32)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(num_cores()) as pool:
             pixels = list(pool.map(self._read, records))
         reasons = {row: found for row, found in enumerate(pixels) if isinstance(found, str)}
         good = [row for row in range(len(records)) if row not in reasons]
@@ -353,7 +353,7 @@ def depths(source: "ImageFolder | ImageTable", *, refuse: bool) -> Depths:
         Their lower bits cannot be read.
     """
     found: list[image_files.Largest] = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(num_cores()) as pool:
         for block in source.blocks(IMAGES_AT_ONCE):
             found += filter(None, pool.map(_largest, block.records))
     grays = [one.gray for one in found if one.gray is not None]
