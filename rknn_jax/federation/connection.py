@@ -21,11 +21,12 @@ import httpx
 
 from rknn_jax.federation.agreement import RefusedError
 from rknn_jax.federation.certificate_errors import check_certificates, printable
-from rknn_jax.federation.client import Client, tell_question
+from rknn_jax.federation.client import Client
 from rknn_jax.federation.round_folder import Tell
 from rknn_jax.federation.secure_sum import Participant
 from rknn_jax.federation.secure_sum_keys import STEPS, SumRefusedError
 from rknn_jax.federation.server import OCTETS, POLL_SECONDS, ROUND_HEADER, TICKET_HEADER
+from rknn_jax.federation.told import tell_question
 from rknn_jax.privacy.ledger import LedgerError
 
 FIRST_WAIT = 0.1

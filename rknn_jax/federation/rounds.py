@@ -32,6 +32,7 @@ from rknn_jax.labelers._one_sum import OneSumLabeler
 from rknn_jax.labelers._sum_labeler import SumLabeler
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import LARGEST, Metric
+from rknn_jax.privacy import roles
 from rknn_jax.privacy.events import Pure
 from rknn_jax.privacy.guarantee import Guarantee, Sampler, Unit
 from rknn_jax.records.classes import Classes
@@ -47,6 +48,9 @@ MOST_CELLS = 2**22
 
 MOST_RECORDS = 2**20
 """Most messages of one client; a client with more records joins as several."""
+
+MOST_CHECK = 0.5
+"""Most of the units that check labels."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class Round:
       nonce: Random text that distinguishes rounds of equal questions. Defaults to a new one.
       features: Names of the features, in the order of the queries' columns. A client whose records
         have named columns reads them in this order. Defaults to none.
+      check_share: Share of the units that do not vote, but check the labels in a second question,
+        `check_rounds.CheckRound`. Each client draws who does. Defaults to 0: all vote.
     """
 
     queries: np.ndarray
@@ -87,6 +93,7 @@ class Round:
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
     labels_per_record: int = field(default=0, metadata={"later": True})
     features: tuple[str, ...] = field(default=(), metadata={"later": True})
+    check_share: float = field(default=0.0, metadata={"later": True})
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -188,6 +195,15 @@ class Round:
                 f"{'clients' if self.summed else 'messages'} follow the "
                 "protocol."
             )
+        if type(self.check_share) is not float or not 0 <= self.check_share <= MOST_CHECK:
+            raise ValueError(
+                f"Expected 0 <= check_share <= {MOST_CHECK}, got check_share={self.check_share!r}; "
+                "half has to vote."
+            )
+        if self.check_share and self.simulated is not None:
+            raise ValueError(
+                "Expected real noise with check_share, got simulated noise; pass check_share=0."
+            )
         if self.summed and self.simulated is not None:
             raise ValueError("Expected real noise with trust=central, got simulated noise.")
         if self.shuffled and self.records_per_client > 1:
@@ -242,6 +258,22 @@ class Round:
     def id(self) -> str:
         """SHA-256 of the bytes that are sent."""
         return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def has_roles(self) -> bool:
+        """True if a client may have no record that a question is for: its answer has no message."""
+        return self.check_share > 0
+
+    @property
+    def asks(self) -> str:
+        """A few words for a client's owner."""
+        share = f", {self.check_share:.1%} check the labels instead" if self.check_share else ""
+        return f"labeler={self.config.name}{share}"
+
+    @property
+    def account(self) -> str:
+        """Id of the round whose charge pays for this one: its own."""
+        return self.id
 
     @classmethod
     def of(cls, data: bytes) -> "Round":
@@ -304,7 +336,7 @@ class Round:
     def num_cells(self) -> int:
         """Number of queries times classes, or numbers in the sum of another labeler."""
         if self.votes:
-            return len(self.queries) * self.sizes["num_classes"]
+            return self.sizes["num_queries"] * self.sizes["num_classes"]
         return math.prod(self.poll.shape)
 
     @property
@@ -347,7 +379,9 @@ class Round:
         return self.mechanism.epsilon if self.shuffled else self.config.epsilon
 
     def guarantee(self, honest: int | None = None) -> Guarantee:
-        """Return the privacy cost of a unit's messages.
+        """Return the privacy cost of a unit, whether it votes or checks the labels.
+
+        It has one of both roles, so it pays the larger cost, and not the sum (`privacy.roles`).
 
         Args:
           honest: With trust=shuffle, number of messages, from clients that follow the protocol,
@@ -356,6 +390,11 @@ class Round:
         Raises:
           ValueError: If so few messages cannot hide one at the round's epsilon and delta.
         """
+        votes = self._guarantee_of_votes(honest)
+        return roles.guarantee(votes, curves=False)[0] if self.check_share else votes
+
+    def _guarantee_of_votes(self, honest: int | None) -> Guarantee:
+        """Return the privacy cost of a unit's messages."""
         sampler: Sampler = "release" if self.simulated is None else "simulation"
         if self.summed:
             return replace(self.poll.guarantee, unit=self.unit, sampler=sampler)
@@ -382,15 +421,19 @@ class Round:
         Raises:
           ValueError: If there are no records.
         """
+        self.check_some(labels)
+        if self.summed:
+            return self.poll.tell(features, labels)
+        assert isinstance(self.config, rknn.ReverseKNN)
+        return polls.votes(self.queries, self.sizes["num_classes"], self.config, features, labels)
+
+    def check_some(self, labels: np.ndarray) -> None:
+        """Raise ValueError if there are no records."""
         if not len(labels):
             raise ValueError(
                 "Expected a client with at least one private record, got none; take no more "
                 "clients than there are records."
             )
-        if self.summed:
-            return self.poll.tell(features, labels)
-        assert isinstance(self.config, rknn.ReverseKNN)
-        return polls.votes(self.queries, self.sizes["num_classes"], self.config, features, labels)
 
     def encoded(self, labels: np.ndarray) -> Encoded:
         """Return a client's labels as they vote, each record's by itself: private.
