@@ -36,7 +36,8 @@ import numpy as np
 from rknn_jax._internal import compilation
 from rknn_jax._internal.disk import is_full, lock, read_json, write_whole
 from rknn_jax.federation import answer_frames, wire
-from rknn_jax.federation.rounds import MOST_RECORDS, Round
+from rknn_jax.federation.round_checks import MOST_RECORDS
+from rknn_jax.federation.rounds import Round
 from rknn_jax.mechanisms.local import LocalRandomizer
 
 MESSAGES_AT_ONCE = 2**16
