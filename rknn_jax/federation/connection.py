@@ -248,7 +248,7 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
             _clear(client, client.counted())
             tell("over", statement)
             return Outcome(statement, took_part)
-        tell("waiting", f"round {round_id[:12]} is not served any more; for the next one")
+        tell("waiting", f"round {round_id[:12]} takes no more; for a check of it, or the next one")
 
 
 def _account(client: Client, round_id: str, question: bytes | None) -> str:
