@@ -11,6 +11,9 @@ bytes are sent again. No second message is made from one spend:
   from its seed. If the votes have changed, it gives none.
 - A spend without its note or its answer, because somebody removed it, is refused.
 
+**Roles.** If labels are checked, a record answers the round of votes or its check, and the ledger
+is charged once for both (`client_roles`).
+
 **Free information for the server.** Whether a client answers depends on the question, the ledger,
 the owner's agreement and the data's shape. The first three are checked before the data is read, and
 no value in the data matters. A record that cannot vote sends a message without votes: its label is
