@@ -31,6 +31,7 @@ from rknn_jax.privacy import roles
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.ledger import BudgetExceededError, LedgerError
 from rknn_jax.randomized_bits import AGREES, DIFFERS, RandomizedBit
+from rknn_jax.representations import pixels
 from tests.test_federation import CLASSES, QUERIES, a_client, a_round
 from tests.test_federation_http import HERE, free_port, impatient, quick  # noqa: F401
 
@@ -450,6 +451,29 @@ def test_a_client_whose_roles_were_removed_after_it_paid_answers_no_more(tmp_pat
             client.answer(round.data)
 
 
+@pytest.mark.parametrize("form", ["local", "clients", "central"])
+def test_a_second_folder_of_one_ledger_has_no_roles_of_its_own(form, tmp_path):
+    """Roles by which nothing was paid are worth nothing, whoever drew them first."""
+    votes = votes_of(form)
+    check = a_check(votes)
+
+    def answer(client, one):
+        return client.ready(one.data).vector() if one.summed else client.answer(one.data)[2]
+
+    for number in range(12):
+        client = party(tmp_path / str(number), form, records=5)
+        other = dataclasses.replace(client, folder=tmp_path / f"{number}.other")
+        for one in (client, other):
+            asked(one, votes)
+        paid = 0
+        for who, what in itertools.product((client, other), (votes, check)):
+            with contextlib.suppress(RefusedError):
+                paid += bool(len(answer(who, what)) and who.folder == other.folder)
+        assert client.ledger.spent.epsilon == 1
+        said = {one.folder: [one.said(two.id) for two in (votes, check)] for one in (client, other)}
+        assert not paid, said
+
+
 # The question
 
 
@@ -513,6 +537,19 @@ def test_agreement_is_that_of_the_rows_near_a_record_alone():
     assert several.connect(points, ballots).ravel().tolist() == sets
     with pytest.raises(ValueError, match="at least one private record"):
         check.connect(points[:0], NOBODY)
+
+
+def test_images_check_in_the_representation_of_the_round(tmp_path):
+    votes = a_round(encode=pixels.Encoder(), check_share=0.5)
+    client = party(tmp_path, "local", records=30)
+    images = np.random.default_rng(0).integers(0, 255, (30, 5, 1, 1), np.uint8)
+    client = dataclasses.replace(client, inputs=images)
+    check = a_check(votes)
+    lengths = [len(client.answer(one.data)[2]) for one in (votes, check)]
+    assert lengths[0] // 9 + lengths[1] == 30
+    encoded = np.asarray(votes.encode(images), np.float32)
+    expected = check.connect(encoded, client.labels)[asked(client, check)]
+    np.testing.assert_array_equal(client._told(check, asked(client, check)), expected)
 
 
 def test_of_many_rows_evenly_spaced_ones_are_asked_about(monkeypatch):

@@ -186,10 +186,18 @@ FAULTS = (
     ),
     Known(
         "roles",
-        "a client checks before it pays",
+        "a client whose labels are checked pays nothing",
         "rknn_jax/federation/client.py",
-        "        if not self._spent(round):\n            self.ledger.charge",
-        "        if not isinstance(round, CheckRound):\n            self.ledger.charge",
+        "        if not charged:\n",
+        "        if not (charged or mark):\n",
+        FEDERATION,
+    ),
+    Known(
+        "roles",
+        "records vote by the roles of one folder and check by those of another",
+        "rknn_jax/federation/client.py",
+        "        elif not charged.endswith(mark):\n",
+        "        elif not mark:\n",
         FEDERATION,
     ),
 )

@@ -146,7 +146,7 @@ class Client:
         """Return which records answer a round, bool `[n]`: those that vote, or those that check."""
         if not round.has_roles:
             return np.ones(len(self.inputs), bool)
-        return client_roles.asked(self.folder, round, self.inputs, paid=self._spent(round))
+        return client_roles.asked(self.folder, round, self.inputs, paid=self._charge(round) != "")
 
     def _order(self, round: Round) -> list[int]:
         """Return the place of each feature of the round among this client's.
@@ -246,29 +246,43 @@ class Client:
             raise RefusedError(
                 "Expected a ledger, got none, and real noise is not drawn without one."
             )
-        if not self._spent(round) and not self.ledger.affords(cost):
+        if not self._charge(round) and not self.ledger.affords(cost):
             asked = Amount(Fraction(str(cost.epsilon)), Fraction(str(cost.delta)))
             raise BudgetExceededError(
                 f"The round costs {asked}, and {self.ledger.path} has {self.ledger.remaining} left."
             )
 
-    def _spent(self, round: Round, subject: str = "") -> bool:
-        """Return whether a round was paid, or its part that a subject names."""
-        paid = _paid(round) + subject
-        entries = self.ledger.entries() if self.ledger else ()
-        return any(entry.kind == "spend" and entry.purpose.startswith(paid) for entry in entries)
+    def _charge(self, round: Round, subject: str = "") -> str:
+        """Return the purpose of a round's charge, or of its part of a subject; empty if none."""
+        begins = f"round {round.account}: {subject}"
+        spends = (
+            one for one in (self.ledger.entries() if self.ledger else ()) if one.kind == "spend"
+        )
+        return next((one.purpose for one in spends if one.purpose.startswith(begins)), "")
 
     def _begun(self, round: Round) -> bool:
         """Return whether an answer may have been sent, so that none is made without its note."""
         if isinstance(round, CheckRound):
-            return client_roles.begun(self.folder, round) or self._spent(round, round.subject)
-        return self._spent(round)
+            return (
+                client_roles.begun(self.folder, round) or self._charge(round, round.subject) != ""
+            )
+        return self._charge(round) != ""
 
     def _pay(self, round: Round, cost: Guarantee) -> None:
-        """Charge the ledger, unless the round of votes was charged for this check too."""
+        """Charge the ledger, unless the round of votes was charged for this check too.
+
+        The charge names the roles, so that no record votes by some and checks by others.
+        """
         assert self.ledger is not None
-        if not self._spent(round):
-            self.ledger.charge(cost, _paid(round) + round.subject)
+        mark = client_roles.mark(self.folder, round) if round.has_roles else ""
+        charged = self._charge(round)
+        if not charged:
+            self.ledger.charge(cost, f"round {round.account}: {round.subject}{mark}")
+        elif not charged.endswith(mark):
+            raise RefusedError(
+                f"Expected the roles that {self.ledger.path} was charged for, got others in "
+                f"{self.folder}; answer from the folder that answered first."
+            )
         if isinstance(round, CheckRound):
             client_roles.begin(self.folder, round)
 
@@ -299,7 +313,7 @@ class Client:
             disk.write_whole(note, json.dumps(noted).encode(), disk.OWNER)
             try:
                 self._pay(round, cost)
-            except LedgerError:
+            except (LedgerError, RefusedError):
                 note.unlink()  # it is useless, and a server may ask any number of times
                 raise
         return noted_entropy(note, cells, records_at_once(round))
@@ -381,8 +395,3 @@ def _encoded(round: Round, image: np.ndarray) -> np.ndarray | None:
         return None
     fits = made.shape == (1, round.queries.shape[1]) and made.dtype == np.float32
     return made[0] if fits else None
-
-
-def _paid(round: Round) -> str:
-    """Return how the purpose of a charge begins that pays for a round, and for its check too."""
-    return f"round {round.account}: "

@@ -21,6 +21,9 @@ from rknn_jax.federation.rounds import Round
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.roles import VOTE, Roles
 
+MARK = 16
+"""Letters of the roles' mark in a ledger."""
+
 ROLES = "roles"
 """Suffix of the note, beside a client's other notes of the round of votes."""
 
@@ -144,6 +147,13 @@ def asked(folder: Path, round: Round, inputs: np.ndarray, *, paid: bool) -> np.n
         note = Note.drawn(round, inputs)
         note.write(path)
     return note.votes(round, inputs)
+
+
+def mark(folder: Path, round: Round) -> str:
+    """Return words for the ledger by which it knows the roles, and nobody can tell them."""
+    note = Note.read(_path(folder, round))
+    assert note is not None, "roles are drawn before anything is paid"
+    return f", roles {hashlib.sha256(note.roles.encode()).hexdigest()[:MARK]}"
 
 
 def begun(folder: Path, check: CheckRound) -> bool:
