@@ -141,7 +141,7 @@ def test_to_a_sum_each_record_adds_once_and_all_take_part(unit, tmp_path, monkey
     votes = dataclasses.replace(votes_of("central"), unit=unit, records_per_client=5 * whole)
     check = a_check(votes)
     told = []
-    for number in range(12):
+    for number in range(40):  # all have one role at a probability of 2^-39
         client = party(tmp_path / str(number), "central", records=5, unit=unit)
         told.append([client.ready(one.data).vector().sum() for one in (votes, check)])
         voting = asked(client, votes)
