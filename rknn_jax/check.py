@@ -32,22 +32,15 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from rknn_jax import near_labels
 from rknn_jax.answers.measured import Measured, interval
 from rknn_jax.check_noise import ExactNoise, Noise
-from rknn_jax.label_sets import HALF
 from rknn_jax.labelers._sum_labeler import Labeling
-from rknn_jax.neighbors import Metric, nearest
+from rknn_jax.neighbors import Metric
 from rknn_jax.privacy import contributions, exact_noise
 from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.guarantee import Relation
 from rknn_jax.privacy.roles import CHOOSE, MEASURE, RECALL, Roles
-
-NEAR = 5
-"""Public rows near a record, whose mean probabilities tell the class that it checks.
-
-One row alone would count the distance between rows as an error of the labels. If all rows of a
-query have its label, one is enough, and the mean over several queries would hide their errors.
-"""
 
 AIM = 0.03
 """Half of an interval's width that is fine enough, so that no more records check."""
@@ -69,9 +62,6 @@ TAIL = 3.0
 
 FINE = 1000
 """Units of a record in a choice in which classes have weights."""
-
-AT_ONCE = 2**22
-"""Probabilities near checking records that are held at a time."""
 
 
 class Shares(NamedTuple):
@@ -241,7 +231,7 @@ class Checkers:
     @property
     def num_near(self) -> int:
         """Number of public rows near a record that tell its class."""
-        return min(NEAR, len(self.rows))
+        return near_labels.num_near(self.rows)
 
     @property
     def shows_size(self) -> bool:
@@ -261,7 +251,7 @@ class Checkers:
         Args:
           points: Finite features, float32 `[c, f]`.
         """
-        return np.asarray(nearest(points, self.rows, self.num_near, metric=self.metric), np.int32)
+        return near_labels.near(points, self.rows, self.metric)
 
     def draw(
         self, checks: Checks, labelings: Sequence[Labeling], noise: Noise = ExactNoise()
@@ -369,17 +359,6 @@ def agrees(checks: Checks, labeling: Labeling) -> np.ndarray:
       checks: Records that check.
       labeling: Labeling of the public rows.
     """
-    probabilities = labeling.probabilities
-    near = checks.near if labeling.smooth else checks.near[:, :1]
-    size = max(1, AT_ONCE // max(1, near.shape[1] * probabilities.shape[1]))
-    found = np.zeros(len(near), bool)
-    for first in range(0, len(found), size):
-        block = slice(first, first + size)
-        mean = probabilities[near[block]].mean(axis=1)
-        ids = checks.ids[block]
-        if ids.ndim == 1:
-            found[block] = mean.argmax(axis=1) == ids
-            continue
-        named = (ids[:, :-1, None] == np.arange(mean.shape[1])).any(axis=1)
-        found[block] = ((mean >= HALF) == named).all(axis=1)
-    return found
+    return near_labels.agreement(
+        checks.near, checks.ids, labeling.probabilities, smooth=labeling.smooth
+    )

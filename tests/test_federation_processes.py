@@ -158,6 +158,19 @@ SERVER_DIES_AT_THE_END = {
     "published and nobody told": "from rknn_jax.federation import hosting; hosting.announce = die",
 }
 
+CHECK_DIES = {  # who, and where: how
+    "client, before its roles are noted": "from rknn_jax.federation import client_roles; "
+    "client_roles.Note.write = die",
+    "client, before it checks": "from rknn_jax.federation.check_rounds import CheckRound; "
+    "CheckRound.connect = die",
+    "client, charged and not begun": "from rknn_jax.federation import client_roles; "
+    "client_roles.begin = die",
+    "server, before it asks": "from rknn_jax.federation import checking; checking.prepared = die",
+    "server, asked and nobody counted": "from rknn_jax.federation import checking; "
+    "checking.Collector = die",
+    "server, all counted": "from rknn_jax.federation import checking; checking.measured = die",
+}
+
 
 class Running(NamedTuple):
     """A process of ours and what it says."""
@@ -619,6 +632,26 @@ def test_a_sum_is_published_once_it_is_open_and_given_up_before_whoever_is_kille
         card = json.loads((tmp_path / "out/privacy.json").read_text())
         assert (card["clients"], card["rejected"], card["guarantee"]["epsilon"]) == (CLIENTS, {}, 1)
     assert [spends(tmp_path, number) for number in range(CLIENTS)] == [spent] * CLIENTS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", CHECK_DIES)
+def test_whoever_is_killed_each_record_votes_or_checks_once(serve, join, tmp_path, where):
+    patch = CHECK_DIES[where]
+    words = ("--check-share", 0.4)
+    mine, theirs = (patch, "") if "server" in where else ("", patch)
+    server = serve(*words, patch=mine)
+    clients = [join(0, patch=theirs), join(1), join(2)]
+    (server if mine else clients[0]).ends(-signal.SIGKILL)
+    if mine:
+        server = serve(*words)
+    else:
+        clients[0] = join(0)
+    for running in (server, *clients):
+        running.ends()
+    card = json.loads((tmp_path / "out/privacy.json").read_text())
+    assert card["messages"] + card["measured"]["checkers"] == RECORDS * CLIENTS
+    assert [spends(tmp_path, number) for number in range(CLIENTS)] == [[1]] * CLIENTS
 
 
 @pytest.mark.slow

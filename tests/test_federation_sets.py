@@ -13,10 +13,10 @@ from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import inputs, publish, round_folder
 from rknn_jax.federation import settings as settings_of
 from rknn_jax.federation.agreement import Agreement, RefusedError
-from rknn_jax.federation.client import tell_question
 from rknn_jax.federation.collector import Collector, Reply, Sum
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.rounds import Round
+from rknn_jax.federation.told import tell_question
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers.prototypes import Prototypes
 from rknn_jax.release.tables import read_labels

@@ -16,11 +16,11 @@ from scipy import stats
 from rknn_jax.federation import publish, round_folder, wire
 from rknn_jax.federation import settings as settings_of
 from rknn_jax.federation.agreement import Agreement, RefusedError
-from rknn_jax.federation.client import tell_question
 from rknn_jax.federation.collector import Sum
 from rknn_jax.federation.polls import public_rows, sum_labelers
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.rounds import Round
+from rknn_jax.federation.told import tell_question
 from rknn_jax.labelers.least_squares import LeastSquares
 from rknn_jax.labelers.prototypes import Prototypes
 from rknn_jax.labelers.public_prototypes import PublicPrototypes

@@ -4,6 +4,7 @@
 a change that is meant.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -18,9 +19,11 @@ import numpy as np
 import pytest
 
 from rknn_jax.federation import hosting, tls, wire
+from rknn_jax.federation.check_rounds import CheckRound
 from rknn_jax.federation.polls import sum_labelers
 from rknn_jax.federation.rounds import Round
 from rknn_jax.kernels import hashing
+from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.privacy.entropy import Entropy
 from tests import recorded
 from tests.test_federation import CLASSES, DEPLOYED, a_round
@@ -65,6 +68,27 @@ def sum_question_vectors(kind):
         "sum_without_noise": told.tolist(),
         "sensitivity": f"{round.poll.shares.sensitivity:.6g}",
         "stddev_of_a_client": f"{round.poll.shares.share_stddev:.6g}",
+    }
+
+
+def check_vectors():
+    """A question with a check share, its check, and the bits of three records of a fixed seed."""
+    votes = dataclasses.replace(the_round(), check_share=0.25)
+    labels = np.eye(3, dtype=np.float32)[[0, 1, 2, 2]]
+    labeling = Labeling("labels", labels, lambda: None)
+    check = dataclasses.replace(CheckRound.of_votes(votes, QUERIES, labeling), nonce=NONCE)
+    features = np.array([[0, 0], [2, 2], [5, -3]], np.float32)
+    cells = check.connect(features, np.array([0, 2, -1], np.int32))
+    messages = check.mechanism.respond(Entropy(bytes(32)), cells)
+    return {
+        "votes": {"hex": votes.data.hex(), "id": votes.id},
+        "hex": check.data.hex(),
+        "id": check.id,
+        "tree": json.loads(check.data[16 : 16 + int.from_bytes(check.data[:8], "little")]),
+        "features": features.tolist(),
+        "labels": [0, 2, -1],
+        "cells": cells.ravel().tolist(),
+        "messages": wire.encode(check.mechanism, messages).hex(),
     }
 
 
@@ -144,6 +168,7 @@ def vectors(folder):
         "messages": [message_vectors(name) for name in DEPLOYED],
         "sum": {"steps": VECTORS, "masks": MASKS},
         "sum_questions": [sum_question_vectors(kind) for kind in sum_labelers().values()],
+        "check": check_vectors(),
         "http": http_vectors(folder),
     }
 

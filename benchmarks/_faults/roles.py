@@ -3,6 +3,7 @@
 from benchmarks._faults._known import Known
 
 CHECKS = ("tests/test_checkers.py", "tests/test_measured.py")
+FEDERATION = ("tests/test_federation_check.py",)
 
 FAULTS = (
     Known(
@@ -94,5 +95,109 @@ FAULTS = (
         "    return whole, min(votes.epsilon, 1 / whole.events[0].parameter)\n",
         "    return whole, votes.epsilon\n",
         CHECKS,
+    ),
+    Known(
+        "roles",
+        "a client's records vote and check",
+        "rknn_jax/federation/client_roles.py",
+        "        return ~_note_of(folder, round).votes(round, inputs)\n",
+        "        return _note_of(folder, round).votes(round, inputs) | True\n",
+        FEDERATION,
+    ),
+    Known(
+        "roles",
+        "a client of a sum adds all records to both",
+        "rknn_jax/federation/client.py",
+        "        told = round.connect(usable, np.where(able & mine, said.T, NO_CELL).T)\n",
+        "        told = round.connect(usable, np.where(able, said.T, NO_CELL).T)\n",
+        FEDERATION,
+    ),
+    Known(
+        "roles",
+        "a client that was killed draws its roles anew",
+        "rknn_jax/federation/client_roles.py",
+        "    if note is None:\n        note = Note.drawn(round, inputs)\n",
+        "    if not paid:\n        note = Note.drawn(round, inputs)\n",
+        FEDERATION,
+    ),
+    Known(
+        "roles",
+        "the role of a client's record depends on the record",
+        "rknn_jax/federation/client_roles.py",
+        "        voting: np.ndarray = roles.of_rows(0, 0, len(inputs)) == VOTE\n",
+        "        voting = inputs.reshape(len(inputs), -1)[:, 0] > 0\n",
+        FEDERATION,
+    ),
+    Known(
+        "roles",
+        "the roles of a client are drawn by the round's id",
+        "rknn_jax/federation/client_roles.py",
+        "        roles = Roles.drawn(0.0, votes.check_share, 0.0)\n",
+        "        roles = Roles(bytes.fromhex(votes.id), 0.0, votes.check_share, 0.0)\n",
+        FEDERATION,
+    ),
+    Known(
+        "roles",
+        "a client answers a second check of a round",
+        "rknn_jax/federation/client_roles.py",
+        '        if self.check not in ("", check.id):\n',
+        '        if self.check not in ("", check.id, self.check):\n',
+        FEDERATION,
+    ),
+    Known(
+        "roles",
+        "a client answers a check of other terms",
+        "rknn_jax/federation/client_roles.py",
+        "        if check.terms != self.terms:\n",
+        "        if check.unit != check.unit:\n",
+        FEDERATION,
+    ),
+    Known(
+        "roles",
+        "a client answers a check by records in another order",
+        "rknn_jax/federation/client_roles.py",
+        "        if _sealed(roles, inputs) != self.records:\n",
+        "        if len(inputs) == 0:\n",
+        FEDERATION,
+    ),
+    Known(
+        "roles",
+        "a client that was charged and lost its roles has new ones",
+        "rknn_jax/federation/client_roles.py",
+        "    if note is None and paid:\n",
+        "    if note is None and not paid and paid:\n",
+        FEDERATION,
+    ),
+    Known(
+        "roles",
+        "a bit is kept as if its epsilon were twice as large",
+        "rknn_jax/randomized_bits.py",
+        "np.uint64(at_most(self.p))",
+        "np.uint64(at_most(1 / (1 + exp(-2 * self.epsilon))))",
+        FEDERATION,
+    ),
+    Known(
+        "roles",
+        "a client pays for its check alone if it has several messages",
+        "rknn_jax/federation/rounds.py",
+        "        return roles.guarantee(votes, curves=False)[0] if self.check_share else votes\n",
+        "        return votes\n",
+        FEDERATION,
+    ),
+    Known(
+        "roles",
+        "a client whose labels are checked pays nothing",
+        "rknn_jax/federation/client.py",
+        "        if not charged:\n",
+        "        if not (charged or mark):\n",
+        FEDERATION,
+    ),
+    Known(
+        "roles",
+        "records vote by the roles of one folder and check by those of another",
+        "rknn_jax/federation/client.py",
+        "        elif not charged.endswith(mark):\n",
+        "        elif not mark:\n",
+        FEDERATION,
     ),
 )

@@ -8,7 +8,7 @@ FAULTS = (
         "a client adds itself to a sum twice",
         "rknn_jax/federation/client.py",
         "            if self.client._path(self.round, NOTED).exists() or "
-        "self.client._spent(self.round):",
+        "self.client._begun(self.round):",
         "            if False:",
         CLIENT,
     ),

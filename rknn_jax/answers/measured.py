@@ -13,7 +13,7 @@ import numpy as np
 from scipy.stats import binom
 
 from rknn_jax.answers.concerns import Concern
-from rknn_jax.privacy.contributions import Protected
+from rknn_jax.privacy.guarantee import UNITS, Unit
 
 CONFIDENCE = 0.95
 """Confidence of an interval."""
@@ -57,7 +57,7 @@ class Measured:
       labeling: Name of the chosen labeling.
       recall: Share of the records of each class that agree; empty if it was not measured.
       majority: Share of the most frequent class among the private records; None if unknown.
-      unit: Privacy unit that is counted: record, or person. Defaults to `record`.
+      unit: Privacy unit that is counted: record, person, or client. Defaults to `record`.
     """
 
     right: float
@@ -67,7 +67,7 @@ class Measured:
     labeling: str
     recall: tuple[Interval, ...]
     majority: float | None
-    unit: Protected = "record"
+    unit: Unit = "record"
 
     @property
     def share(self) -> Interval:
@@ -142,12 +142,24 @@ class Measured:
             labeling=str(saved["labeling"]),
             recall=recall,
             majority=majority,
-            unit="person" if saved.get("unit") == "person" else "record",  # older folders have none
+            unit=UNITS[UNITS.index(saved.get("unit", "record"))],  # older folders have none
         )
 
 
 def interval(right: float, wrong: float, scale: float, *, known: bool) -> Interval:
-    """Return a share with its 95% interval, from chance, and from the noise whose law is known.
+    """Return a share with its 95% interval, from chance and discrete Laplace noise.
+
+    Args:
+      right: Noisy number of records that agree.
+      wrong: Noisy number of others.
+      scale: Scale of the noise, in records.
+      known: True if the sum of both has no noise, as the noise of one is that of the other.
+    """
+    return interval_under(right, wrong, _laplace_quantiles(scale), known=known)
+
+
+def interval_under(right: float, wrong: float, noise: np.ndarray, *, known: bool) -> Interval:
+    """Return a share with its 95% interval, from chance, and from noise whose law is known.
 
     The ends are the shares at which a statistic as far off has a probability of 2.5% (Clopper and
     Pearson's test with noise). The statistic of a share p is (1 - p)·right - p·wrong, which is 0 on
@@ -157,12 +169,11 @@ def interval(right: float, wrong: float, scale: float, *, known: bool) -> Interv
     Args:
       right: Noisy number of records that agree.
       wrong: Noisy number of others.
-      scale: Scale of the discrete Laplace noise, in records.
+      noise: Evenly spaced quantiles of the noise of each number, float64 `[QUANTILES]`.
       known: True if the sum of both has no noise, as the noise of one is that of the other.
     """
     total = max(right + wrong, 1.0)
     size = max(round(total), 1)
-    noise = _laplace_quantiles(scale)
     # One order of the quantiles beside another, mixed by a fixed rule: this is no private noise.
     other = -noise if known else np.random.default_rng(0).permutation(noise)
 
@@ -201,3 +212,10 @@ def _laplace_quantiles(scale: float) -> np.ndarray:
     decay = math.exp(-1 / max(scale, 0.01))  # there is no noise to speak of below
     far = np.ceil(np.log(above * (1 + decay)) / math.log(decay) - 1)
     return np.concatenate([-far, np.maximum(far, 0)[::-1]])
+
+
+def coin_quantiles(coins: int) -> np.ndarray:
+    """Return evenly spaced quantiles of the heads of fair coins less their mean, as above."""
+    places = (np.arange(QUANTILES) + 0.5) / QUANTILES
+    heads: np.ndarray = binom.ppf(places, coins, 0.5) - coins / 2
+    return heads

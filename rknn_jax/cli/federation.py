@@ -47,6 +47,12 @@ def serve(settings: Serve) -> dict[str, Any]:
     mine = read_public(settings.public, settings.test, settings.drop)
     settings = _settle(settings, mine)
     wanted = asked(settings)
+    if wanted.check_share and (settings.collect_only or settings.merge or settings.question):
+        raise ValueError(
+            f"Expected no --check-share with --collect-only, --merge or --question, got "
+            f"--check-share {settings.check_share}; the labels of several servers are there when "
+            "the clients have left."
+        )
     if wanted.summed:
         _check_sum(settings, wanted)
     check_request(wanted)
@@ -149,7 +155,7 @@ def _serve_held(
 ) -> dict[str, Any]:
     """Serve one round in a folder that this process holds, and return the statement."""
     with err.status("loading"):
-        from rknn_jax.federation import hosting, publish, round_folder, tls
+        from rknn_jax.federation import checking, hosting, publish, round_folder, tls
         from rknn_jax.federation.desk import Desk
         from rknn_jax.federation.listener import listening
         from rknn_jax.federation.server import Resources
@@ -177,8 +183,13 @@ def _serve_held(
         if settings.collect_only:
             card = publish.collected(answers)
         else:
-            card = publish.publish(settings.out, mine, wanted, queries, answers, _told)
-        hosting.announce(desk, card["statement"], answers.num_clients)
+            checked = None
+            if round.check_share:
+                labeled = publish.labeled(settings.out, mine, wanted, queries, answers)
+                shown = (settings.out, round, labeled, wanted, answers.num_clients)
+                checked = publish.Checked(labeled, checking.measure(*shown, resources.serve, _told))
+            card = publish.publish(settings.out, mine, wanted, queries, answers, _told, checked)
+        hosting.announce(resources.desk, card["statement"], answers.num_clients)
     round_folder.end(settings.out, round)
     return card
 

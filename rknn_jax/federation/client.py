@@ -11,6 +11,9 @@ bytes are sent again. No second message is made from one spend:
   from its seed. If the votes have changed, it gives none.
 - A spend without its note or its answer, because somebody removed it, is refused.
 
+**Roles.** If labels are checked, a record answers the round of votes or its check, and the ledger
+is charged once for both (`client_roles`).
+
 **Free information for the server.** Whether a client answers depends on the question, the ledger,
 the owner's agreement and the data's shape. The first three are checked before the data is read, and
 no value in the data matters. A record that cannot vote sends a message without votes: its label is
@@ -22,7 +25,7 @@ messages of all. The time of an answer reveals the number of records.
 import fcntl
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -32,8 +35,9 @@ import numpy as np
 
 from rknn_jax._internal import disk
 from rknn_jax.bsvs import NO_CELL
-from rknn_jax.federation import wire
+from rknn_jax.federation import client_roles, wire
 from rknn_jax.federation.agreement import Agreement, RefusedError
+from rknn_jax.federation.check_rounds import CheckRound
 from rknn_jax.federation.messages import messages, records_at_once, simulated_messages
 from rknn_jax.federation.notes import noted_entropy, seal
 from rknn_jax.federation.rounds import Round
@@ -47,9 +51,6 @@ from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerE
 NOTED = "noted"
 ANSWERED = "answer"
 COUNTED = "counted"
-
-
-Tell = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
@@ -102,14 +103,22 @@ class Client:
             said = self._path(round, ANSWERED)
             if not said.exists():
                 self._affordable(cost, round)
-                cells = self._told(round)
-                entropy = self._spend(round, cost, cells)
-                ticket = entropy.words(1).tobytes()
-                disk.write_whole(said, ticket + messages(round, cells, entropy), disk.OWNER)
-                self._path(round, NOTED).unlink()
+                cells = self._told(round, self._asked(round))
+                disk.write_whole(said, self._made(round, cost, cells), disk.OWNER)
+                self._path(round, NOTED).unlink(missing_ok=True)
             answer = self.said(round.id)
         assert answer is not None
         return round.id, *answer
+
+    def _made(self, round: Round, cost: Guarantee, cells: np.ndarray) -> bytes:
+        """Return the ticket and the messages, which are paid before they are drawn.
+
+        A client none of whose records is asked by this round sends none, and pays nothing.
+        """
+        if not len(cells):
+            return secrets.token_bytes(8)
+        entropy = self._spend(round, cost, cells)
+        return entropy.words(1).tobytes() + messages(round, cells, entropy)
 
     def ready(self, question: bytes) -> "Prepared":
         """Return this client's contribution to a sum, still without noise; nothing is spent.
@@ -124,13 +133,20 @@ class Client:
             raise RefusedError("Expected a round with trust=central, got one of messages.")
         cost = self.agreement.cost(round)
         with self._locked():
-            if self._path(round, NOTED).exists() or self._spent(round):
+            if self._path(round, NOTED).exists() or self._begun(round):
                 raise RefusedError(
                     "Expected a new round, got one whose sum this client has had its part in; it "
                     "takes part once."
                 )
             self._affordable(cost, round)
-        return Prepared(self, round, cost, self._told(round))
+            asked = self._asked(round)
+        return Prepared(self, round, cost, self._told(round, asked))
+
+    def _asked(self, round: Round) -> np.ndarray:
+        """Return which records answer a round, bool `[n]`: those that vote, or those that check."""
+        if not round.has_roles:
+            return np.ones(len(self.inputs), bool)
+        return client_roles.asked(self.folder, round, self.inputs, paid=self._charge(round) != "")
 
     def _order(self, round: Round) -> list[int]:
         """Return the place of each feature of the round among this client's.
@@ -179,11 +195,17 @@ class Client:
         """
         return self.agreement.parsed(question, len(self.inputs))
 
-    def _told(self, round: Round) -> np.ndarray:
+    def _told(self, round: Round, mine: np.ndarray | None = None) -> np.ndarray:
         """Return what the records say, each by itself, as `Round.connect` does: private.
 
-        It never fails because of values in the data.
+        It never fails because of values in the data. To a sum, records that are not asked add
+        nothing. Of messages, they have none.
+
+        Args:
+          round: Round of the question.
+          mine: Records that answer, bool `[n]`. Defaults to all.
         """
+        mine = np.ones(len(self.inputs), bool) if mine is None else mine
         try:
             said = round.encoded(self.labels).ids
         except ValueError as error:
@@ -215,7 +237,8 @@ class Client:
             features[:] = self.inputs[:, self._order(round)]
         able = np.all(np.abs(features) <= LARGEST, axis=1)
         usable = np.where(able[:, None], features, np.float32(0))
-        return round.connect(usable, np.where(able, said.T, NO_CELL).T)
+        told = round.connect(usable, np.where(able & mine, said.T, NO_CELL).T)
+        return told if round.summed else told[mine]
 
     def _affordable(self, cost: Guarantee, round: Round) -> None:
         """Raise an error if the ledger would refuse the charge, before the data is read."""
@@ -223,15 +246,45 @@ class Client:
             raise RefusedError(
                 "Expected a ledger, got none, and real noise is not drawn without one."
             )
-        if not self._spent(round) and not self.ledger.affords(cost):
+        if not self._charge(round) and not self.ledger.affords(cost):
             asked = Amount(Fraction(str(cost.epsilon)), Fraction(str(cost.delta)))
             raise BudgetExceededError(
                 f"The round costs {asked}, and {self.ledger.path} has {self.ledger.remaining} left."
             )
 
-    def _spent(self, round: Round) -> bool:
-        entries = self.ledger.entries() if self.ledger else ()
-        return any(entry.kind == "spend" and entry.purpose == _purpose(round) for entry in entries)
+    def _charge(self, round: Round, subject: str = "") -> str:
+        """Return the purpose of a round's charge, or of its part of a subject; empty if none."""
+        begins = f"round {round.account}: {subject}"
+        spends = (
+            one for one in (self.ledger.entries() if self.ledger else ()) if one.kind == "spend"
+        )
+        return next((one.purpose for one in spends if one.purpose.startswith(begins)), "")
+
+    def _begun(self, round: Round) -> bool:
+        """Return whether an answer may have been sent, so that none is made without its note."""
+        if isinstance(round, CheckRound):
+            return (
+                client_roles.begun(self.folder, round) or self._charge(round, round.subject) != ""
+            )
+        return self._charge(round) != ""
+
+    def _pay(self, round: Round, cost: Guarantee) -> None:
+        """Charge the ledger, unless the round of votes was charged for this check too.
+
+        The charge names the roles, so that no record votes by some and checks by others.
+        """
+        assert self.ledger is not None
+        mark = client_roles.mark(self.folder, round) if round.has_roles else ""
+        charged = self._charge(round)
+        if not charged:
+            self.ledger.charge(cost, f"round {round.account}: {round.subject}{mark}")
+        elif not charged.endswith(mark):
+            raise RefusedError(
+                f"Expected the roles that {self.ledger.path} was charged for, got others in "
+                f"{self.folder}; answer from the folder that answered first."
+            )
+        if isinstance(round, CheckRound):
+            client_roles.begin(self.folder, round)
 
     def _spend(self, round: Round, cost: Guarantee, cells: np.ndarray) -> Entropy:
         """Note the round and charge the ledger, unless both were done before a crash.
@@ -244,13 +297,13 @@ class Client:
         """
         assert self.ledger is not None
         note = self._path(round, NOTED)
-        spent = self._spent(round)
-        if spent and not note.exists():
+        begun = self._begun(round)
+        if begun and not note.exists():
             raise RefusedError(
                 f"Expected the answer to a round that {self.ledger.path} was charged for, got "
                 f"none in {self.folder}; not again."
             )
-        if not spent:
+        if not begun:
             seed = secrets.token_bytes(SEED_BYTES)
             noted = {
                 "round": round.id,
@@ -259,8 +312,8 @@ class Client:
             }
             disk.write_whole(note, json.dumps(noted).encode(), disk.OWNER)
             try:
-                self.ledger.charge(cost, _purpose(round))
-            except LedgerError:
+                self._pay(round, cost)
+            except (LedgerError, RefusedError):
                 note.unlink()  # it is useless, and a server may ask any number of times
                 raise
         return noted_entropy(note, cells, records_at_once(round))
@@ -310,7 +363,7 @@ class Prepared:
           LedgerError: If the budget does not allow the round.
         """
         with self.client._locked():
-            if self.client._path(self.round, NOTED).exists() or self.client._spent(self.round):
+            if self.client._path(self.round, NOTED).exists() or self.client._begun(self.round):
                 raise RefusedError(
                     "Expected a new round, got one whose sum this client has had its part in; it "
                     "takes part once."
@@ -331,42 +384,6 @@ class Prepared:
         return max(self.round.honest + dishonest, (clients + dishonest) // 2 + 1)
 
 
-def tell_question(question: bytes, client: Client, tell: Tell) -> None:
-    """Tell the owner of the question and the number of unusable records, before any spend.
-
-    Nobody else learns that number.
-
-    Args:
-      question: Bytes that the server sent.
-      client: Client that is asked.
-      tell: Function that is called with the name and the text of an event.
-    """
-    try:
-        round = client.parsed(question)
-    except RefusedError:
-        return
-    config = round.config
-    tell(
-        "asked",
-        f"round {round.id[:12]}: epsilon = {config.epsilon:g} a {round.unit}, "
-        f"trust={config.trust}, labeler={config.name}, of {len(client.labels):,} records",
-    )
-    try:
-        ids, told = round.encoded(client.labels)
-    except ValueError:
-        return  # the answer refuses the round
-    if round.labels_per_record:
-        if beyond := int(np.sum(told - 1)):
-            tell("cut", f"{beyond:,} of {len(ids):,} records have labels that do not count")
-        return
-    if without := int(np.sum(ids == NO_CELL)):
-        tell(
-            "unusable",
-            f"{without:,} of {len(ids):,} records have no label of the round's "
-            f"{len(round.classes)} classes and cast no vote",
-        )
-
-
 def _encoded(round: Round, image: np.ndarray) -> np.ndarray | None:
     """Return one record's features, float32 `[f]`, or None if the representation fails on it."""
     assert round.encode is not None
@@ -378,7 +395,3 @@ def _encoded(round: Round, image: np.ndarray) -> np.ndarray | None:
         return None
     fits = made.shape == (1, round.queries.shape[1]) and made.dtype == np.float32
     return made[0] if fits else None
-
-
-def _purpose(round: Round) -> str:
-    return f"round {round.id}: {round.subject}"

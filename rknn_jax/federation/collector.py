@@ -36,7 +36,8 @@ import numpy as np
 from rknn_jax._internal import compilation
 from rknn_jax._internal.disk import is_full, lock, read_json, write_whole
 from rknn_jax.federation import answer_frames, wire
-from rknn_jax.federation.rounds import MOST_RECORDS, Round
+from rknn_jax.federation.round_checks import MOST_RECORDS
+from rknn_jax.federation.rounds import Round
 from rknn_jax.mechanisms.local import LocalRandomizer
 
 MESSAGES_AT_ONCE = 2**16
@@ -164,7 +165,7 @@ class Collector:
         come again, or the reason for a rejection. The reasons are
         `late`, `another round`, `again`, `malformed`, `too many` and `outside the alphabet`. A
         second answer is `again`, whatever its content. A `malformed` answer has a length that no
-        number of messages has.
+        number of messages has. An answer without any counts if the round has roles.
         """
         if not replies:
             return []
@@ -245,6 +246,8 @@ class Collector:
         """Return the fault of an answer of so many bytes, or None."""
         many, odd = divmod(num_bytes, self._size)
         wanted = self.round.records_per_client
+        if not num_bytes and self.round.has_roles:
+            return None  # the other question is that client's
         if odd or many < max(1, wanted):
             return "malformed"
         return "too many" if many > (wanted or self._most) else None
@@ -284,11 +287,11 @@ class Collector:
         """
         valid = [np.asarray(_valid(self.round.mechanism, part))[:count] for part, count in messages]
         lengths = np.fromiter(map(len, payloads), np.int64, len(payloads)) // self._size
-        return (
-            np.logical_and.reduceat(np.concatenate(valid), np.cumsum(lengths) - lengths)
-            if valid
-            else np.zeros(0, bool)
-        )
+        fair = np.ones(len(payloads), bool)
+        if valid:
+            starts = (np.cumsum(lengths) - lengths)[lengths > 0]
+            fair[lengths > 0] = np.logical_and.reduceat(np.concatenate(valid), starts)
+        return fair
 
     def _count(self, clients: np.ndarray, messages: Iterable[tuple[Any, int]]) -> None:
         for part, count in messages:

@@ -21,11 +21,12 @@ import httpx
 
 from rknn_jax.federation.agreement import RefusedError
 from rknn_jax.federation.certificate_errors import check_certificates, printable
-from rknn_jax.federation.client import Client, tell_question
+from rknn_jax.federation.client import Client
 from rknn_jax.federation.round_folder import Tell
 from rknn_jax.federation.secure_sum import Participant
 from rknn_jax.federation.secure_sum_keys import STEPS, SumRefusedError
 from rknn_jax.federation.server import OCTETS, POLL_SECONDS, ROUND_HEADER, TICKET_HEADER
+from rknn_jax.federation.told import tell_question
 from rknn_jax.privacy.ledger import LedgerError
 
 FIRST_WAIT = 0.1
@@ -227,8 +228,12 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
             tell("warning", str(error))
             tell("over", GONE)
             return Outcome(GONE, True)
-        _clear(client, [other for other in client.counted() if other != round_id])
-        took_part = _answer(client, connection, round_id, question, tell)
+        account = _account(client, round_id, question)
+        counted = client.counted()
+        if not {round_id, account} & set(counted):
+            _clear(client, counted)
+        voted = account != round_id and account in counted
+        took_part = _answer(client, connection, round_id, question, tell) or voted
         try:
             statement = _statement(connection, round_id)
         except UnreachableError as error:
@@ -237,13 +242,21 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
             statement = GONE
             tell("warning", str(error))
         except FailedError:
-            _clear(client, [round_id])
+            _clear(client, client.counted())
             raise
-        _clear(client, [round_id])
         if statement is not None:
+            _clear(client, client.counted())
             tell("over", statement)
             return Outcome(statement, took_part)
-        tell("waiting", f"round {round_id[:12]} is not served any more; for the next one")
+        tell("waiting", f"round {round_id[:12]} takes no more; for a check of it, or the next one")
+
+
+def _account(client: Client, round_id: str, question: bytes | None) -> str:
+    """Return the id of the round that pays for this one: of a check, the round of votes."""
+    try:
+        return client.parsed(question or b"").account
+    except RefusedError:
+        return round_id
 
 
 def _clear(client: Client, round_ids: list[str]) -> None:

@@ -129,6 +129,10 @@ class Desk:
         """Bind the desk to the running event loop."""
         self._loop = asyncio.get_running_loop()
 
+    def follow(self, other: "Desk") -> None:
+        """Bind the desk to the event loop of another one."""
+        self._loop = other._loop
+
     def see(self, client: int) -> None:
         """Note that a client is there."""
         self.seen[client] = time.monotonic()

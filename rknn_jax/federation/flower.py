@@ -29,11 +29,12 @@ from flwr.serverapp import Grid, ServerApp
 from rknn_jax._internal.terminal import err, tell
 from rknn_jax.federation import publish, round_folder, simulation
 from rknn_jax.federation.agreement import RefusedError
-from rknn_jax.federation.client import Client, tell_question
+from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import Collector, Reply
 from rknn_jax.federation.inputs import read_public
 from rknn_jax.federation.joining import open_client
 from rknn_jax.federation.settings import Join, Serve, asked
+from rknn_jax.federation.told import tell_question
 from rknn_jax.privacy.ledger import LedgerError
 
 ANSWER = "answer"

@@ -65,7 +65,15 @@ def _count(
         collector.reject("refused by the client", fresh)
 
 
-def sum_up(desk: Desk, clients: int, threshold: int, begin: Callable[[], None], tell: Tell) -> Sum:
+def sum_up(
+    desk: Desk,
+    clients: int,
+    threshold: int,
+    begin: Callable[[], None],
+    tell: Tell,
+    *,
+    is_last: bool = True,
+) -> Sum:
     """Add up the clients' counts and noise by secure aggregation.
 
     Args:
@@ -74,6 +82,8 @@ def sum_up(desk: Desk, clients: int, threshold: int, begin: Callable[[], None], 
       threshold: Least number of clients for a sum to be opened.
       begin: Function that is called before clients spend anything.
       tell: Function that is called with each event.
+      is_last: False if something is published without this sum, so that clients are not told of a
+        failure. Defaults to True.
 
     Raises:
       ValueError: If too few clients are ready, or if the sum could not be opened.
@@ -92,7 +102,9 @@ def sum_up(desk: Desk, clients: int, threshold: int, begin: Callable[[], None], 
         while summation.step < STEPS:
             _take_step(desk, summation, refused, tell)
     except ValueError as error:
-        give_up(desk, str(error))
+        desk.change(stage="closed")
+        if is_last:
+            give_up(desk, str(error))
         raise
     desk.change(stage="closed")
     assert summation.result is not None

@@ -9,7 +9,7 @@ import io
 import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,11 +17,13 @@ from PIL import Image
 
 from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.answers.measured import Measured
 from rknn_jax.federation import reading, wire
 from rknn_jax.federation.collector import Collector, Sum, most_shift
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.round_folder import Tell
-from rknn_jax.labelers._sum_labeler import Words
+from rknn_jax.federation.rounds import Round
+from rknn_jax.labelers._sum_labeler import PublicRows, Words
 from rknn_jax.labels import PublicLabels
 from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy.guarantee import Guarantee
@@ -54,6 +56,32 @@ TRUSTED = {
 }
 
 
+class Labeled(NamedTuple):
+    """Labels of the public rows, before anything of them is written.
+
+    Attributes:
+      found: Labels.
+      rows: Public rows.
+      guarantee: Guarantee of the votes, and of a check of the labels.
+    """
+
+    found: PublicLabels
+    rows: PublicRows
+    guarantee: Guarantee
+
+
+class Checked(NamedTuple):
+    """Labels, and what they are worth.
+
+    Attributes:
+      labeled: Labels of the public rows.
+      measured: Agreement with records that did not vote; None if it was not measured.
+    """
+
+    labeled: Labeled
+    measured: Measured | None
+
+
 def publish(
     folder: Path,
     public: Public,
@@ -61,22 +89,31 @@ def publish(
     queries: Queries,
     collector: Collector | Sum,
     tell: Tell,
+    checked: Checked | None = None,
 ) -> dict[str, Any]:
     """Label the public records, train the student, and write the results.
+
+    Args:
+      folder: Folder of the round.
+      public: Public data of the server.
+      asked: Request of the server's owner.
+      queries: Queries of the round.
+      collector: Answers of the clients.
+      tell: Function that is called with each event.
+      checked: Labels of `labeled`, with what others measured of them. Defaults to None: they are
+        read here, and were not checked.
 
     Raises:
       ValueError: If too few clients answered to publish anything.
     """
     round = collector.round
-    _check_answers(folder, asked, collector)
-    collector.seal()
-    guarantee = round.guarantee(round.honest or None)
-    features = public.inputs if round.encode is None else np.asarray(round.encode(public.inputs))
-    rows_asked = reading.rows_of(round, queries, features)
-    found = reading.read(collector, guarantee, rows_asked)
+    checked = checked or Checked(labeled(folder, public, asked, queries, collector), None)
+    found, rows_asked, guarantee = checked.labeled
+    measured = checked.measured
+    features = rows_asked.features
     rows = {**found.rows, "class_names": np.array(asked.classes), **carried(public.others)}
     words = reading.words(round, len(found.probabilities))
-    told = _statement(asked, collector, guarantee, words)
+    told = _statement(asked, collector, guarantee, words, measured)
     # The statement comes first, so that no label is ever there without one.
     write_whole(folder / "privacy.html", page(told).encode())
     write_arrays(folder / "labels.npz", rows)
@@ -86,10 +123,11 @@ def publish(
     accuracy = None
     if public.images and asked.student != "none":
         accuracy = _train(folder, public, asked, found.labels, tell)
-    card = _card(told, asked, collector, accuracy, words)
-    listed = reading.concerns(round, found, rows_asked)
+    card = _card(told, asked, collector, accuracy, words, measured)
+    opinions = reading.concerns(round, found, rows_asked)
+    listed = [*(measured.concerns(asked.classes) if measured else ()), *opinions]
     rows_seen = np.asarray(in_metric(features, asked.config.metric))
-    summary = summarize(rows_seen, listed, found.decoded, answered.get("stddev"))
+    summary = summarize(rows_seen, listed, found.decoded, answered.get("stddev"), measured)
     released = results.of(rows, answered, card, summary)
     template = pages.template("report.html.j2", Path(__file__).parent)
     pictures = _pictures(public, asked, found)
@@ -97,10 +135,29 @@ def publish(
     report.write(folder, released, template, pictures=pictures, question=question)
     write_whole(folder / "privacy.json", as_json(card).encode())
     tell("privacy", str(guarantee))
+    if measured is not None:
+        tell("measured", str(measured))
     if accuracy is not None and public.test is not None:
         tell("student", f"{accuracy:.2%} of {len(public.test[1]):,} test images")
     tell("report", str(folder / "report.html"))
     return card
+
+
+def labeled(
+    folder: Path, public: Public, asked: Asked, queries: Queries, collector: Collector | Sum
+) -> Labeled:
+    """Return the labels of the public rows; no further answer counts from then on.
+
+    Raises:
+      ValueError: If too few clients answered to publish anything.
+    """
+    round = collector.round
+    _check_answers(folder, asked, collector)
+    collector.seal()
+    guarantee = round.guarantee(round.honest or None)
+    features = public.inputs if round.encode is None else np.asarray(round.encode(public.inputs))
+    rows = reading.rows_of(round, queries, features)
+    return Labeled(reading.read(collector, guarantee, rows), rows, guarantee)
 
 
 def collected(collector: Collector | Sum) -> dict[str, Any]:
@@ -125,9 +182,9 @@ def _check_answers(folder: Path, asked: Asked, collector: Collector | Sum) -> No
             "deadline; nothing is published. The answers "
             f"are kept in {folder}: run the same command with a later --deadline."
         )
-    if collector.num_messages < round.honest:
+    if collector.num_messages < max(1, round.honest):
         raise ValueError(
-            f"Expected at least {round.honest} messages to shuffle, got "
+            f"Expected at least {max(1, round.honest)} messages of votes, got "
             f"{collector.num_messages}; nothing is published."
         )
 
@@ -154,9 +211,11 @@ def _card(
     collector: Collector | Sum,
     accuracy: float | None,
     words: Words,
+    measured: Measured | None,
 ) -> dict[str, Any]:
     """Return the content of `privacy.json`."""
     round = collector.round
+    told_of_check = {"check_share": round.check_share, "measured": measured and measured.asdict()}
     if asked.summed:
         message_bytes = 8 * round.num_cells
         most_votes_of_a_liar = None  # nobody can look into a vector
@@ -173,11 +232,16 @@ def _card(
         classes=list(asked.classes),
         student_accuracy=accuracy,
         **words.facts,
+        **(told_of_check if round.check_share else {}),
     )
 
 
 def _statement(
-    asked: Asked, collector: Collector | Sum, guarantee: Guarantee, words: Words
+    asked: Asked,
+    collector: Collector | Sum,
+    guarantee: Guarantee,
+    words: Words,
+    measured: Measured | None,
 ) -> Statement:
     """Return the content of `privacy.html`."""
     round = collector.round
@@ -205,7 +269,7 @@ def _statement(
         guarantee,
         f"{holders} private records, each its own. The records stayed there; each client sent "
         f"{sent}.",
-        (*words.released, *student),
+        (*words.released, *student, *_released_by_check(round)),
         (
             hidden,
             "the set of classes, which is taken as public",
@@ -224,6 +288,7 @@ def _statement(
             "messages": collector.num_messages,
             **words.details,
             "classes": len(asked.classes),
+            **_details_of_check(round, measured),
         },
         release=round.id,
         controller=asked.controller,
@@ -231,6 +296,26 @@ def _statement(
         tuning=PUBLIC_TUNING,
         assumptions=tuple(assumptions),
     )
+
+
+def _released_by_check(round: Round) -> list[str]:
+    """Return what is released of a check; nothing if there is none."""
+    if not round.check_share:
+        return []
+    form = "a noisy sum" if round.summed else "a randomized bit of each"
+    return [
+        f"how many private {round.unit}s that did not vote agree with the labels, by {form}; the "
+        "labels themselves were sent to all clients"
+    ]
+
+
+def _details_of_check(round: Round, measured: Measured | None) -> dict[str, str]:
+    """Return the lines of `privacy.html` about a check; none if there is none."""
+    if not round.check_share:
+        return {}
+    told = "nothing, as too few answered" if measured is None else str(measured)
+    who = f"{round.check_share:.1%}, by coins of the clients, which do not depend on data"
+    return {f"{round.unit}s that check instead of voting": who, "measured": told}
 
 
 def _pictures(public: Public, asked: Asked, found: PublicLabels) -> list[tuple[str, list[str]]]:

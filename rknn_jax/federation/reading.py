@@ -12,7 +12,7 @@ import numpy as np
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.federation.collector import Collector, Sum
 from rknn_jax.federation.rounds import Round
-from rknn_jax.labelers._sum_labeler import NoisySum, PublicRows, Words
+from rknn_jax.labelers._sum_labeler import Labeling, NoisySum, PublicRows, Words
 from rknn_jax.labels import PublicLabels
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import Contribution
@@ -48,6 +48,19 @@ def read(collector: Collector | Sum, guarantee: Guarantee, public: PublicRows) -
     labeler = collector.round.labeler
     noisy = NoisySum(labeler.of_aggregate(values), stddev, guarantee)
     return labeler.public_labels(noisy, public)
+
+
+def labeling(round: Round, found: PublicLabels, public: PublicRows) -> Labeling:
+    """Return the published labels as private records check them.
+
+    Args:
+      round: Round of the labels.
+      found: Result of `read`.
+      public: Public rows.
+    """
+    spread = public.side.graph is not None or public.side.kernels is not None
+    probabilities = np.clip(found.probabilities, 0, 1)
+    return Labeling("the usual one", probabilities, lambda: found, spread or not round.votes)
 
 
 def concerns(round: Round, found: PublicLabels, public: PublicRows) -> list[Concern]:

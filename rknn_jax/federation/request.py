@@ -22,7 +22,7 @@ class Asked:
       representation: Name of a file of `rknn_jax.representations`, fitted to public images.
         Defaults to spectral.
       unit, records_per_client, honest, simulated: Settings of the round, as in `Round`.
-      labels_per_record: Setting of the round, as in `Round`.
+      labels_per_record, check_share: Settings of the round, as in `Round`.
       clients: Number of clients to wait for. Defaults to 1.
       quorum: Least number of clients for a publication after the deadline. Defaults to 1.
       deadline: Time for which the round is open, in seconds. Defaults to 3600.
@@ -50,6 +50,7 @@ class Asked:
     authenticated: bool = False
     controller: Controller = NOT_STATED
     labels_per_record: int = 0
+    check_share: float = 0.0
 
     @property
     def shuffled(self) -> bool:

@@ -21,6 +21,7 @@ runs/<name>/
   privacy.html     the promise, in plain words
   summary.json     agreement, expected accuracy, warnings and a map of the public rows
   report.html      all of it on one page
+  check/           the question, the clock and the answers of the check, as above
   over.json        a mark that all connected clients have been told of the end
   parts.json       the folders whose answers were merged here
   merged.json      the folder into which the answers were merged; they count there alone
@@ -211,6 +212,7 @@ def _round(asked: Asked, queries: np.ndarray, encode: Encoder | None = None) -> 
         asked.honest,
         asked.simulated,
         labels_per_record=asked.labels_per_record,
+        check_share=asked.check_share,
     )
 
 
@@ -374,6 +376,7 @@ def _plain(asked: Asked) -> str:
     config = asked.config
     values["config"] = {one.name: getattr(config, one.name) for one in fields(config)}
     values["labeler"] = config.name
-    if not values["labels_per_record"]:  # as before there were any
-        del values["labels_per_record"]
+    for name in ("labels_per_record", "check_share"):
+        if not values[name]:  # as before there were any
+            del values[name]
     return json.dumps(values, indent=2)

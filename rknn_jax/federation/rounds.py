@@ -18,35 +18,31 @@ labeler. Under unit=client, such a sum has all records of a client, scaled to th
 import hashlib
 import math
 import secrets
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from rknn_jax import label_sets, mechanisms
 from rknn_jax.federation import polls, wire
 from rknn_jax.federation.polls import Poll, SumPoll, VotePoll
+from rknn_jax.federation.round_checks import (
+    check_costs,
+    check_privacy,
+    check_public,
+    check_types,
+)
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers._one_sum import OneSumLabeler
 from rknn_jax.labelers._sum_labeler import SumLabeler
 from rknn_jax.mechanisms.local import LocalRandomizer
-from rknn_jax.neighbors import LARGEST, Metric
+from rknn_jax.privacy import roles
 from rknn_jax.privacy.events import Pure
 from rknn_jax.privacy.guarantee import Guarantee, Sampler, Unit
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.labels import Encoded, encode
 from rknn_jax.types import Encoder
-
-SMALLEST_EPSILON = 2.0**-30
-LARGEST_EPSILON = 1000.0
-"""Bounds of epsilon: below, thresholds of 64 digits are too coarse; above, nothing is protected."""
-
-MOST_CELLS = 2**22
-"""Most queries times classes, checked first because huge mechanisms take minutes to make."""
-
-MOST_RECORDS = 2**20
-"""Most messages of one client; a client with more records joins as several."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +70,8 @@ class Round:
       nonce: Random text that distinguishes rounds of equal questions. Defaults to a new one.
       features: Names of the features, in the order of the queries' columns. A client whose records
         have named columns reads them in this order. Defaults to none.
+      check_share: Share of the units that do not vote, but check the labels in a second question,
+        `check_rounds.CheckRound`. Each client draws who does. Defaults to 0: all vote.
     """
 
     queries: np.ndarray
@@ -87,129 +85,13 @@ class Round:
     nonce: str = field(default_factory=lambda: secrets.token_hex(16))
     labels_per_record: int = field(default=0, metadata={"later": True})
     features: tuple[str, ...] = field(default=(), metadata={"later": True})
+    check_share: float = field(default=0.0, metadata={"later": True})
 
     def __post_init__(self) -> None:
-        self._check_types()
-        self._check_public()
-        self._check_privacy()
-        self._check_costs()
-
-    def _check_types(self) -> None:
-        """Refuse what a hostile server may write in the place of settings."""
-        for name in ("records_per_client", "honest", "labels_per_record"):
-            if type(getattr(self, name)) is not int or getattr(self, name) < 0:
-                raise ValueError(
-                    f"Expected an integer {name} >= 0, got {name}={getattr(self, name)!r}."
-                )
-        if self.records_per_client > MOST_RECORDS:
-            raise ValueError(
-                f"Expected records_per_client <= {MOST_RECORDS}, got "
-                f"records_per_client={self.records_per_client}."
-            )
-        if self.simulated is not None and type(self.simulated) is not int:
-            raise ValueError(f"Expected an integer seed or None, got simulated={self.simulated!r}.")
-        if not isinstance(self.config, rknn.ReverseKNN | OneSumLabeler):
-            raise ValueError(f"Expected the labeler's config, got config={self.config!r}.")
-        wire.check_settings(type(self.config), vars(self.config))
-        try:
-            wire.pack(self.config)
-        except TypeError as error:
-            raise ValueError(f"Expected a labeler that can travel: {error}") from error
-        named = {"metric": get_args(Metric), "amplification": get_args(rknn.Amplification)}
-        for name in named.keys() & {setting.name for setting in fields(self.config)}:
-            if getattr(self.config, name) not in named[name]:
-                raise ValueError(
-                    f"Expected {name} to be one of {named[name]}, got "
-                    f"{name}={getattr(self.config, name)!r}."
-                )
-
-    def _check_public(self) -> None:
-        """Refuse classes and queries that nobody can be asked about."""
-        if not isinstance(self.classes, tuple) or not all(
-            isinstance(name, str) for name in self.classes
-        ):
-            raise ValueError(f"Expected the names of the classes, got classes={self.classes!r}.")
-        if len(self.classes) < 2:
-            raise ValueError(f"Expected at least 2 classes, got classes={self.classes!r}.")
-        queries = np.asarray(self.queries)
-        if (
-            queries.ndim != 2
-            or queries.dtype != np.float32
-            or not len(queries)
-            or not (np.abs(queries) <= LARGEST).all()
-        ):
-            raise ValueError(
-                f"Expected queries float32 [s > 0, f] of at most {LARGEST:g}, got "
-                f"{queries.dtype} {queries.shape}."
-            )
-        named = isinstance(self.features, tuple) and all(type(one) is str for one in self.features)
-        if not named or len(self.features) not in (0, queries.shape[1]):
-            raise ValueError(
-                f"Expected names of {queries.shape[1]} features, or none, got "
-                f"features={self.features!r}."
-            )
-
-    def _check_privacy(self) -> None:
-        """Refuse settings that promise nothing, or contradict each other."""
-        shared = not self.votes or mechanisms.named(self.config.noise).adds_shares
-        if self.summed != shared:
-            raise ValueError(
-                "Expected a mechanism whose noise clients can add in shares with trust=central, "
-                f"and only there, got trust={self.config.trust} and "
-                f"mechanism={self.config.noise}; binomial is one."
-            )
-        if not SMALLEST_EPSILON < self.config.epsilon < LARGEST_EPSILON:
-            raise ValueError(
-                f"Expected {SMALLEST_EPSILON:.2g} < epsilon < {LARGEST_EPSILON:g}, got "
-                f"epsilon={self.config.epsilon}."
-            )
-        drawn = self.votes and self.unit == "client"
-        if self.unit not in ("record", "client") or drawn != (self.records_per_client > 0):
-            raise ValueError(
-                "Expected records_per_client > 0 with unit=client and 0 with unit=record, or 0 "
-                f"without votes, got labeler={self.config.name}, unit={self.unit} and "
-                f"records_per_client={self.records_per_client}."
-            )
-        if self.labels_per_record > (len(self.classes) if self.votes else 0):
-            raise ValueError(
-                f"Expected labels_per_record <= {len(self.classes)}, the number of classes, and 0 "
-                f"without votes, got labeler={self.config.name} and "
-                f"labels_per_record={self.labels_per_record}."
-            )
-        if self.labels_per_record and type(self.config) is not rknn.ReverseKNN:
-            raise ValueError(
-                f"Expected labeler=rknn with labels_per_record={self.labels_per_record}, got "
-                f"labeler={self.config.name}; sets are read as rknn reads them."
-            )
-        if self.config.trust != "local" and self.honest < 2:
-            raise ValueError(
-                f"Expected honest >= 2 with trust={self.config.trust}, got honest={self.honest}; "
-                "say how many "
-                f"{'clients' if self.summed else 'messages'} follow the "
-                "protocol."
-            )
-        if self.summed and self.simulated is not None:
-            raise ValueError("Expected real noise with trust=central, got simulated noise.")
-        if self.shuffled and self.records_per_client > 1:
-            raise ValueError(
-                "Expected one message of what is protected with trust=shuffle, got "
-                f"records_per_client={self.records_per_client}; pass 1, or unit=record."
-            )
-
-    def _check_costs(self) -> None:
-        """Refuse what takes too much work, and mechanisms without an exact form."""
-        if self.num_cells > MOST_CELLS:
-            raise ValueError(
-                f"Expected queries times classes <= {MOST_CELLS}, got {len(self.classes)} classes, "
-                f"{len(self.queries)} queries and {self.num_cells} numbers."
-            )
-        if self.summed:
-            _ = self.poll  # it refuses what its noise cannot protect
-        elif self.simulated is None and not self.mechanism.is_exact():
-            raise ValueError(
-                "Expected a mechanism with an exact form, got "
-                f"mechanism={self.config.noise}; collision is a good choice."
-            )
+        check_types(self)
+        check_public(self)
+        check_privacy(self)
+        check_costs(self)
 
     @property
     def shuffled(self) -> bool:
@@ -242,6 +124,22 @@ class Round:
     def id(self) -> str:
         """SHA-256 of the bytes that are sent."""
         return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def has_roles(self) -> bool:
+        """True if a client may have no record that a question is for: its answer has no message."""
+        return self.check_share > 0
+
+    @property
+    def asks(self) -> str:
+        """A few words for a client's owner."""
+        share = f", {self.check_share:.1%} check the labels instead" if self.check_share else ""
+        return f"labeler={self.config.name}{share}"
+
+    @property
+    def account(self) -> str:
+        """Id of the round whose charge pays for this one: its own."""
+        return self.id
 
     @classmethod
     def of(cls, data: bytes) -> "Round":
@@ -304,7 +202,7 @@ class Round:
     def num_cells(self) -> int:
         """Number of queries times classes, or numbers in the sum of another labeler."""
         if self.votes:
-            return len(self.queries) * self.sizes["num_classes"]
+            return self.sizes["num_queries"] * self.sizes["num_classes"]
         return math.prod(self.poll.shape)
 
     @property
@@ -347,7 +245,9 @@ class Round:
         return self.mechanism.epsilon if self.shuffled else self.config.epsilon
 
     def guarantee(self, honest: int | None = None) -> Guarantee:
-        """Return the privacy cost of a unit's messages.
+        """Return the privacy cost of a unit, whether it votes or checks the labels.
+
+        It has one of both roles, so it pays the larger cost, and not the sum (`privacy.roles`).
 
         Args:
           honest: With trust=shuffle, number of messages, from clients that follow the protocol,
@@ -356,6 +256,11 @@ class Round:
         Raises:
           ValueError: If so few messages cannot hide one at the round's epsilon and delta.
         """
+        votes = self._guarantee_of_votes(honest)
+        return roles.guarantee(votes, curves=False)[0] if self.check_share else votes
+
+    def _guarantee_of_votes(self, honest: int | None) -> Guarantee:
+        """Return the privacy cost of a unit's messages."""
         sampler: Sampler = "release" if self.simulated is None else "simulation"
         if self.summed:
             return replace(self.poll.guarantee, unit=self.unit, sampler=sampler)
@@ -382,15 +287,19 @@ class Round:
         Raises:
           ValueError: If there are no records.
         """
+        self.check_some(labels)
+        if self.summed:
+            return self.poll.tell(features, labels)
+        assert isinstance(self.config, rknn.ReverseKNN)
+        return polls.votes(self.queries, self.sizes["num_classes"], self.config, features, labels)
+
+    def check_some(self, labels: np.ndarray) -> None:
+        """Raise ValueError if there are no records."""
         if not len(labels):
             raise ValueError(
                 "Expected a client with at least one private record, got none; take no more "
                 "clients than there are records."
             )
-        if self.summed:
-            return self.poll.tell(features, labels)
-        assert isinstance(self.config, rknn.ReverseKNN)
-        return polls.votes(self.queries, self.sizes["num_classes"], self.config, features, labels)
 
     def encoded(self, labels: np.ndarray) -> Encoded:
         """Return a client's labels as they vote, each record's by itself: private.

@@ -17,7 +17,8 @@ from starlette.routing import Route
 from rknn_jax.federation import wire
 from rknn_jax.federation.collector import Reply
 from rknn_jax.federation.desk import Desk, Kind
-from rknn_jax.federation.rounds import MOST_RECORDS, Round
+from rknn_jax.federation.round_checks import MOST_RECORDS
+from rknn_jax.federation.rounds import Round
 from rknn_jax.federation.secure_sum_keys import MOST_CLIENTS, SEALED_BYTES
 
 ROUND_HEADER = "rknn-round"
@@ -84,6 +85,18 @@ class Resources:
         self.app = Starlette(routes=routes, lifespan=attached)
         self.app.router.redirect_slashes = False
 
+    def serve(self, desk: Desk) -> None:
+        """Serve another round from now on, and send whoever waits for news of the former one to it.
+
+        Args:
+          desk: Desk of a round with the same trust.
+        """
+        former = self.desk
+        desk.follow(former)
+        self.most_bytes = _most_bytes(desk.round)
+        self.desk = desk
+        former.change()
+
     async def question(self, request: Request) -> Response:
         """Send the question, or say that the round takes no more answers."""
         self._number(request)
@@ -135,7 +148,7 @@ class Resources:
         def there() -> bool:
             return desk.step == step and number in desk.invited
 
-        if not await self._wait(lambda: over() or there()):
+        if not await self._wait(desk, lambda: over() or there()):
             return self._come_back()
         question = desk.question(number) if there() else None
         if question is None:
@@ -148,8 +161,14 @@ class Resources:
         number = self._number(request)
         if request.path_params["round"] != desk.round.id:
             return self._fate("another round")
-        if not await self._wait(lambda: not (desk.statement is None and desk.failure is None)):
+
+        def news() -> bool:
+            return self.desk is not desk or not (desk.statement is None and desk.failure is None)
+
+        if not await self._wait(desk, news):
             return self._come_back()
+        if self.desk is not desk:
+            return self._fate("another round")
         if number is not None:
             desk.told.add(number)
         if desk.statement is None:
@@ -159,7 +178,8 @@ class Resources:
 
     async def _bring(self, request: Request, kind: Kind) -> Response:
         number = self._number(request)
-        if request.path_params["round"] != self.desk.round.id:
+        desk = self.desk
+        if request.path_params["round"] != desk.round.id:
             return self._fate("another round", close=True)
         step = _step(request)
         if number is None or step is None:
@@ -169,8 +189,8 @@ class Resources:
                 wrong = await self._read(request, body)
                 if wrong:
                     return self._fate(wrong, close=True)
-                reply = Reply(number, self.desk.round.id, bytes(body))
-                return self._fate(await self.desk.bring(kind, reply, step))
+                reply = Reply(number, desk.round.id, bytes(body))
+                return self._fate(await desk.bring(kind, reply, step))
         except ClientDisconnect:
             return Response()  # nobody reads it
 
@@ -196,12 +216,12 @@ class Resources:
         finally:
             self._unfinished -= len(body)
 
-    async def _wait(self, ready: Callable[[], bool]) -> bool:
+    async def _wait(self, desk: Desk, ready: Callable[[], bool]) -> bool:
         if self._waiting >= MOST_WAITING:
             return ready()
         self._waiting += 1
         try:
-            return await self.desk.wait(ready, POLL_SECONDS)
+            return await desk.wait(ready, POLL_SECONDS)
         finally:
             self._waiting -= 1
 

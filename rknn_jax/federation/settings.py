@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from rknn_jax._internal.ranges import (
+    CheckShare,
     Count,
     CountOrNone,
     Deadline,
@@ -76,6 +77,7 @@ class Serve:
       unit: what is protected: a record, or all that a client holds.
       records_per_client: messages, or records that vote, of a client under --unit client; other sums have all records of a client, scaled to the norm of one.
       labels_per_record: most labels r of a record that count, if a record may have several; each public row then gets a set of classes. 0 is one label a record. No student learns sets.
+      check_share: share of the records, or clients with --unit client, that do not vote, but tell in a second question whether they agree with the labels; each client draws who does. Costs no epsilon.
       representation: learned from the public images; a file of rknn_jax/representations.
       student: trained on the labeled public images; none for labels alone. The default is cnn for images with one label each, and none otherwise.
       epochs: of the student. The default is the student's own number.
@@ -118,6 +120,7 @@ class Serve:
     unit: Unit = "record"
     records_per_client: Count = 1
     labels_per_record: CountOrNone = 0
+    check_share: CheckShare = 0.0
     representation: str = "spectral"
     student: str | None = None
     epochs: CountOrNone = 0
@@ -334,6 +337,7 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         settings.keys is not None,
         Controller(settings.controller, settings.contact, settings.purpose),
         settings.labels_per_record,
+        settings.check_share,
     )
 
 

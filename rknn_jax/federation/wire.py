@@ -24,7 +24,12 @@ from rknn_jax import labelers
 from rknn_jax.labelers import _simulation_only
 from rknn_jax.mechanisms.local import LocalRandomizer
 
-PACKAGES = ("rknn_jax.representations.", "rknn_jax.students.", "rknn_jax.federation.rounds:")
+PACKAGES = (
+    "rknn_jax.representations.",
+    "rknn_jax.students.",
+    "rknn_jax.federation.rounds:",
+    "rknn_jax.federation.check_rounds:",
+)
 """Places of other dataclasses than labelers that may be named in a question.
 
 They hold configuration and numbers, of any shapes that the sender chooses. Their methods are the

@@ -3,6 +3,7 @@
 Trees and arrays of a question are mutated apart too, and packed with right lengths.
 """
 
+import dataclasses
 import functools
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import numpy as np
 
 from rknn_jax.federation import wire
 from rknn_jax.federation.agreement import Agreement
+from rknn_jax.federation.check_rounds import CheckRound
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.polls import sum_labelers
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
+from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labelers.prototypes import Prototypes
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.ledger import Ledger
@@ -38,6 +41,12 @@ def a_sum(kind, **fields):
     return Round(QUERIES, CLASSES, kind(1.0, 1e-5), nonce=NONCE, honest=3, **fields)
 
 
+def a_check(votes):
+    labels = np.eye(3, dtype=np.float32)[[0, 1, 2, 1]]
+    check = CheckRound.of_votes(votes, QUERIES, Labeling("labels", labels, lambda: None))
+    return dataclasses.replace(check, nonce=NONCE)
+
+
 def seeds():
     rounds = [
         a_round(),
@@ -48,6 +57,9 @@ def seeds():
         a_round(encode=pixels.Encoder()),
         *(a_sum(kind) for kind in sum_labelers().values()),
         a_sum(Prototypes, unit="client"),
+        a_round(check_share=0.25),
+        a_check(a_round(check_share=0.25)),
+        a_check(a_sum(Prototypes, check_share=0.25)),
     ]
     made = []
     for round in rounds:
