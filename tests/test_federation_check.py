@@ -593,6 +593,7 @@ def measured_of(check, folder, agree, differ):
     return found
 
 
+@pytest.mark.long
 def test_intervals_of_bits_cover_in_95_of_100_rounds(tmp_path):
     """Of 300 rounds with fixed seeds, 97% cover on average; below 92% has a probability of 1e-4."""
     check = a_check(votes_of("local"))
@@ -606,6 +607,7 @@ def test_intervals_of_bits_cover_in_95_of_100_rounds(tmp_path):
     assert covered >= 276
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "coins"), [(20, 100), (50, 1600), (1000, 1600)])
 def test_intervals_of_sums_cover_in_95_of_100_rounds(size, coins):
     """Of 400 rounds with fixed seeds; below 91% has a probability of 1e-3 at 95%."""
@@ -702,7 +704,13 @@ FORMS = {
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(form, marks=() if form in ("local", "central") else pytest.mark.long)
+        for form in FORMS
+    ],
+)
 def test_a_federation_measures_its_labels_and_each_client_pays_once(form, tmp_path):
     """Counts of coins and bits miss these bounds at a probability below 1e-8."""
     given = {"clients": 3} | FORMS[form]
