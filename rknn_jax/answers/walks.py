@@ -1,0 +1,193 @@
+"""Walks on the neighbor graph: how often those from a row end among the public rows of a query.
+
+With S the graph, scaled by the roots of degrees, a walk that goes on with probability a has the
+covariances (1 - aS)⁻¹. Their means over the rows of queries are needed alone: of one side for rows
+with queries, of both sides between queries. Let H be the indicators of the queries, N the numbers
+of their rows, and P the map that takes out each query's mean. Elimination of the parts without
+means leaves one small inverse, of what the queries do to each other,
+
+    between = (N - a Hᵀ S (H + aT))⁻¹,    rows with queries = (H + aT) between,
+
+where T = (1 - a PSP)⁻¹ PSH says how much more a row is tied with a query than the other rows of its
+own query are. Walks are slow between clusters, which the inverse covers, and fast within them: the
+eigenvalues of PSP are far from 1, so that few products with S solve for T, and the same ones serve
+all lengths of walks. T is a series of Chebyshev polynomials of PSP, in single precision.
+
+Reference: Saad, "Iterative Methods for Sparse Linear Systems", 2003, chapters 6.11 and 14.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+from scipy.linalg.blas import saxpy
+from scipy.linalg.lapack import dpotri
+
+from rknn_jax.answers import cholesky
+
+WALKS = (0.9, 0.99, 0.999)
+"""Probabilities that a walk on the neighbor graph goes on after a step."""
+
+MOST_STEPS = 500
+"""Most terms of the series, which ends earlier at a relative error of `TOLERANCE`."""
+
+TOLERANCE = 1e-5
+
+LANCZOS_STEPS = 12
+"""Steps by which the range of eigenvalues is estimated. The series converges outside, too."""
+
+CELLS_AT_ONCE = 2**20
+"""Rows times queries that are solved for at a time, as many as fit the processor's cache."""
+
+
+class Walks(NamedTuple):
+    """Walks of one length.
+
+    Attributes:
+      between: Covariances between the means of queries, float64 `[s, s]`.
+      ties: aT, float16 `[m, s]`, the rows of a query together. The relative error of a number is
+        2⁻¹¹ at most, and products weigh it with shares that are of the order of 1.
+    """
+
+    between: np.ndarray
+    ties: np.ndarray
+
+
+def walks(graph: scipy.sparse.csr_matrix, cluster: np.ndarray, size: np.ndarray) -> list[Walks]:
+    """Return walks of all lengths.
+
+    Args:
+      graph: Neighbor graph, `[m, m]`, whose rows are ordered by their query.
+      cluster: Query of each row, int `[m]`, in ascending order.
+      size: Rows of each query, float64 `[s]`.
+    """
+    degree = np.asarray(graph.sum(axis=1)).ravel()
+    scale = scipy.sparse.diags(1 / np.sqrt(np.where(degree > 0, degree, 1)))
+    similarity = (scale @ graph @ scale).tocsr()
+    shape = (len(cluster), len(size))
+    hot = scipy.sparse.csr_matrix((np.ones(len(cluster)), cluster, np.arange(shape[0] + 1)), shape)
+    direct = similarity @ hot
+    moves = _Moves(similarity.astype(np.float32), hot.astype(np.float32), size)
+    tied, indirect = _tied(moves, direct.astype(np.float32).tocsc())
+    alone = np.diag(np.maximum(size, 1))
+    met = (hot.T @ direct).toarray()
+    found = []
+    for i, again in enumerate(WALKS):
+        both = indirect[i] + indirect[i].T
+        between = _inverse(alone - again * met - again / 2 * both)
+        found.append(Walks(np.where(size > 0, between, 0), tied[i]))
+    return found
+
+
+def _inverse(matrix: np.ndarray) -> np.ndarray:
+    """Invert a positive definite matrix in C order, which is overwritten."""
+    lower, _ = dpotri(cholesky.factored(matrix), lower=True, overwrite_c=True)
+    found: np.ndarray = lower + lower.T
+    np.einsum("ii->i", found)[:] /= 2
+    return found
+
+
+class _Moves:
+    """The map PSP, of columns whose mean is 0 in each query."""
+
+    def __init__(
+        self, similarity: scipy.sparse.csr_matrix, hot: scipy.sparse.csr_matrix, size: np.ndarray
+    ) -> None:
+        self.similarity = similarity
+        self._hot = hot
+        self._mean = (scipy.sparse.diags(1 / np.maximum(size, 1)) @ hot.T).tocsr()
+        self._mean_single = self._mean.astype(np.float32)
+
+    def centered(self, columns: np.ndarray, *, exactly: bool = False) -> np.ndarray:
+        """Take out the mean of each query, in place, float32 `[m, b]`.
+
+        Args:
+          columns: Columns.
+          exactly: If True, sum in double precision: the longest walks multiply errors of means by a
+            thousand. Defaults to False.
+        """
+        if exactly:
+            means = (self._mean @ columns.astype(np.float64)).astype(np.float32)
+        else:
+            means = self._mean_single @ columns
+        columns -= self._hot @ means
+        return columns
+
+    def eigenvalues(self) -> tuple[float, float]:
+        """Estimate the middle and half the width of their range, by Lanczos' method."""
+        # A fixed seed is safe: the rows are public.
+        start = np.random.default_rng(0).standard_normal((self.similarity.shape[0], 1))
+        now = self.centered(start.astype(np.float32))
+        now /= max(np.linalg.norm(now), 1e-30)
+        before = np.zeros_like(now)
+        diagonal, off = [], [0.0]
+        for _ in range(LANCZOS_STEPS):
+            after = self.centered(self.similarity @ now) - np.float32(off[-1]) * before
+            diagonal.append(float(np.vdot(after, now)))
+            after -= np.float32(diagonal[-1]) * now
+            off.append(float(np.linalg.norm(after)))
+            if off[-1] < 1e-4:
+                break
+            before, now = now, after / np.float32(off[-1])
+        values, vectors = scipy.linalg.eigh_tridiagonal(diagonal, off[1:-1])
+        doubt = off[-1] * np.abs(vectors[-1])
+        low = max(values[0] - doubt[0], -1.0)
+        high = min(values[-1] + doubt[-1], 1.0)
+        return (low + high) / 2, max((high - low) / 2, 1e-2)
+
+
+def _tied(
+    moves: _Moves, direct: scipy.sparse.csc_matrix
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return aT, float16 `[m, s]`, and (SH)ᵀ aT, float64 `[s, s]`, of all lengths of walks."""
+    num_rows, num_queries = direct.shape
+    middle, half = moves.eigenvalues()
+    identity = scipy.sparse.identity(num_rows, np.float32, "csr")
+    doubled = ((moves.similarity - middle * identity) * (2 / half)).astype(np.float32)
+    tied = [np.empty(direct.shape, np.float16) for _ in WALKS]
+    indirect = [np.empty((num_queries, num_queries)) for _ in WALKS]
+    step = max(1, CELLS_AT_ONCE // num_rows)
+    for first in range(0, num_queries, step):
+        columns = slice(first, first + step)
+        start = moves.centered(direct[:, columns].toarray(order="C"))
+        for i, part in enumerate(_solved(moves, doubled, middle, half, start)):
+            tied[i][:, columns] = part
+            indirect[i][:, columns] = direct.T @ part
+    return tied, indirect
+
+
+def _solved(
+    moves: _Moves,
+    doubled: scipy.sparse.csr_matrix,
+    middle: float,
+    half: float,
+    start: np.ndarray,
+) -> list[np.ndarray]:
+    """Return a (1 - a PSP)⁻¹ start for all a in `WALKS`, float32 `[m, b]`.
+
+    Args:
+      moves: Map PSP.
+      doubled: 2 (S - middle) / half, float32.
+      middle: Middle of the range of its eigenvalues.
+      half: Half the width of the range.
+      start: Columns whose mean is 0 in each query, float32 `[m, b]`.
+    """
+    # 1/(z - t) = 2 (z² - 1)^-½ Σ' (z + (z² - 1)^½)^-k T_k(t), with half the first term.
+    outside = np.maximum((1 / np.array(WALKS) - middle) / half, 1 + 1e-6)
+    root = np.sqrt(outside**2 - 1)
+    terms = 2 / (half * root)
+    found = [(part / 2 * start.ravel()).astype(np.float32) for part in terms]
+    ratio = outside + root
+    least = TOLERANCE * float(np.linalg.norm(start))
+    before, now = np.zeros_like(start), start
+    for number in range(1, MOST_STEPS):
+        after = doubled @ now
+        after = after / np.float32(2) if number == 1 else np.subtract(after, before, out=after)
+        before, now = now, moves.centered(after)
+        terms = terms / ratio
+        flat = now.ravel()
+        found = [saxpy(flat, part, a=term) for part, term in zip(found, terms, strict=True)]
+        if np.max(terms / (1 - 1 / ratio)) * float(np.linalg.norm(flat)) <= least:
+            break
+    return [moves.centered(part.reshape(start.shape), exactly=True) for part in found]
