@@ -8,10 +8,20 @@ from sklearn.datasets import load_digits
 
 from rknn_jax import answers
 from rknn_jax.answers import covariance, process, radial, walks
+from rknn_jax.kernels.native import public_side
 from rknn_jax.neighbor_graph import self_graph
 from rknn_jax.neighbors import nearest
 from rknn_jax.queries import kmeans
 from rknn_jax.types import Queries
+
+
+@pytest.fixture(autouse=True, params=["native", "numpy"])
+def form(request, monkeypatch):
+    """Run every test with the native kernels, and as an installation without a compiler does."""
+    if request.param == "numpy":
+        monkeypatch.setattr(public_side, "runs", lambda: False)
+    elif not public_side.runs():
+        pytest.skip("no native library was compiled")
 
 
 @pytest.fixture(scope="module")

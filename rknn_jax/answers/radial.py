@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse
 
 from rknn_jax.answers import cholesky
+from rknn_jax.kernels.native import public_side
 
 WIDTHS = (0.1, 0.3, 1.0)
 """Widths of radial kernels, in units of the median squared distance of rows.
@@ -100,7 +101,7 @@ def _across(near: "_Near", rows: Rows, i: int) -> Callable[[slice], np.ndarray]:
 
 
 class _Near(NamedTuple):
-    """Landmarks, float32 `[l, f]`, their means by query, `[s, l]`, and the unit of distances."""
+    """Landmarks by query, `[l, f]`, their means by query, `[s, l]`, and the unit of distances."""
 
     points: np.ndarray
     mean: scipy.sparse.csr_matrix
@@ -114,18 +115,29 @@ class _Near(NamedTuple):
           which: Numbers of the widths.
         """
         doubled = self.points * np.float32(2 / self.unit)
-        square = _squares(self.points)[:, None] / np.float32(self.unit)
+        own = _squares(self.points) / np.float32(self.unit)
         found = [np.empty((self.mean.shape[0], len(rows)), np.float32) for _ in which]
-        step = max(1, CELLS_AT_ONCE // len(self.points))
+        step = public_side.padded(CELLS_AT_ONCE // len(self.points))
         for start in range(0, len(rows), step):
-            block = slice(start, start + step)
-            minus = doubled @ rows[block].T
-            minus -= square
-            minus -= _squares(rows[block]) / np.float32(self.unit)
-            kernels = _kernels(np.minimum(minus, 0, out=minus), which)
-            for out, kernel in zip(found, kernels, strict=True):
-                out[:, block] = self.mean @ kernel
+            some = rows[start : start + step]
+            if public_side.runs():
+                some = np.pad(some, ((0, -len(some) % public_side.WIDTH), (0, 0)))
+            minus = doubled @ some.T
+            minus -= _squares(some) / np.float32(self.unit)
+            for out, kernel in zip(found, self._means(minus, own, which), strict=True):
+                part = out[:, start : start + step]
+                part[:] = kernel[:, : part.shape[1]]
         return found
+
+    def _means(self, minus: np.ndarray, own: np.ndarray, which: Sequence[int]) -> list[np.ndarray]:
+        """Return the means of kernels of negative distances, once `own` is taken from them."""
+        if public_side.runs():
+            first = self.mean.indptr
+            every = public_side.radial_means(minus, own, first, 1 / WIDTHS[1])
+            return [every[i] for i in which]
+        minus -= own[:, None]
+        kernels = _kernels(np.minimum(minus, 0, out=minus), which)
+        return [self.mean @ kernel for kernel in kernels]
 
 
 def _kernels(minus: np.ndarray, which: Sequence[int]) -> list[np.ndarray]:
@@ -177,14 +189,15 @@ def _median_sq_distance(points: np.ndarray) -> float:
 
 
 def _landmarks(cluster: np.ndarray, num_queries: int) -> np.ndarray:
-    """Return the positions of the rows that stand for the queries, as many of each as fit.
+    """Return the positions of the rows that stand for the queries, by query, as many as fit.
 
     A fixed seed is safe: the rows are public.
     """
     if len(cluster) <= MOST_LANDMARKS:
-        return np.arange(len(cluster))
+        return np.argsort(cluster, kind="stable")
     order = np.random.default_rng(0).permutation(len(cluster))
     order = order[np.argsort(cluster[order], kind="stable")]
     held = np.bincount(cluster, minlength=num_queries)
     rank = np.arange(len(order)) - (np.cumsum(held) - held)[cluster[order]]
-    return np.sort(order[rank < max(1, MOST_LANDMARKS // num_queries)])
+    chosen: np.ndarray = order[rank < max(1, MOST_LANDMARKS // num_queries)]
+    return chosen

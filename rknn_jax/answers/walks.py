@@ -21,10 +21,10 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 import scipy.sparse
-from scipy.linalg.blas import saxpy
 from scipy.linalg.lapack import dpotri
 
 from rknn_jax.answers import cholesky
+from rknn_jax.kernels.native import public_side
 
 WALKS = (0.9, 0.99, 0.999)
 """Probabilities that a walk on the neighbor graph goes on after a step."""
@@ -36,6 +36,9 @@ TOLERANCE = 1e-5
 
 LANCZOS_STEPS = 12
 """Steps by which the range of eigenvalues is estimated. The series converges outside, too."""
+
+SCALES = (0.0, 2.0, 1.0)
+"""Factors of T_{k-1} in T_{k+1} in the first, the second and all further steps."""
 
 CELLS_AT_ONCE = 2**20
 """Rows times queries that are solved for at a time, as many as fit the processor's cache."""
@@ -98,6 +101,12 @@ class _Moves:
         self._hot = hot
         self._mean = (scipy.sparse.diags(1 / np.maximum(size, 1)) @ hot.T).tocsr()
         self._mean_single = self._mean.astype(np.float32)
+        self.middle, self.half = self._eigenvalues()
+        identity = scipy.sparse.identity(len(hot.indices), np.float32, "csr")
+        shifted = (similarity - self.middle * identity) * (2 / self.half)
+        self._doubled = shifted.astype(np.float32).tocsr()
+        first = np.concatenate([[0], np.cumsum(size)])
+        self._native = public_side.Graph(self._doubled, first) if public_side.runs() else None
 
     def centered(self, columns: np.ndarray, *, exactly: bool = False) -> np.ndarray:
         """Take out the mean of each query, in place, float32 `[m, b]`.
@@ -114,7 +123,7 @@ class _Moves:
         columns -= self._hot @ means
         return columns
 
-    def eigenvalues(self) -> tuple[float, float]:
+    def _eigenvalues(self) -> tuple[float, float]:
         """Estimate the middle and half the width of their range, by Lanczos' method."""
         # A fixed seed is safe: the rows are public.
         start = np.random.default_rng(0).standard_normal((self.similarity.shape[0], 1))
@@ -136,58 +145,77 @@ class _Moves:
         high = min(values[-1] + doubt[-1], 1.0)
         return (low + high) / 2, max((high - low) / 2, 1e-2)
 
+    def step(
+        self,
+        now: np.ndarray,
+        before: np.ndarray,
+        scale: float,
+        sums: list[np.ndarray],
+        terms: np.ndarray,
+    ) -> float:
+        """Write 2 (PSP - middle) / half · now - scale · before over `before`, float32 `[m, b]`.
+
+        Args:
+          now: Columns whose mean is 0 in each query.
+          before: The same.
+          scale: Factor.
+          sums: Arrays that gain their term times the result.
+          terms: The terms.
+
+        Returns:
+          Sum of the squares of the result.
+        """
+        if self._native is not None:
+            return self._native.step(now, before, scale, sums, terms)
+        before *= np.float32(-scale)
+        before += self._doubled @ now
+        flat = self.centered(before).ravel()
+        for term, part in zip(terms, sums, strict=True):
+            part += np.float32(term) * before
+        return float(flat @ flat)
+
 
 def _tied(
     moves: _Moves, direct: scipy.sparse.csc_matrix
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return aT, float16 `[m, s]`, and (SH)ᵀ aT, float64 `[s, s]`, of all lengths of walks."""
     num_rows, num_queries = direct.shape
-    middle, half = moves.eigenvalues()
-    identity = scipy.sparse.identity(num_rows, np.float32, "csr")
-    doubled = ((moves.similarity - middle * identity) * (2 / half)).astype(np.float32)
     tied = [np.empty(direct.shape, np.float16) for _ in WALKS]
     indirect = [np.empty((num_queries, num_queries)) for _ in WALKS]
-    step = max(1, CELLS_AT_ONCE // num_rows)
+    step = public_side.padded(min(num_queries, max(1, CELLS_AT_ONCE // num_rows)))
     for first in range(0, num_queries, step):
         columns = slice(first, first + step)
-        start = moves.centered(direct[:, columns].toarray(order="C"))
-        for i, part in enumerate(_solved(moves, doubled, middle, half, start)):
-            tied[i][:, columns] = part
-            indirect[i][:, columns] = direct.T @ part
+        given = direct[:, columns].toarray()
+        start = np.zeros((num_rows, public_side.padded(given.shape[1])), np.float32)
+        start[:, : given.shape[1]] = given
+        for i, part in enumerate(_solved(moves, moves.centered(start))):
+            found = part[:, : given.shape[1]]
+            tied[i][:, columns] = found
+            indirect[i][:, columns] = direct.T @ found
     return tied, indirect
 
 
-def _solved(
-    moves: _Moves,
-    doubled: scipy.sparse.csr_matrix,
-    middle: float,
-    half: float,
-    start: np.ndarray,
-) -> list[np.ndarray]:
+def _solved(moves: _Moves, start: np.ndarray) -> list[np.ndarray]:
     """Return a (1 - a PSP)⁻¹ start for all a in `WALKS`, float32 `[m, b]`.
 
     Args:
       moves: Map PSP.
-      doubled: 2 (S - middle) / half, float32.
-      middle: Middle of the range of its eigenvalues.
-      half: Half the width of the range.
-      start: Columns whose mean is 0 in each query, float32 `[m, b]`.
+      start: Columns whose mean is 0 in each query, float32 `[m, b]`, which are overwritten.
     """
     # 1/(z - t) = 2 (z² - 1)^-½ Σ' (z + (z² - 1)^½)^-k T_k(t), with half the first term.
-    outside = np.maximum((1 / np.array(WALKS) - middle) / half, 1 + 1e-6)
+    outside = np.maximum((1 / np.array(WALKS) - moves.middle) / moves.half, 1 + 1e-6)
     root = np.sqrt(outside**2 - 1)
-    terms = 2 / (half * root)
-    found = [(part / 2 * start.ravel()).astype(np.float32) for part in terms]
+    terms = 2 / (moves.half * root)
     ratio = outside + root
     least = TOLERANCE * float(np.linalg.norm(start))
+    start /= 2
+    sums = [np.float32(term) * start for term in terms]
     before, now = np.zeros_like(start), start
-    for number in range(1, MOST_STEPS):
-        after = doubled @ now
-        after = after / np.float32(2) if number == 1 else np.subtract(after, before, out=after)
-        before, now = now, moves.centered(after)
+    for number in range(MOST_STEPS):
         terms = terms / ratio
-        flat = now.ravel()
-        found = [saxpy(flat, part, a=term) for part, term in zip(found, terms, strict=True)]
-        if np.max(terms / (1 - 1 / ratio)) * float(np.linalg.norm(flat)) <= least:
+        # T_{k+1}(t) = 2t T_k(t) - T_{k-1}(t), of which T_0 is halved here.
+        squares = moves.step(now, before, SCALES[min(number, 2)], sums, terms)
+        before, now = now, before
+        if np.max(terms / (1 - 1 / ratio)) * np.sqrt(squares) <= least:
             break
-    return [moves.centered(part.reshape(start.shape), exactly=True) for part in found]
+    return [moves.centered(part, exactly=True) for part in sums]
