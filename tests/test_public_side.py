@@ -95,6 +95,20 @@ def test_walks_of_islands_of_lone_rows_and_of_queries_without_rows(digits):
     check_walks(scipy.sparse.csr_matrix(graph.shape), queries.cluster, 62)
 
 
+def test_walks_whose_eigenvalues_are_outside_of_the_estimated_range(digits, monkeypatch):
+    """The series would grow without bound; a wider range is taken."""
+    public, queries, graph, _ = digits
+    monkeypatch.setattr(walks._Moves, "_eigenvalues", lambda moves: (-0.2, 0.2))
+    check_walks(graph, queries.cluster, 60)
+
+
+def test_an_inverse_that_rounding_spoils_has_the_least_eigenvalues_that_it_may():
+    values, vectors = np.array([1e-9, -1e-9, 2.0]), np.linalg.qr(np.ones((3, 3)) + np.eye(3))[0]
+    found = walks._inverse((vectors * values) @ vectors.T, np.full(3, 0.1))
+    expected = (vectors / [0.1, 0.1, 2.0]) @ vectors.T
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
 def test_radial_kernels_are_their_definition(digits, monkeypatch):
     public, queries, _, _ = digits
     mean = averages(queries.cluster, 60)

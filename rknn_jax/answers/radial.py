@@ -79,15 +79,17 @@ def averaging(cluster: np.ndarray, num_queries: int) -> scipy.sparse.csr_matrix:
 def _lifted(between: np.ndarray) -> np.ndarray:
     """Add to the variances until rounding leaves no negative eigenvalue, `[s, s]`."""
     between = (between + between.T) / 2
-    lift = float(np.finfo(np.float32).eps * np.mean(np.diag(between)))
-    while True:
+    whole = float(np.mean(np.diag(between)))
+    lift = float(np.finfo(np.float32).eps) * whole
+    while lift < whole:
         between = cholesky.with_diagonal(between, lift)
         try:
             cholesky.factored(between.copy())
         except np.linalg.LinAlgError:
             lift *= 2
         else:
-            return between
+            break
+    return between
 
 
 def _kept(found: np.ndarray) -> Callable[[slice], np.ndarray]:

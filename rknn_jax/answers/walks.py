@@ -34,8 +34,11 @@ MOST_STEPS = 500
 
 TOLERANCE = 1e-5
 
-LANCZOS_STEPS = 12
-"""Steps by which the range of eigenvalues is estimated. The series converges outside, too."""
+LANCZOS_STEPS = 24
+"""Steps by which the range of eigenvalues is estimated."""
+
+GROWTH = 2.0
+"""Growth of a term that only an eigenvalue outside of the range explains: in it, none grows."""
 
 SCALES = (0.0, 2.0, 1.0)
 """Factors of T_{k-1} in T_{k+1} in the first, the second and all further steps."""
@@ -78,14 +81,25 @@ def walks(graph: scipy.sparse.csr_matrix, cluster: np.ndarray, size: np.ndarray)
     found = []
     for i, again in enumerate(WALKS):
         both = indirect[i] + indirect[i].T
-        between = _inverse(alone - again * met - again / 2 * both)
+        between = _inverse(alone - again * met - again / 2 * both, (1 - again) * np.diag(alone))
         found.append(Walks(np.where(size > 0, between, 0), tied[i]))
     return found
 
 
-def _inverse(matrix: np.ndarray) -> np.ndarray:
-    """Invert a positive definite matrix in C order, which is overwritten."""
-    lower, _ = dpotri(cholesky.factored(matrix), lower=True, overwrite_c=True)
+def _inverse(matrix: np.ndarray, least: np.ndarray) -> np.ndarray:
+    """Invert a matrix that is above a diagonal one but by rounding.
+
+    Args:
+      matrix: Symmetric `[s, s]`, in C order.
+      least: The diagonal, above 0.
+    """
+    try:
+        lower, _ = dpotri(cholesky.factored(matrix.copy()), lower=True, overwrite_c=True)
+    except np.linalg.LinAlgError:
+        root = np.sqrt(least)
+        values, vectors = np.linalg.eigh(matrix / root / root[:, None])
+        scaled = vectors / root[:, None]
+        return np.asarray((scaled / np.maximum(values, 1)) @ scaled.T)
     found: np.ndarray = lower + lower.T
     np.einsum("ii->i", found)[:] /= 2
     return found
@@ -101,12 +115,17 @@ class _Moves:
         self._hot = hot
         self._mean = (scipy.sparse.diags(1 / np.maximum(size, 1)) @ hot.T).tocsr()
         self._mean_single = self._mean.astype(np.float32)
-        self.middle, self.half = self._eigenvalues()
-        identity = scipy.sparse.identity(len(hot.indices), np.float32, "csr")
-        shifted = (similarity - self.middle * identity) * (2 / self.half)
+        self._first = np.concatenate([[0], np.cumsum(size)])
+        self.take_range(*self._eigenvalues())
+
+    def take_range(self, low: float, high: float) -> None:
+        """Set the range of the eigenvalues of which the series is."""
+        self.middle, self.half = (low + high) / 2, max((high - low) / 2, 1e-2)
+        identity = scipy.sparse.identity(self.similarity.shape[0], np.float32, "csr")
+        shifted = (self.similarity - self.middle * identity) * (2 / self.half)
         self._doubled = shifted.astype(np.float32).tocsr()
-        first = np.concatenate([[0], np.cumsum(size)])
-        self._native = public_side.Graph(self._doubled, first) if public_side.runs() else None
+        has_native = public_side.runs()
+        self._native = public_side.Graph(self._doubled, self._first) if has_native else None
 
     def centered(self, columns: np.ndarray, *, exactly: bool = False) -> np.ndarray:
         """Take out the mean of each query, in place, float32 `[m, b]`.
@@ -124,7 +143,7 @@ class _Moves:
         return columns
 
     def _eigenvalues(self) -> tuple[float, float]:
-        """Estimate the middle and half the width of their range, by Lanczos' method."""
+        """Estimate the least and the greatest one, by Lanczos' method."""
         # A fixed seed is safe: the rows are public.
         start = np.random.default_rng(0).standard_normal((self.similarity.shape[0], 1))
         now = self.centered(start.astype(np.float32))
@@ -141,9 +160,7 @@ class _Moves:
             before, now = now, after / np.float32(off[-1])
         values, vectors = scipy.linalg.eigh_tridiagonal(diagonal, off[1:-1])
         doubt = off[-1] * np.abs(vectors[-1])
-        low = max(values[0] - doubt[0], -1.0)
-        high = min(values[-1] + doubt[-1], 1.0)
-        return (low + high) / 2, max((high - low) / 2, 1e-2)
+        return max(values[0] - doubt[0], -1.0), min(values[-1] + doubt[-1], 1.0)
 
     def step(
         self,
@@ -188,34 +205,43 @@ def _tied(
         given = direct[:, columns].toarray()
         start = np.zeros((num_rows, public_side.padded(given.shape[1])), np.float32)
         start[:, : given.shape[1]] = given
-        for i, part in enumerate(_solved(moves, moves.centered(start))):
+        moves.centered(start)
+        solved = _solved(moves, start)
+        if solved is None:
+            moves.take_range(-1.0, 1.0)  # no eigenvalue of a graph is outside
+            solved = _solved(moves, start)
+        assert solved is not None
+        for i, part in enumerate(solved):
             found = part[:, : given.shape[1]]
             tied[i][:, columns] = found
             indirect[i][:, columns] = direct.T @ found
     return tied, indirect
 
 
-def _solved(moves: _Moves, start: np.ndarray) -> list[np.ndarray]:
+def _solved(moves: _Moves, start: np.ndarray) -> list[np.ndarray] | None:
     """Return a (1 - a PSP)⁻¹ start for all a in `WALKS`, float32 `[m, b]`.
+
+    None if the range of the eigenvalues turns out to be wider.
 
     Args:
       moves: Map PSP.
-      start: Columns whose mean is 0 in each query, float32 `[m, b]`, which are overwritten.
+      start: Columns whose mean is 0 in each query, float32 `[m, b]`.
     """
     # 1/(z - t) = 2 (z² - 1)^-½ Σ' (z + (z² - 1)^½)^-k T_k(t), with half the first term.
     outside = np.maximum((1 / np.array(WALKS) - moves.middle) / moves.half, 1 + 1e-6)
     root = np.sqrt(outside**2 - 1)
     terms = 2 / (moves.half * root)
     ratio = outside + root
-    least = TOLERANCE * float(np.linalg.norm(start))
-    start /= 2
-    sums = [np.float32(term) * start for term in terms]
-    before, now = np.zeros_like(start), start
+    length = float(np.linalg.norm(start))
+    before, now = np.zeros_like(start), start / 2
+    sums = [np.float32(term) * now for term in terms]
     for number in range(MOST_STEPS):
         terms = terms / ratio
         # T_{k+1}(t) = 2t T_k(t) - T_{k-1}(t), of which T_0 is halved here.
         squares = moves.step(now, before, SCALES[min(number, 2)], sums, terms)
         before, now = now, before
-        if np.max(terms / (1 - 1 / ratio)) * np.sqrt(squares) <= least:
+        if moves.half < 1 and np.sqrt(squares) > GROWTH * length:
+            return None
+        if np.max(terms / (1 - 1 / ratio)) * np.sqrt(squares) <= TOLERANCE * length:
             break
     return [moves.centered(part, exactly=True) for part in sums]
