@@ -9,7 +9,7 @@ import scipy.stats
 from sklearn.datasets import load_digits, load_wine
 
 from rknn_jax import answers
-from rknn_jax.answers import calibration, covariance, matching, process, ratios
+from rknn_jax.answers import calibration, covariance, matching, process, radial, ratios
 from rknn_jax.neighbor_graph import self_graph
 from rknn_jax.neighbors import nearest
 from rknn_jax.queries import kmeans
@@ -45,7 +45,7 @@ def dense(features, kind):
     if kind == "linear":
         return rows @ rows.T
     apart = ((rows[:, None] - rows) ** 2).sum(axis=2)
-    return np.exp(-apart / (covariance.WIDTHS[1] * np.median(apart)))
+    return np.exp(-apart / (radial.WIDTHS[1] * np.median(apart)))
 
 
 @pytest.mark.parametrize("kind", ["linear", "radial"])
@@ -128,20 +128,10 @@ def test_rows_are_the_same_in_blocks_and_with_few_landmarks(digits, monkeypatch)
     monkeypatch.setattr(covariance, "ROWS_AT_ONCE", 33 * 70)
     in_blocks = answers.decode(votes, stddev, kernels)
     assert in_blocks.probabilities == pytest.approx(whole.probabilities, abs=1e-5)
-    monkeypatch.setattr(covariance, "BLOCK", 1)
-    monkeypatch.setattr(covariance, "MOST_LANDMARKS", 200)
+    monkeypatch.setattr(radial, "BLOCK", 1)
+    monkeypatch.setattr(radial, "MOST_LANDMARKS", 200)
     fewer = answers.decode(votes, stddev, answers.kernels(queries, features), redraws=0)
     assert np.mean(fewer.labels == whole.labels) > 0.9
-
-
-def test_walks_solve_their_equation(digits):
-    features, *_ = digits
-    graph = self_graph(features)
-    scale = 1 / np.sqrt(np.asarray(graph.sum(axis=1)).ravel())
-    similarity = graph.multiply(scale[:, None]).multiply(scale).tocsr()
-    start = np.eye(len(features))[:, :5]
-    found = covariance._walked(similarity, 0.99, start)
-    assert found - 0.99 * (similarity @ found) == pytest.approx(start, abs=1e-3)
 
 
 def noisy(votes, epsilon, rng):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rknn_jax.kernels import native
+from rknn_jax.kernels.native import public_side
 from rknn_jax.mechanisms import _distributed, base, collision, local, randomized_response, wheel
 from rknn_jax.mechanisms.optimized_unary_encoding import OptimizedUnaryEncoding
 from rknn_jax.mechanisms.subset_selection import SubsetSelection, uniform_set
@@ -145,3 +146,28 @@ def test_totals_of_clients_are_those_of_xla_on_all_devices(monkeypatch, mechanis
         return found
 
     np.testing.assert_array_equal(totals(have_library=True), totals(have_library=False))
+
+
+def test_the_public_side_is_that_of_numpy(monkeypatch):
+    """Up to rounding, of each library; one that gives something else is not used."""
+    for library in libraries():
+        monkeypatch.setattr(native, "load", lambda library=library: library)
+        assert public_side._agrees()
+    monkeypatch.setattr(public_side, "_agrees", lambda: False)
+    public_side.runs.cache_clear()
+    with pytest.warns(RuntimeWarning, match="not used"):
+        assert not public_side.runs()
+    public_side.runs.cache_clear()
+
+
+def test_exponentials_are_near_those_of_double_precision(monkeypatch):
+    """A relative error of 3e-7 down to e^-80; what is less is as good as 0."""
+    apart = -np.concatenate([np.linspace(0, 80, 4000), [100, 1e4, 1e30, 0, 0, 1e-9, 3e-8, 1]])
+    minus = apart.astype(np.float32).reshape(1, -1)[:, : apart.size // 16 * 16]
+    expected = np.exp(minus.astype(np.float64))
+    for library in libraries():
+        monkeypatch.setattr(native, "load", lambda library=library: library)
+        found = public_side.radial_means(minus, np.zeros(1), np.array([0, 1]), 1.0)
+        np.testing.assert_allclose(found[2], expected, rtol=3e-7, atol=1e-37)
+        np.testing.assert_allclose(found[1], expected, rtol=3e-7, atol=1e-37)
+        np.testing.assert_allclose(found[0], expected**3, rtol=1e-6, atol=1e-37)

@@ -16,7 +16,7 @@ counts, so it costs no privacy.
 Reference: Quadrianto et al., "Estimating Labels from Label Proportions", 2009.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 
 from rknn_jax import postprocessing
 from rknn_jax.answers import calibration, matching, process, ratios
-from rknn_jax.answers.covariance import Kernels, kernels
+from rknn_jax.answers.covariance import Kernel, Kernels, kernels
 from rknn_jax.types import Array
 
 __all__ = ["Decoded", "Fit", "Fits", "Kernels", "decode", "decode_labels", "fits", "kernels"]
@@ -96,11 +96,13 @@ class Fit(NamedTuple):
       seen: Counts as the model takes them.
       scores: Logarithms of the mixtures' priors and likelihoods, float64 `[mixtures]`.
       weights: Weights of the mixtures, float64 `[mixtures]`.
+      posteriors: Posteriors of the mixtures of some weight, by their numbers.
     """
 
     seen: process.Seen
     scores: np.ndarray
     weights: np.ndarray
+    posteriors: dict[int, process.Posterior]
 
 
 @dataclass(frozen=True)
@@ -188,27 +190,31 @@ def _fits(counts: np.ndarray, stddev: np.ndarray, public: Kernels) -> Fits:
     num_classes = counts.shape[1]
     tried, priors = process.mixtures(public, num_classes)
     seen = process.standardized(counts, stddev, public.size, np.ones(num_classes))
-    scores = priors + [process.log_likelihood(seen, one.between) for one in tried]
+    scores = priors + process.log_likelihoods(seen, tried)
     weights = process.weights(scores)
-    equal = Fit(seen, scores, weights)
+    equal = Fit(seen, scores, weights, _posteriors(seen, tried, weights))
+    posteriors = equal.posteriors
     for _ in range(ROUNDS):
-        ratio = ratios.fit(_problem(seen, tried, weights, public))
+        ratio = ratios.fit(_problem(seen, posteriors, weights, public))
+        if np.array_equal(ratio, seen.ratio):
+            break
         seen = process.standardized(counts, stddev, public.size, ratio)
+        posteriors = _posteriors(seen, tried, weights)
     if np.ptp(ratio) == 0:
         return Fits(counts, stddev, public, tried, equal, equal, False)
     kept = np.flatnonzero(weights)
     scores = scores.copy()
-    scores[kept] = priors[kept] + [process.log_likelihood(seen, tried[i].between) for i in kept]
+    scores[kept] = priors[kept] + process.log_likelihoods(seen, [tried[i] for i in kept])
     weights = weights.copy()
     weights[kept] = process.weights(scores[kept])
-    corrected = Fit(seen, scores, weights)
-    supported = ratios.supported(_problem(seen, tried, weights, public), ratio)
+    corrected = Fit(seen, scores, weights, posteriors)
+    supported = ratios.supported(_problem(seen, posteriors, weights, public), ratio)
     return Fits(counts, stddev, public, tried, equal, corrected, supported)
 
 
 def _read(found: Fits, fit: Fit, redraws: int) -> Decoded:
     counts, public, tried = found.counts, found.public, found.tried
-    seen, scores, weights = fit
+    seen, scores, weights, posteriors = fit
     num_classes = counts.shape[1]
     matched = None
     one_to_one = 0.0
@@ -216,9 +222,9 @@ def _read(found: Fits, fit: Fit, redraws: int) -> Decoded:
         matched = matching.match(counts, found.stddev, public.size)
         total = logsumexp(scores[np.flatnonzero(weights)])
         one_to_one = float(expit(matched.log_likelihood - total))
-    models = _models(seen, tried, weights, matched, one_to_one, redraws)
+    models = _models(fit, tried, matched, one_to_one, redraws)
     means, stability = zip(*_rows(seen, models, public), strict=True)
-    shares, variance = _queries(seen, tried, weights)
+    shares, variance = _queries(seen, posteriors, weights)
     squares = shares**2 + variance
     if matched is not None:
         shares = one_to_one * matched.shares + (1 - one_to_one) * shares
@@ -235,23 +241,32 @@ def _read(found: Fits, fit: Fit, redraws: int) -> Decoded:
     )
 
 
+def _posteriors(
+    seen: process.Seen, tried: list[process.Mixture], weights: np.ndarray
+) -> dict[int, process.Posterior]:
+    """Return the posteriors of the mixtures of some weight."""
+    return {int(i): process.posterior(seen, tried[i].between) for i in np.flatnonzero(weights)}
+
+
 def _problem(
-    seen: process.Seen, tried: list[process.Mixture], weights: np.ndarray, public: Kernels
+    seen: process.Seen,
+    posteriors: dict[int, process.Posterior],
+    weights: np.ndarray,
+    public: Kernels,
 ) -> ratios.Problem:
     """Return the posterior votes of the queries, in units of public rows."""
-    mean, variance = _queries(seen, tried, weights)
+    mean, variance = _queries(seen, posteriors, weights)
     votes = seen.votes[:, None] * public.size.sum() / seen.votes.sum() / seen.ratio
     return ratios.Problem(votes * np.maximum(mean, 1e-9), votes**2 * variance, public.size)
 
 
 def _queries(
-    seen: process.Seen, tried: list[process.Mixture], weights: np.ndarray
+    seen: process.Seen, posteriors: dict[int, process.Posterior], weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean and variance of the queries' shares, `[s, num_classes]` each."""
     mean = np.zeros_like(seen.residual)
     squares = np.zeros_like(seen.residual)
-    for i in np.flatnonzero(weights):
-        found = process.posterior(seen, tried[i].between)
+    for i, found in posteriors.items():
         mean += weights[i] * found.mean
         squares += weights[i] * (found.mean**2 + found.variance)
     return mean, np.maximum(squares - mean**2, 0)
@@ -274,9 +289,8 @@ class Model(NamedTuple):
 
 
 def _models(
-    seen: process.Seen,
+    fit: Fit,
     tried: list[process.Mixture],
-    weights: np.ndarray,
     matched: matching.Matching | None,
     matching_weight: float,
     redraws: int,
@@ -284,12 +298,13 @@ def _models(
     """Return the mixtures that matter, with `redraws` redrawn counts in all."""
     # A fixed seed is safe: this is an estimate after the release, and draws none of its noise.
     rng = np.random.default_rng(0)
+    seen, _, weights, posteriors = fit
     kept = np.flatnonzero(weights)
     draws = np.bincount(rng.choice(kept, redraws, p=weights[kept]), minlength=len(weights))
     found = []
-    for i in kept:
+    for i in map(int, kept):
         between = tried[i].between
-        solved = process.posterior(seen, between).solved
+        solved = posteriors[i].solved
         redrawn = process.redrawn(seen, between, draws[i], rng)
         if matched is not None:
             clear = process.of_shares(seen, between, matched.shares[None])[0]
@@ -305,17 +320,48 @@ def _rows(
     seen: process.Seen, models: list[Model], public: Kernels
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield mean shares `[b, num_classes]` and stability `[b]` of each block of rows."""
-    redraws = sum(len(model.redrawn) for model in models)
-    for block in public.blocks():
-        across = [model.mixture.rows(block) for model in models]
-        parts = [
-            model.weight * (one @ model.solved) for model, one in zip(models, across, strict=True)
-        ]
-        mean = seen.prior + seen.spread * sum(parts)
+    solved = np.stack([model.weight * model.solved for model in models])
+    redrawn = np.concatenate([model.redrawn for model in models]).astype(np.float32)
+    model_of = np.repeat(np.arange(len(models)), [len(model.redrawn) for model in models])
+    parts = [
+        _part(kernel, [model.mixture for model in models], solved, redrawn, model_of)
+        for kernel in {id(part): part for one in models for _, part in one.mixture.parts}.values()
+    ]
+    constant = models[0].mixture.constant
+    nan = np.float32(np.nan)
+    for block in public.blocks(redrawn[:, 0].size):
+        mean = constant * solved.sum(axis=(0, 1)) + np.zeros((block.stop - block.start, 1))
+        drawn = constant * redrawn.sum(axis=1) + np.zeros((len(mean), 1, 1), np.float32)
+        for draws, products in parts:
+            of_mean, of_draws = products(block)
+            mean += of_mean
+            drawn[:, draws] += of_draws.reshape(len(mean), len(draws), mean.shape[1])
+        mean = seen.prior + seen.spread * mean
         labels = mean.argmax(axis=1)
-        stays = np.full(len(mean), 0 if redraws else np.nan, np.float32)
-        for model, one in zip(models, across, strict=True):
-            for coefficients in model.redrawn:
-                redrawn = seen.prior + seen.spread * (one @ coefficients)
-                stays += redrawn.argmax(axis=1) == labels
-        yield mean, stays / np.float32(max(redraws, 1))
+        drawn *= np.float32(seen.spread)
+        drawn += np.float32(seen.prior)
+        stays = drawn.argmax(axis=2) == labels[:, None]
+        yield mean, stays.mean(axis=1, dtype=np.float32) if stays.size else np.full(len(mean), nan)
+
+
+def _part(
+    kernel: Kernel,
+    mixtures: list[process.Mixture],
+    solved: np.ndarray,
+    redrawn: np.ndarray,
+    model_of: np.ndarray,
+) -> tuple[np.ndarray, Callable[[slice], list[np.ndarray]]]:
+    """Return the draws that a kernel is part of, and its products with all coefficients.
+
+    Args:
+      kernel: Kernel.
+      mixtures: Mixtures of the models.
+      solved: Coefficients of the models' means times their weights, `[models, s, num_classes]`.
+      redrawn: Coefficients of all draws, float32 `[draws, s, num_classes]`.
+      model_of: Model of each draw.
+    """
+    variance = np.array([mixture.variance(kernel) for mixture in mixtures])
+    draws = np.flatnonzero(variance[model_of])
+    scaled = redrawn[draws] * np.float32(variance[model_of[draws], None, None])
+    columns = np.moveaxis(scaled, 0, 1).reshape(solved.shape[1], -1)
+    return draws, kernel.products([np.tensordot(variance, solved, 1), columns])

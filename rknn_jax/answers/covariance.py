@@ -14,25 +14,19 @@ Reference: Rasmussen & Williams, "Gaussian Processes for Machine Learning", 2006
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.linalg
 import scipy.sparse
 
+from rknn_jax.answers.radial import Rows, radial
+from rknn_jax.answers.walks import walks
 from rknn_jax.neighbors import Metric
 from rknn_jax.types import Array, Queries
 
 _log = logging.getLogger(__name__)
-
-WIDTHS = (0.1, 0.3, 1.0)
-"""Widths of radial kernels, in units of the median squared distance of rows."""
-
-WALKS = (0.9, 0.99, 0.999)
-"""Probabilities that a walk on the neighbor graph goes on after a step."""
-
-MOST_LANDMARKS = 4096
-"""Most rows whose means stand for the queries in radial kernels."""
 
 MOST_QUERIES = 2000
 """Most queries, whose covariances take some seconds then."""
@@ -41,21 +35,33 @@ MOST_COMPONENTS = 100
 """Most principal components of the features in the linear kernel."""
 
 MOST_CELLS = 2**26
-"""Most rows times queries with walks, which take 4 bytes a cell and length."""
+"""Most rows times queries with walks, which take 2 bytes a cell and length."""
 
-MOST_STEPS = 500
-"""Most steps of the solver of walks, which ends earlier at a relative error of `TOLERANCE`."""
-
-TOLERANCE = 1e-4
-
-BLOCK = 2**24
-"""Most rows times queries, or times landmarks, that a kernel is computed for once and kept."""
+FEATURES_AT_ONCE = 2**16
+"""Rows whose features are read at a time."""
 
 ROWS_AT_ONCE = 2**20
 """Rows times queries that are decoded at a time."""
 
-Raw = Callable[[slice], np.ndarray]
-"""Covariances of a block of rows with the queries, `[b, s]`."""
+Factor = Callable[[slice], np.ndarray]
+"""Left factor of the covariances of a block of rows with the queries, float32 `[b, r]`."""
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Covariances of rows with queries before the mean is taken out: factor · basis + shared.
+
+    Attributes:
+      cluster: Query of each row, int `[m]`.
+      factor: Left factor. Defaults to none.
+      basis: Right factor, float64 `[r, s]`. Defaults to the identity.
+      shared: What all rows of a query have, float64 `[s, s]`. Defaults to none.
+    """
+
+    cluster: np.ndarray
+    factor: Factor | None = None
+    basis: np.ndarray | None = None
+    shared: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -80,17 +86,15 @@ class Kernel:
 
     @classmethod
     def centered(cls, between: np.ndarray, raw: Raw, size: np.ndarray) -> "Kernel":
-        """Lift the covariances of queries until none is negative, and take the mean out.
+        """Take the mean out of covariances.
 
         Args:
-          between: Between queries, `[s, s]`.
+          between: Between queries, `[s, s]`, without negative eigenvalues but by rounding.
           raw: Covariances of rows.
           size: Public rows of each query, `[s]`.
         """
         between = (between + between.T) / 2
-        least = float(np.linalg.eigvalsh(between)[0])
-        lift = max(0.0, -least) + 1e-9 * float(np.trace(between)) / len(between)
-        between = between + lift * np.eye(len(between))
+        between += 1e-9 * float(np.trace(between)) / len(between) * np.eye(len(between))
         weight = size / size.sum()
         of_queries = between @ weight
         whole = float(weight @ of_queries)
@@ -100,10 +104,41 @@ class Kernel:
 
     def rows(self, block: slice) -> np.ndarray:
         """Return the covariances of a block of rows with the queries, `[b, s]`."""
-        across = self.raw(block)
-        of_rows = across @ self.weight
-        centered: np.ndarray = across - of_rows[:, None] - self.of_queries + self.whole
-        return centered / self.unit
+        [found] = self.products([np.eye(len(self.weight))])(block)
+        return found
+
+    def products(self, columns: Sequence[np.ndarray]) -> Callable[[slice], list[np.ndarray]]:
+        """Return a function of a block of rows: their covariances times columns, `[b, n]` each.
+
+        The covariances themselves, `[b, s]`, are not computed.
+
+        Args:
+          columns: Columns `[s, n]`, float64 or float32, which the products have, too.
+        """
+        parts = [self._parts(each) for each in columns]
+        raw = self.raw
+
+        def of(block: slice) -> list[np.ndarray]:
+            left = raw.factor(block) if raw.factor else None
+            found = []
+            for inner, outer in parts:
+                # One row of `outer` for each query, or one for all of them.
+                part = outer[raw.cluster[block] if len(outer) > 1 else np.s_[:]]
+                found.append(part if left is None else left.astype(inner.dtype) @ inner + part)
+            return found
+
+        return of
+
+    def _parts(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the columns as the left factor takes them, and what comes by query or to all."""
+        total = columns.sum(axis=0, dtype=np.float64)
+        inner = (columns - np.outer(self.weight, total)) / self.unit
+        outer = ((self.whole - self.of_queries) @ columns / self.unit)[None]
+        if self.raw.shared is not None:
+            outer = outer + self.raw.shared @ inner
+        if self.raw.basis is not None:
+            inner = self.raw.basis @ inner
+        return inner.astype(columns.dtype), outer.astype(columns.dtype)
 
 
 @dataclass(frozen=True)
@@ -124,9 +159,9 @@ class Kernels:
     size: np.ndarray
     cluster: np.ndarray
 
-    def blocks(self) -> Iterator[slice]:
-        """Yield blocks of rows that fit into memory."""
-        step = max(1, ROWS_AT_ONCE // len(self.size))
+    def blocks(self, width: int = 0) -> Iterator[slice]:
+        """Yield blocks of rows that fit into memory, with `width` numbers of each, if any."""
+        step = max(1, ROWS_AT_ONCE // max(len(self.size), width))
         for start in range(0, len(self.cluster), step):
             yield slice(start, min(start + step, len(self.cluster)))
 
@@ -159,144 +194,74 @@ def kernels(
     if cluster.min() < 0:
         return None
     size = np.bincount(cluster, minlength=len(queries.index)).astype(np.float64)
-    rows = np.asarray(features, np.float64)
-    if metric == "cosine":
-        norm = np.linalg.norm(rows, axis=1, keepdims=True)
-        rows = rows / np.where(norm > 0, norm, 1)
-    rows = rows - rows.mean(axis=0)
-    local = list(_radial(rows, cluster, size))
-    if graph is not None and len(rows) * len(size) <= MOST_CELLS:
+    rows = _rows(features, metric)
+    local = [
+        Kernel.centered(one.between, Raw(cluster, one.across), size)
+        for one in radial(rows, cluster, len(size))
+    ]
+    if graph is not None and len(cluster) * len(size) <= MOST_CELLS:
         local += _walks(graph, cluster, size)
-
-    def own(block: slice) -> np.ndarray:
-        hot: np.ndarray = np.eye(len(size), dtype=np.float32)[cluster[block]]
-        return hot
-
+    own = np.eye(len(size))
     return Kernels(
         tuple(local),
         _linear(rows, cluster, size),
-        Kernel.centered(np.eye(len(size)), own, size),
+        Kernel.centered(own, Raw(cluster, shared=own), size),
         size,
         cluster,
     )
 
 
-def _radial(rows: np.ndarray, cluster: np.ndarray, size: np.ndarray) -> Iterator[Kernel]:
-    """Yield radial kernels, in which a few rows of each query stand for all of them."""
-    chosen = _landmarks(cluster, len(size))
-    mean = _averaging(cluster[chosen], len(size))
-    distances = _sq_distances(rows[chosen], rows[chosen])
-    unit = float(np.median(distances)) or 1.0
-    scales = [width * unit for width in WIDTHS]
+def _rows(features: Array, metric: Metric) -> Rows:
+    """Return a function that reads features without their mean, of length 1 before if cosine."""
+    given = np.asarray(features)
+    mean = np.zeros(given.shape[1])
 
-    def across(block: slice, scales: list[float]) -> list[np.ndarray]:
-        apart = _sq_distances(rows[block], rows[chosen])
-        return [(mean @ np.exp(-apart / np.float32(scale)).T).T for scale in scales]
+    def rows(which: slice | np.ndarray) -> np.ndarray:
+        found = np.array(given[which], np.float32)
+        if metric == "cosine":
+            norm = np.linalg.norm(found, axis=1, keepdims=True)
+            found /= np.where(norm > 0, norm, 1)
+        found -= mean.astype(np.float32)
+        return found
 
-    raws = _kept(across, scales, len(rows)) if len(rows) * len(size) <= BLOCK else None
-    for i, scale in enumerate(scales):
-
-        def raw(block: slice, scale: float = scale) -> np.ndarray:
-            [found] = across(block, [scale])
-            return found
-
-        between = mean @ (mean @ np.exp(-distances / np.float32(scale)).T).T
-        yield Kernel.centered(between.astype(np.float64), raws[i] if raws else raw, size)
+    total = sum(rows(block).sum(axis=0, dtype=np.float64) for block in _feature_blocks(len(given)))
+    mean += total / len(given)
+    return rows
 
 
-def _kept(
-    across: Callable[[slice, list[float]], list[np.ndarray]], scales: list[float], num_rows: int
-) -> list[Raw]:
-    """Compute the covariances of all rows once, with one pass for all scales."""
-    step = max(1, BLOCK // MOST_LANDMARKS)
-    blocks = [slice(start, start + step) for start in range(0, num_rows, step)]
-    parts = zip(*(across(block, scales) for block in blocks), strict=True)
-    return [_of_array(np.concatenate(part)) for part in parts]
-
-
-def _of_array(across: np.ndarray) -> Raw:
-    """Return covariances that were computed before."""
-
-    def raw(block: slice) -> np.ndarray:
-        return across[block]
-
-    return raw
-
-
-def _sq_distances(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return squared distances, float32 `[n, s]`."""
-    rows = np.asarray(rows, np.float32)
-    others = np.asarray(others, np.float32)
-    squares = np.sum(rows**2, axis=1)[:, None] + np.sum(others**2, axis=1)
-    distances: np.ndarray = np.maximum(squares - 2 * rows @ others.T, 0)
-    return distances
-
-
-def _landmarks(cluster: np.ndarray, num_queries: int) -> np.ndarray:
-    """Return the positions of the rows that stand for the queries, as many of each as fit.
-
-    A fixed seed is safe: the rows are public.
-    """
-    if len(cluster) <= MOST_LANDMARKS:
-        return np.arange(len(cluster))
-    order = np.random.default_rng(0).permutation(len(cluster))
-    order = order[np.argsort(cluster[order], kind="stable")]
-    held = np.bincount(cluster, minlength=num_queries)
-    rank = np.arange(len(order)) - (np.cumsum(held) - held)[cluster[order]]
-    return np.sort(order[rank < max(1, MOST_LANDMARKS // num_queries)])
+def _feature_blocks(num_rows: int) -> list[slice]:
+    starts = range(0, num_rows, FEATURES_AT_ONCE)
+    return [slice(start, start + FEATURES_AT_ONCE) for start in starts]
 
 
 def _walks(
     graph: scipy.sparse.csr_matrix, cluster: np.ndarray, size: np.ndarray
 ) -> Iterator[Kernel]:
-    """Yield kernels of walks on the neighbor graph, scaled by the roots of degrees."""
-    degree = np.asarray(graph.sum(axis=1)).ravel()
-    scale = scipy.sparse.diags(1 / np.sqrt(np.where(degree > 0, degree, 1)))
-    similarity = (scale @ graph @ scale).tocsr()
-    mean = _averaging(cluster, len(size))
-    for again in WALKS:
-        across = _walked(similarity, again, np.asarray(mean.todense()).T)
-        between = mean @ across
-        yield Kernel.centered(between, _of_array(across.astype(np.float32)), size)
+    """Yield kernels of walks on the neighbor graph."""
+    order = np.argsort(cluster, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    for found in walks(graph[order][:, order], cluster[order], size):
+
+        def factor(block: slice, ties: np.ndarray = found.ties) -> np.ndarray:
+            return ties[place[block]].astype(np.float32)
+
+        between = found.between
+        yield Kernel.centered(between, Raw(cluster, factor, between, between), size)
 
 
-def _walked(similarity: scipy.sparse.csr_matrix, again: float, start: np.ndarray) -> np.ndarray:
-    """Solve (1 - again · similarity) x = start for all columns, by conjugate gradients."""
-    solution = np.zeros_like(start)
-    residual = start.copy()
-    direction = residual.copy()
-    squared = np.sum(residual**2, axis=0)
-    least = TOLERANCE**2 * squared
-    for _ in range(MOST_STEPS):
-        moved = direction - again * (similarity @ direction)
-        step = squared / np.maximum(np.sum(direction * moved, axis=0), 1e-300)
-        solution += step * direction
-        residual -= step * moved
-        after = np.sum(residual**2, axis=0)
-        if np.all(after <= least):
-            break
-        direction = residual + after / np.maximum(squared, 1e-300) * direction
-        squared = after
-    return solution
-
-
-def _linear(rows: np.ndarray, cluster: np.ndarray, size: np.ndarray) -> Kernel:
+def _linear(rows: Rows, cluster: np.ndarray, size: np.ndarray) -> Kernel:
     """Return the linear kernel of rows whose mean is 0."""
-    if rows.shape[1] > MOST_COMPONENTS:
-        _, vectors = np.linalg.eigh(rows.T @ rows)
-        rows = rows @ vectors[:, -MOST_COMPONENTS:]
-    means = _averaging(cluster, len(size)) @ rows
-
-    def raw(block: slice) -> np.ndarray:
-        covariances: np.ndarray = rows[block] @ means.T
-        return covariances
-
-    return Kernel.centered(means @ means.T, raw, size)
-
-
-def _averaging(cluster: np.ndarray, num_queries: int) -> scipy.sparse.csr_matrix:
-    """Return the map from rows to the means of queries, `[s, m]`."""
-    held = np.bincount(cluster, minlength=num_queries)
-    weight = 1 / held[cluster]
-    where = (cluster, np.arange(len(cluster)))
-    return scipy.sparse.csr_matrix((weight, where), shape=(num_queries, len(cluster)))
+    num_features = rows(slice(0, 1)).shape[1]
+    means = np.zeros((len(size), num_features))
+    square = np.zeros((num_features, num_features))
+    for block in _feature_blocks(len(cluster)):
+        found = rows(block)
+        hot = (np.ones(len(found)), cluster[block], np.arange(len(found) + 1))
+        means += scipy.sparse.csr_matrix(hot, (len(found), len(size))).T @ found
+        square += found.T @ found
+    means /= np.maximum(size, 1)[:, None]
+    if means.shape[1] > MOST_COMPONENTS:
+        _, vectors = np.linalg.eigh(square)
+        means = means @ vectors[:, -MOST_COMPONENTS:] @ vectors[:, -MOST_COMPONENTS:].T
+    return Kernel.centered(means @ means.T, Raw(cluster, rows, means.T), size)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
+from rknn_jax.answers import cholesky
 from rknn_jax.answers.covariance import Kernel, Kernels
 
 SHARES = [
@@ -48,6 +49,12 @@ LEAST_SHARE = 1e-3
 
 LEAST_WEIGHT = 0.01
 """Weight below which a mixture is left out."""
+
+UNHEARD = 0.01
+"""Error of a log-likelihood that changes no label but ties."""
+
+MAY_MATTER = 10.0
+"""Distance from the greatest log-likelihood, beyond which a mixture has no weight."""
 
 DRAWN_AT_ONCE = 2**24
 """Most numbers of redrawn counts that are solved at once, so that many classes fit in memory."""
@@ -169,8 +176,15 @@ class Mixture:
     @property
     def between(self) -> np.ndarray:
         """Covariance of the queries' shares, `[s, s]`."""
-        found = [variance * part.between for variance, part in self.parts]
-        between: np.ndarray = self.constant + np.sum(found, axis=0)
+        return self.mixed({id(part): part.between for _, part in self.parts})
+
+    def mixed(self, betweens: dict[int, np.ndarray]) -> np.ndarray:
+        """Return the covariance of the queries' shares from those by the identity of kernels."""
+        found = [variance * betweens[id(part)] for variance, part in self.parts]
+        between = found[0]
+        for other in found[1:]:
+            between += other
+        between += between.dtype.type(self.constant)
         return between
 
     def rows(self, block: slice) -> np.ndarray:
@@ -178,6 +192,10 @@ class Mixture:
         found = [variance * part.rows(block) for variance, part in self.parts]
         across: np.ndarray = self.constant + np.sum(found, axis=0)
         return across
+
+    def variance(self, kernel: Kernel) -> float:
+        """Return the variance of a kernel, 0 if it is no part."""
+        return sum(variance for variance, part in self.parts if part is kernel)
 
 
 def mixtures(public: Kernels, num_classes: int) -> tuple[list[Mixture], np.ndarray]:
@@ -195,14 +213,39 @@ def mixtures(public: Kernels, num_classes: int) -> tuple[list[Mixture], np.ndarr
     return found, np.array(priors) - np.logaddexp.reduce(priors)
 
 
+def log_likelihoods(seen: Seen, mixtures: list[Mixture]) -> np.ndarray:
+    """Return the log-likelihoods of the counts, float64 `[mixtures]`.
+
+    They are of single precision where that costs less than `UNHEARD`. Else those that may matter
+    are computed again.
+    """
+    kernels = {id(part): part for mixture in mixtures for _, part in mixture.parts}
+    single = {name: part.between.astype(np.float32) for name, part in kernels.items()}
+    found = np.empty(len(mixtures))
+    for i, mixture in enumerate(mixtures):
+        try:
+            found[i] = log_likelihood(seen, mixture.mixed(single))
+        except np.linalg.LinAlgError:
+            found[i] = np.inf  # to be computed again
+    # Rounding a covariance changes the logarithm of a determinant by the trace of its part in it.
+    rounding = np.finfo(np.float32).eps * len(seen.votes) * max(AMPLITUDES)
+    if rounding / np.min(seen.noise + seen.chance) > UNHEARD:
+        finite = found[np.isfinite(found)]
+        least = finite.max(initial=-np.inf) - MAY_MATTER
+        for i in map(int, np.flatnonzero(found >= least)):
+            found[i] = log_likelihood(seen, mixtures[i].between)
+    return found
+
+
 def log_likelihood(seen: Seen, between: np.ndarray) -> float:
-    """Return the log-likelihood of the counts."""
+    """Return the log-likelihood of the counts, in the precision of the covariances."""
     total = seen.log_scale - 0.5 * seen.residual.size * np.log(2 * np.pi)
     for columns in _alike(seen):
         variance = seen.noise[:, columns[0]] + seen.chance[:, columns[0]]
-        factor = np.linalg.cholesky(between + np.diag(variance + 1e-9))
-        whitened = scipy.linalg.solve_triangular(factor, seen.residual[:, columns], lower=True)
-        total -= 0.5 * np.sum(whitened**2) + len(columns) * np.sum(np.log(np.diag(factor)))
+        factor = cholesky.factored(cholesky.with_diagonal(between, variance + 1e-9))
+        white = cholesky.whitened(factor, seen.residual[:, columns].astype(between.dtype))
+        total -= 0.5 * np.sum(white**2, dtype=np.float64)
+        total -= len(columns) * np.sum(np.log(np.diag(factor)), dtype=np.float64)
     return float(total)
 
 
@@ -235,10 +278,10 @@ def posterior(seen: Seen, between: np.ndarray) -> Posterior:
     variance = np.empty_like(seen.residual)
     for columns in _alike(seen):
         noise = seen.noise[:, columns[0]] + seen.chance[:, columns[0]]
-        factor = np.linalg.cholesky(between + np.diag(noise + 1e-9))
-        solved[:, columns] = scipy.linalg.cho_solve((factor, True), seen.residual[:, columns])
-        gain = scipy.linalg.solve_triangular(factor, between, lower=True)
-        left = np.maximum(np.diag(between) - np.sum(gain**2, axis=0), 0)
+        factor = cholesky.factored(cholesky.with_diagonal(between, noise + 1e-9))
+        solved[:, columns] = cholesky.solved(factor, seen.residual[:, columns])
+        gain = cholesky.whitened(factor, between.T)
+        left = np.maximum(np.diag(between) - np.einsum("ij,ij->j", gain, gain), 0)
         variance[:, columns] = left[:, None]
     mean = seen.prior + seen.spread * (between @ solved)
     return Posterior(solved, mean, variance * seen.spread**2)
@@ -281,24 +324,21 @@ def redrawn(
     if num_draws == 0:
         return drawn
     for columns in _alike(seen):
-        clear = between + np.diag(seen.chance[:, columns[0]] + 1e-9)
-        noise = seen.noise[:, columns[0]]
-        factor = np.linalg.cholesky(clear + np.diag(noise + 1e-12))
-        gain = scipy.linalg.cho_solve((factor, True), clear).T
-        left = clear - gain @ clear
-        values, vectors = np.linalg.eigh((left + left.T) / 2)
-        root = vectors * np.sqrt(np.maximum(values, 0))
-        shape = (num_queries, len(columns), num_draws)
-        normal = rng.standard_normal(shape)
-        expected = gain @ seen.residual[:, columns]
+        noise = seen.noise[:, columns[0]] + 1e-12
+        clear = cholesky.with_diagonal(between, seen.chance[:, columns[0]] + 1e-9)
+        factor = cholesky.factored(cholesky.with_diagonal(clear, noise))
+        root = cholesky.factored(clear)
         at_once = max(1, DRAWN_AT_ONCE // (num_queries * num_draws))
         for start in range(0, len(columns), at_once):
-            part = slice(start, start + at_once)
-            deviation = root @ normal[:, part].reshape(num_queries, -1)
-            exact = expected[:, part, None] + deviation.reshape(num_queries, -1, num_draws)
-            solved = np.linalg.solve(clear, exact.reshape(num_queries, -1))
-            shaped = solved.reshape(num_queries, -1, num_draws)
-            drawn[:, :, columns[part]] = np.moveaxis(shaped, 2, 0)
+            part = columns[start : start + at_once]
+            # Counts drawn from the prior, plus what the noisy counts say against their own noise.
+            normal = rng.standard_normal((len(part), 2, num_queries, num_draws))
+            clean, own = np.moveaxis(normal, 0, 2).reshape(2, num_queries, -1)
+            noisy = root @ clean + np.sqrt(noise)[:, None] * own
+            against = np.repeat(seen.residual[:, part], num_draws, axis=1) - noisy
+            found = scipy.linalg.solve_triangular(root, clean, trans="T", lower=True)
+            found += cholesky.solved(factor, against)
+            drawn[:, :, part] = np.moveaxis(found.reshape(num_queries, -1, num_draws), 2, 0)
     return drawn
 
 
