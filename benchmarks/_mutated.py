@@ -95,15 +95,39 @@ TESTS: dict[str, tuple[str, ...]] = {
     **_mechanism("laplace", "tests/test_mechanisms.py"),
     **_mechanism("permute_and_flip", "tests/test_mechanisms.py", "tests/test_persons.py"),
     **_mechanism("one_to_one", "tests/test_release.py"),
-    **_mechanism("collision", "tests/test_local.py", "tests/test_entropy.py"),
-    **_mechanism("generalized_randomized_response", "tests/test_local.py", "tests/test_entropy.py"),
-    **_mechanism("hadamard_response", "tests/test_local.py", "tests/test_entropy.py"),
-    **_mechanism("local_hashing", "tests/test_local.py"),
-    **_mechanism("optimized_unary_encoding", "tests/test_local.py", "tests/test_entropy.py"),
-    **_mechanism("randomized_response", "tests/test_local.py", "tests/test_entropy.py"),
-    **_mechanism("separation", "tests/test_separation.py"),
-    **_mechanism("subset_selection", "tests/test_local.py", "tests/test_entropy.py"),
-    **_mechanism("wheel", "tests/test_wheel.py"),
+    **_mechanism(
+        "collision", "tests/test_local.py", "tests/test_entropy.py", "tests/test_simulate.py"
+    ),
+    **_mechanism(
+        "generalized_randomized_response",
+        "tests/test_local.py",
+        "tests/test_entropy.py",
+        "tests/test_simulate.py",
+    ),
+    **_mechanism(
+        "hadamard_response",
+        "tests/test_local.py",
+        "tests/test_entropy.py",
+        "tests/test_simulate.py",
+    ),
+    **_mechanism("local_hashing", "tests/test_local.py", "tests/test_simulate.py"),
+    **_mechanism(
+        "optimized_unary_encoding",
+        "tests/test_local.py",
+        "tests/test_entropy.py",
+        "tests/test_simulate.py",
+    ),
+    **_mechanism(
+        "randomized_response",
+        "tests/test_local.py",
+        "tests/test_entropy.py",
+        "tests/test_simulate.py",
+    ),
+    **_mechanism("separation", "tests/test_separation.py", "tests/test_simulate.py"),
+    **_mechanism(
+        "subset_selection", "tests/test_local.py", "tests/test_entropy.py", "tests/test_simulate.py"
+    ),
+    **_mechanism("wheel", "tests/test_wheel.py", "tests/test_simulate.py"),
     **_mechanism("multi_message", "tests/test_multi_message.py"),
     "rknn_jax/bsvs.py": (
         "tests/test_bsvs.py",

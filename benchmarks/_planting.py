@@ -260,7 +260,7 @@ def _run(
     log.write_text("")
     finder.unlink(missing_ok=True)
     tests = [word for word in words if not word.endswith(".py") or (project / word).exists()]
-    arguments = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not long"]
+    arguments = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
     arguments += ["--basetemp", str(project.parent / "tmp"), *tests]
     unplanted = state(project, fault.path, words)
     start = time.perf_counter()

@@ -1,6 +1,6 @@
 """Mutation testing of the modules that privacy depends on.
 
-The result is the share of small faults that the tests of `make test` notice. Cosmic Ray proposes
+The result is the share of small faults that `make test` and `make long` notice. Cosmic Ray proposes
 the faults: another comparison, another operator, another number, a loop that never runs. Each
 module gets a fixed sample of faults, one per line while there are lines, drawn by a hash. A later
 run therefore tries the same faults again if the line is the same. Each fault is planted in a copy

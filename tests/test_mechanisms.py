@@ -15,6 +15,7 @@ from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.mechanisms.gaussian import Gaussian
 from rknn_jax.mechanisms.laplace import Laplace
+from rknn_jax.mechanisms.one_to_one import OneToOne
 from rknn_jax.mechanisms.permute_and_flip import PermuteAndFlip
 
 NO_VOTES = np.full((1, 1), bsvs.NO_CELL)
@@ -309,3 +310,14 @@ def test_whatever_exponential_jax_draws_is_counted_in_full(draw, monkeypatch):
     mechanism = DiscreteLaplace(2.0, 2, 2)
     found = mechanism.estimate(jax.random.key(0), jnp.zeros(4, jnp.int32), 1)
     np.testing.assert_array_equal(found, math.floor(draw * float(mechanism.scale)))
+
+
+@pytest.mark.parametrize("kind", [PermuteAndFlip, OneToOne, Laplace])
+def test_units_of_a_vote_change_nothing_but_the_units(kind):
+    """Votes of persons are counted in parts of a vote, and noise is in votes."""
+    mechanism = kind(1.0, 3, 3)
+    totals = np.array([[5, 1, 0], [4, 6, 1], [0, 2, 3]], np.int32)
+    key = jax.random.key(0)
+    parts = dataclasses.replace(mechanism, grid=8, unit="person")
+    expected = mechanism.estimate(key, jnp.asarray(totals), 30)
+    np.testing.assert_array_equal(parts.estimate(key, jnp.asarray(8 * totals), 30), expected)

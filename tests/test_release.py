@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
@@ -21,6 +23,7 @@ from scipy import stats
 import rknn_jax
 from rknn_jax.mechanisms import one_to_one
 from rknn_jax.mechanisms.one_to_one import OneToOne
+from rknn_jax.mechanisms.permute_and_flip import PermuteAndFlip
 from rknn_jax.privacy import contributions, exact_noise
 from rknn_jax.privacy.exact_noise import (
     discrete_gaussian,
@@ -186,6 +189,31 @@ def test_a_person_moves_every_score_in_one_direction_by_one_vote_at_most():
         moved.append(change[np.arange(3), orders].sum(axis=1))
     assert np.min(moved) >= 0
     assert np.max(moved) == grid
+
+
+def test_a_simulated_permutation_has_the_law_of_a_released_one():
+    """Six permutations, 1,000 keys, chi-square at a fixed seed."""
+    mechanism = OneToOne(0.5, 3, 3)
+    counts = np.array([[5, 1, 0], [4, 6, 1], [0, 2, 3]])
+    orders = one_to_one.permutations(3)
+    keys = jax.random.split(jax.random.key(0), 1_000)
+    drawn = jax.vmap(lambda key: mechanism.estimate(key, jnp.asarray(counts), 30))(keys)
+    chosen = np.asarray(drawn).argmax(axis=2)
+    numbers = (chosen[:, None] == orders).all(axis=2).argmax(axis=1)
+    np.testing.assert_array_equal(orders[numbers], chosen)
+    scores = counts[np.arange(3), orders].sum(axis=1)
+    assert_drawn_from(numbers, permute_and_flip_pmf(scores, mechanism.scale))
+
+
+@pytest.mark.parametrize("gap", [1, 4, 9])
+def test_a_swap_wins_as_often_as_its_closed_form(gap):
+    """Two queries that lead by the gap each: the other permutation wins by a score of both."""
+    mechanism = OneToOne(0.5, 2, 2)
+    chances = permute_and_flip_pmf(np.array([2 * gap, 0]), mechanism.scale)
+    assert mechanism.flip_prob(gap) == pytest.approx(chances[1], abs=1e-9)
+    one = PermuteAndFlip(0.5, 2, 2)
+    chances = permute_and_flip_pmf(np.array([gap, 0]), one.scale)
+    assert one.flip_prob(gap) == pytest.approx(chances[1], abs=1e-9)
 
 
 def test_a_permutation_is_drawn_by_its_score():

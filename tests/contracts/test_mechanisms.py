@@ -327,6 +327,10 @@ def test_the_guarantee_says_everything_and_is_what_the_fields_say(mechanism):
     assert guarantee.sampler == "simulation"
     assert "not a private release" in str(guarantee)
     assert all(isinstance(event, Event) and event.parameter > 0 for event in guarantee.events)
+    if guarantee.delta == 0 and guarantee.events:
+        assert sum(event.pure_epsilon for event in guarantee.events) == pytest.approx(
+            guarantee.epsilon
+        ), "the events cost what is claimed, whatever the number of neighbors"
 
 
 @each
