@@ -163,6 +163,18 @@ def test_roles_have_their_shares_whatever_the_blocks_and_differ_with_shard_and_k
     assert np.array_equal(again.of_rows(0, 0, 9000), whole[:9000])
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("beyond", [1, 5, 20, 200])
+def test_noise_beyond_all_records_says_no_more_than_that_all_agree(known, beyond):
+    """Otherwise one release in forty would say `100% (100 to 100)` of labels that hardly are."""
+    all_agree = measured.interval(120, 0, 1.0, known=known)
+    none_agrees = measured.interval(0, 120, 1.0, known=known)
+    assert all_agree.right == 1
+    assert all_agree.low < 0.97
+    assert measured.interval(120 + beyond, -beyond, 1.0, known=known) == all_agree
+    assert measured.interval(-beyond, 120 + beyond, 1.0, known=known) == none_agrees
+
+
 def test_roles_of_a_key_are_those_that_a_paid_release_began_with():
     """By another law of the same key, a record that has voted could check once it resumes."""
     known = Roles(bytes(range(32)), 0.1, 0.2, 0.1)

@@ -172,7 +172,11 @@ def interval_under(right: float, wrong: float, noise: np.ndarray, *, known: bool
       noise: Evenly spaced quantiles of the noise of each number, float64 `[QUANTILES]`.
       known: True if the sum of both has no noise, as the noise of one is that of the other.
     """
-    total = max(right + wrong, 1.0)
+    # Noise may exceed all records. Such numbers say no more than that all agree, or that none does.
+    whole = max(right + wrong, 0.0)
+    right = min(max(right, 0.0), whole)
+    wrong = whole - right
+    total = max(whole, 1.0)
     size = max(round(total), 1)
     # One order of the quantiles beside another, mixed by a fixed rule: this is no private noise.
     other = -noise if known else np.random.default_rng(0).permutation(noise)

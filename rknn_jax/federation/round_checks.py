@@ -1,7 +1,10 @@
-"""What a round refuses: settings that a hostile server may write, or that promise nothing."""
+"""What a round refuses: settings that a hostile server may write, or that promise nothing.
+
+Each check takes a `rounds.Round`, which calls them all as it is made.
+"""
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -10,9 +13,6 @@ from rknn_jax.federation import wire
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers._one_sum import OneSumLabeler
 from rknn_jax.neighbors import LARGEST, Metric
-
-if TYPE_CHECKING:
-    from rknn_jax.federation.rounds import Round
 
 SMALLEST_EPSILON = 2.0**-30
 LARGEST_EPSILON = 1000.0
@@ -28,7 +28,7 @@ MOST_CHECK = 0.5
 """Most of the units that check labels."""
 
 
-def check_types(round: "Round") -> None:
+def check_types(round: Any) -> None:
     """Refuse what a hostile server may write in the place of settings."""
     for name in ("records_per_client", "honest", "labels_per_record"):
         if type(getattr(round, name)) is not int or getattr(round, name) < 0:
@@ -58,7 +58,7 @@ def check_types(round: "Round") -> None:
             )
 
 
-def check_public(round: "Round") -> None:
+def check_public(round: Any) -> None:
     """Refuse classes and queries that nobody can be asked about."""
     if not isinstance(round.classes, tuple) or not all(
         isinstance(name, str) for name in round.classes
@@ -85,7 +85,7 @@ def check_public(round: "Round") -> None:
         )
 
 
-def check_privacy(round: "Round") -> None:
+def check_privacy(round: Any) -> None:
     """Refuse settings that promise nothing, or contradict each other."""
     shared = not round.votes or mechanisms.named(round.config.noise).adds_shares
     if round.summed != shared:
@@ -142,7 +142,7 @@ def check_privacy(round: "Round") -> None:
         )
 
 
-def check_costs(round: "Round") -> None:
+def check_costs(round: Any) -> None:
     """Refuse what takes too much work, and mechanisms without an exact form."""
     if round.num_cells > MOST_CELLS:
         raise ValueError(
