@@ -387,3 +387,30 @@ def test_columns_without_a_role_are_carried_to_the_labels(rknn, tmp_path, form):
     assert found["site"].tolist() == table["site"].tolist()
     assert found["public_label"].tolist() == [1] * 60
     np.testing.assert_array_equal(found["row"], np.arange(60))
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "feather"])
+@pytest.mark.parametrize("kind", ["text", "numbers"])
+def test_the_persons_of_public_rows_are_no_features(rknn, tmp_path, form, kind):
+    """Both sides may have the column that tells whose a record is."""
+    tables = {"P": frame(PUBLIC), "R": frame(PRIVATE).assign(labels=LABELS)}
+    for name, table in tables.items():
+        people = np.arange(len(table)) // 2
+        table["who"] = people if kind == "numbers" else [f"person {one}" for one in people]
+        path = tmp_path / f"{name}.{form}"
+        if form == "csv":
+            table.to_csv(path, index=False)
+        elif form == "jsonl":
+            table.to_json(path, orient="records", lines=True)
+        else:
+            write = pq.write_table if form == "parquet" else feather.write_feather
+            write(pa.Table.from_pandas(table, preserve_index=False), path)
+    given = {"public": f"P.{form}", "private": f"R.{form}", "person": "who"}
+    done = rknn(*arguments(**given, **NO_NOISE))
+    assert done.status == 0, done.err
+    assert "of 4 dimensions" in done.err
+    np.testing.assert_array_equal(arrays(tmp_path / "new" / "labels.npz")["label"], TRUTH)
+    words = ("check", f"R.{form}", "--public", f"P.{form}", "--classes", 3, "--person", "who")
+    assert rknn(*words, "--json").json["usable"] == 90
+    alone = rknn(*arguments(**given, **NO_NOISE), "--drop", "who")
+    assert "in --person too" in " ".join(alone.err.split())

@@ -78,15 +78,13 @@ def run(settings: Check) -> dict[str, Any]:
         if classes is None:
             raise ValueError("Expected --classes or --classes-file, got none; name all classes.")
         own = private_shards(files, columns, settings.private_labels)
-        others = tables.file_shards(
-            settings.public or (), "--public", columns._replace(public=True)
-        )
+        shown = columns.of_public()
+        others = tables.file_shards(settings.public or (), "--public", shown)
         tables.refuse_unknown(settings.drop, [*own, *others])
         order: tuple[str, ...] = ()
         rows = None
         if settings.public is not None:
-            asked = columns._replace(person=None, reads_label=False)
-            rows, order = tables.read_named_embeddings(settings.public, "--public", asked)
+            rows, order = tables.read_named_embeddings(settings.public, "--public", shown)
             columns = columns._replace(width=rows.shape[1])
         own = [replace(shard, columns=columns) for shard in own]
         shards = with_one_width(with_one_order(own, order))

@@ -63,6 +63,15 @@ class Columns(NamedTuple):
         """Names of columns of labels and persons."""
         return (self.label, LABELS, *([] if self.person is None else [self.person]))
 
+    def of_public(self) -> "Columns":
+        """Return the columns of the public side, where nobody's persons and labels are read.
+
+        A column that names persons among the private records is no feature there either.
+        """
+        persons = () if self.person is None else (self.person,)
+        drop = (*self.drop, *persons)
+        return self._replace(person=None, reads_label=False, public=True, drop=drop)
+
     @property
     def aside(self) -> tuple[str, ...]:
         """Names of columns that are no features."""

@@ -72,11 +72,11 @@ def private_records(
     """
     order: tuple[str, ...] = ()
     shards = tables.file_shards(private, "--private", columns)
-    others = tables.file_shards(public or (), "--public", columns._replace(public=True))
+    shown = columns.of_public()
+    others = tables.file_shards(public or (), "--public", shown)
     tables.refuse_unknown(columns.drop, [*shards, *others])
     if public is not None and not columns.raw:
-        asked = columns._replace(person=None)
-        features, order = tables.read_named_embeddings(public, "--public", asked)
+        features, order = tables.read_named_embeddings(public, "--public", shown)
         columns = columns._replace(width=features.shape[1])
         shards = [replace(shard, columns=columns) for shard in shards]
     return Records.of(with_one_width(with_one_order(shards, order)))

@@ -113,13 +113,14 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
     public_files = find(_listed(settings.public), "--public").files
     _refuse_private_as_public(public_files, found.files)
     _refuse_ledger(settings, found.files)
-    of_public = [FileShard(one, "--public", asked._replace(public=True)) for one in public_files]
+    shown = asked._replace(person=settings.person).of_public()
+    of_public = [FileShard(one, "--public", shown) for one in public_files]
     of_private = [FileShard(one, "--private", asked) for one in found.files]
     of_labels = tables.file_shards(settings.private_labels or (), "--private-labels", asked)
     every = [*of_public, *of_private, *of_labels, *(private or ())]
     tables.refuse_unknown(settings.drop, every)
     classes = known_classes.find(settings, found.files if private is None else private)
-    public = _public(settings, asked, classes)
+    public = _public(settings, shown, classes)
     width = public.features.shape[1]
     columns = asked._replace(reads_label=True, person=settings.person, width=width)
     if private is None:
