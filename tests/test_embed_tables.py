@@ -165,6 +165,35 @@ def test_the_curator_is_told_of_values_that_the_public_table_does_not_have(rknn)
     assert "tell nobody" not in Path("f.card.json").read_text()
 
 
+def test_categories_are_alike_but_for_capitals_and_white_space(rknn):
+    ages = [str(value) for value in np.linspace(20, 90, 60)]
+    table_of("p.csv", age=ages, steep=["True", "False"] * 30, sex=["m", "M", "w"] * 20)
+    assert rknn("embed", "--table", "p.csv", "--out", "p.parquet").status == 0
+    columns = {
+        "age": np.linspace(20, 90, 60),
+        "steep": [True, False] * 30,
+        "sex": ["m", "M", "W "] * 20,
+    }
+    pq.write_table(pa.table(columns), "r.parquet")
+    private = ("--card", "p.card.json", "--private", "--out", "o.parquet")
+    done = rknn("embed", "--table", "r.parquet", *private)
+    assert "tell nobody" not in done.err
+    # `m` and `M` are two public values, and stay two.
+    np.testing.assert_array_equal(embeddings("o.parquet"), embeddings("p.parquet"))
+
+
+@pytest.mark.parametrize("suffix", [".ipc", ".arrows", ".arrow"])
+def test_arrow_files_have_many_names(rknn, suffix):
+    table = pa.table({"age": np.linspace(20, 90, 60), "town": ["a", "b"] * 30})
+    for stream in (False, True):
+        make = pa.ipc.new_stream if stream else pa.ipc.new_file
+        with pa.OSFile(f"p{suffix}", "wb") as sink, make(sink, table.schema) as writer:
+            writer.write_table(table)
+        done = rknn("embed", "--table", f"p{suffix}", "--out", f"p{stream}.parquet")
+        assert done.status == 0, done.err
+    np.testing.assert_array_equal(embeddings("pFalse.parquet"), embeddings("pTrue.parquet"))
+
+
 ROWS = pa.table({"age": ["20", "30.5", "44"] * 4, "town": ["a", "b", "c", "d"] * 3})
 
 

@@ -290,7 +290,7 @@ def test_other_folders_and_columns_are_refused_by_name(tmp_path, monkeypatch):
     network = str(tiny_network.write(tmp_path))
     (tmp_path / "empty").mkdir()
     for words, error in (
-        (("--table", "empty"), ".feather, .arrow in --table empty, got none"),
+        (("--table", "empty"), ".feather, .arrow, .ipc, .arrows in --table empty, got none"),
         (("--text", "none-*.parquet"), "in --text none-*.parquet, got none"),
     ):
         assert error in run("embed", *words, "--out", "o.parquet")["error"]

@@ -282,6 +282,19 @@ def test_a_table_about_images_is_refused_where_it_cannot_be_used(rknn, tmp_path)
         done = run(rknn, "photos", "p.parquet", network, "--image-table", "photos.csv", *words)
         assert done.status == 2
         assert error in " ".join(done.err.split())
+    pd.DataFrame({"file": ["b.png"], "labels": ["x"]}).to_csv("other.csv", index=False)
+    done = run(rknn, "photos", "p.parquet", network, "--image-table", "other.csv")
+    assert done.status == 2
+    assert "got none that names a.png; column 'file' holds names such as 'b.png'" in " ".join(
+        done.err.split()
+    )
+    done = run(rknn, "photos", "q.parquet", network, "--image-table", "other.csv", "--private")
+    assert done.status == 0
+    pd.DataFrame({"file": ["/data/scans/a.png"], "who": [3]}).to_csv("far.csv", index=False)
+    far = ("--image-table", "far.csv", "--keep", "who")
+    done = run(rknn, "photos", "far.parquet", network, *far)
+    assert "without labels 'labels'" in done.err
+    assert pq.read_table("far.parquet")["who"].to_pylist() == ["3"]
     done = rknn("embed", "--table", "photos.csv", "--image-table", "a.csv", "--out", "p.parquet")
     assert "names a folder of image files, got --image-table a.csv" in " ".join(done.err.split())
     # Another table is another source: a stopped run does not go on with it.

@@ -131,9 +131,17 @@ def _image_folder(settings: Embed) -> "ImageFolder":
         named = ", ".join(source.skipped[:NAMED])
         tell(err, "skipped", f"{len(source.skipped):,} files that are no images, such as {named}")
     classes = ", ".join(source.classes) or "none, since there are no folders in it"
-    labeled = f"classes: {classes}" if about is None else f"labels {settings.label!r}"
+    named = "with" if about is not None and LABELS in about.columns else "without"
+    labeled = f"classes: {classes}" if about is None else f"{named} labels {settings.label!r}"
     tell(err, "read", f"{len(source):,} images; {labeled}")
     unknown = sum(row is None for row in source.rows)
+    if about is not None and unknown == len(source) and len(source) and not settings.private:
+        raise ValueError(
+            f"Expected a row for each image in --image-table {settings.image_table}, got none that "
+            f"names {source.files[0]}; column {settings.file_column!r} holds names such as "
+            f"{next(iter(about.places), '')!r}, and paths within the folder or names alone are "
+            "found."
+        )
     if unknown:
         secret = " (tell nobody)" if settings.private else ""
         tell(

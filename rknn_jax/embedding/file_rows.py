@@ -17,7 +17,8 @@ FILE = "file"
 class FileRows:
     """Columns of a table that has a row for each file.
 
-    A file of which no row tells, or several do, has missing values.
+    A file of which no row tells, or several do, has missing values. Paths are compared as they are,
+    and where that finds no row, by the name alone if no other file and no other row has it.
 
     Attributes:
       path: Path of the table.
@@ -80,14 +81,20 @@ class FileRows:
         Args:
           files: Paths within the folder, with slashes.
         """
-        bases = Counter(PurePosixPath(file).name for file in files)
-        return [self._row_of(_key(file), bases) for file in files]
-
-    def _row_of(self, file: str, bases: Counter[str]) -> int | None:
-        if file in self.places:
-            return self.places[file]
-        base = PurePosixPath(file).name
-        return self.places.get(base) if bases[base] == 1 else None
+        keys = [_key(file) for file in files]
+        bases = Counter(map(_base, keys))
+        of_base: dict[str, int | None] = {}
+        for key, row in self.places.items():
+            base = _base(key)
+            of_base[base] = None if base in of_base else row
+        return [
+            self.places[key]
+            if key in self.places
+            else of_base.get(_base(key))
+            if bases[_base(key)] == 1
+            else None
+            for key in keys
+        ]
 
     def take(self, rows: Sequence[int | None]) -> dict[str, Any]:
         """Return the columns at some rows, with null for None."""
@@ -95,6 +102,10 @@ class FileRows:
         return {
             name: _arrow.without_views(column).take(places) for name, column in self.columns.items()
         }
+
+
+def _base(key: str) -> str:
+    return PurePosixPath(key).name
 
 
 def _key(name: str) -> str:

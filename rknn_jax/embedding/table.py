@@ -90,7 +90,7 @@ class Category:
 
     def features(self, column: Any) -> np.ndarray:
         """Return one-hot rows, float64 `[b, width]`, from an Arrow column."""
-        found = np.array([text or "" for text in texts(column)], object)
+        found = np.array([self._known(text or "") for text in texts(column)], object)
         one_hot: np.ndarray = found[:, None] == np.array(self.values, object)
         return one_hot.astype(np.float64)
 
@@ -98,7 +98,19 @@ class Category:
         """Count the values of a private Arrow column that no public row has."""
         given = [text for text in texts(column) if text]
         found.count += len(given)
-        found.odd.update(text for text in given if text not in self.values)
+        found.odd.update(text for text in given if self._known(text) not in self.values)
+
+    def _known(self, text: str) -> str:
+        """Return the public value that a text is, but for capitals and white space around it."""
+        if text in self.values:
+            return text
+        return self._alike.get(_bare(text), text)
+
+    @functools.cached_property
+    def _alike(self) -> dict[str, str]:
+        """Public values by their text in small letters; without those of which there are two."""
+        counts = Counter(map(_bare, self.values))
+        return {_bare(value): value for value in self.values if counts[_bare(value)] == 1}
 
 
 @dataclass(frozen=True)
@@ -368,6 +380,10 @@ def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:
     missing = compute.is_in(words, pa.array(sorted(MISSING_NUMBERS), pa.large_string())).to_numpy()
     are = compute.fill_null(is_number, False).to_numpy()
     return values, bool(np.all(are | missing)) and bool(are.any())
+
+
+def _bare(text: str) -> str:
+    return text.strip().casefold()
 
 
 def texts(column: Any) -> list[str | None]:

@@ -46,8 +46,9 @@ def data_files(files: Sequence[str], system: Any, where: str) -> list[str]:
     splits = dict.fromkeys(filter(None, (_split(path, system) for path in kept)))
     if len(splits) > 1:
         raise ValueError(
-            f"Expected one split in {where}, got {', '.join(splits)}; name the files or folders of "
-            "one, or of all that you want, because splits may hold the same records."
+            f"Expected one split in {where}, got {', '.join(splits)}, which may hold the same "
+            "records; name the files or the folder of one. `rknn label` and `check` take several "
+            "names, and `rknn embed` one at a time."
         )
     return [str(path) for path in kept]
 

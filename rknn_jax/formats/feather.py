@@ -11,7 +11,7 @@ import numpy as np
 
 from rknn_jax.formats import Block, Columns, Layout, _arrow, _arrow_tables
 
-SUFFIXES = (".feather", ".arrow")
+SUFFIXES = (".feather", ".arrow", ".ipc", ".arrows")
 
 _MAGIC = b"ARROW1"  # begins a file; a stream begins with the length of its schema
 
