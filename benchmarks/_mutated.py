@@ -144,7 +144,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rknn_jax/labelers/_persons.py": ("tests/contracts/test_persons.py", "tests/test_persons.py"),
     "rknn_jax/labelers/rknn.py": ("tests/test_rknn.py", "tests/contracts/test_persons.py"),
     "rknn_jax/labelers/_sampled_neighbors.py": SAMPLES,
-    "rknn_jax/release/counting.py": ("tests/test_shards.py", "tests/test_release_labelers.py"),
+    "rknn_jax/release/counting.py": (
+        "tests/test_shards.py",
+        "tests/test_release_labelers.py",
+        "tests/test_persons.py",
+    ),
     "rknn_jax/release/encoding.py": ("tests/test_encoding.py",),
     "rknn_jax/release/label.py": RELEASE,
     "rknn_jax/release/release_folder.py": ("tests/test_release_folder.py",),
