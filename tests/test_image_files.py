@@ -261,7 +261,7 @@ def test_a_table_tells_the_labels_and_persons_of_images_by_their_names(rknn, tmp
     assert [by_name[name] for name in sorted(names)] == wanted
     assert dict(zip(table["file"], table["who"].astype(float), strict=True))["d.png"] == 7
     told = " ".join(done.err.split())
-    assert "2 images stand in no row of photos.csv, or in several, and have no label" in told
+    assert "2 images stand in no row of photos.csv, or in several, and have missing values" in told
     checked = rknn("check", "o.parquet", "--classes", "401,038,250", "--person", "who", "--json")
     assert checked.json["usable"] == 4
     assert checked.json["reasons"]["missing label"] == 2

@@ -148,7 +148,7 @@ def _image_folder(settings: Embed) -> "ImageFolder":
             err,
             "private" if settings.private else "warning",
             f"{unknown:,} images stand in no row of {settings.image_table}, or in several, and "
-            f"have no label{secret}",
+            f"have missing values{secret}",
         )
     return source
 

@@ -69,7 +69,10 @@ SHIFT = 3.0
 MOST_REVIEWED = 100_000
 """Private records that are reviewed, the first ones."""
 
-_ID = re.compile(r"(?i:(^|[^a-z])(id|ids|nr|no|uuid|guid|mrn)$)|[a-z](ID|Id|Nr|No)$|^(ID|Id)[A-Z_]")
+_ID = re.compile(
+    r"(?i:(^|[^a-z])(id|ids|nr|no|uuid|guid|mrn|patient|person|subject|user|client|customer)$)"
+    r"|[a-z](ID|Id|Nr|No)$|^(ID|Id)[A-Z_]"
+)
 
 
 def kind_of(texts: Iterable[str | None]) -> Kind | None:
