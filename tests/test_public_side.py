@@ -206,3 +206,19 @@ def test_a_query_of_each_row(digits):
     found = answers.decode(np.eye(80, 3) * 9, np.ones((80, 3)), kernels)
     assert np.isfinite(found.probabilities).all()
     assert np.isfinite(found.stability).all()
+
+
+@pytest.mark.parametrize("num_queries", [1, 2])
+@pytest.mark.parametrize("equal", [True, False])
+def test_few_queries_label_all_rows(num_queries, equal):
+    """One query, as where all public rows are equal, is a release like any other."""
+    rng = np.random.default_rng(0)
+    features = np.ones((40, 4), np.float32) if equal else rng.normal(size=(40, 4)).astype("f4")
+    cluster = (np.arange(40) % num_queries).astype(np.int32)
+    size = np.bincount(cluster)
+    queries = Queries(features[:num_queries], np.arange(num_queries), cluster, size)
+    found = answers.kernels(queries, features)
+    counts = np.array([[50.0, 3, 2]] * num_queries)
+    told = answers.decode(counts, np.full_like(counts, 2.0), found)
+    assert told.labels.tolist() == [0] * 40
+    assert told.probabilities.shape == (40, 3)

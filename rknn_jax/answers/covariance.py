@@ -123,7 +123,8 @@ class Kernel:
             found = []
             for inner, outer in parts:
                 # One row of `outer` for each query, or one for all of them.
-                part = outer[raw.cluster[block] if len(outer) > 1 else np.s_[:]]
+                by_query = left is None or len(outer) > 1
+                part = outer[raw.cluster[block] if by_query else np.s_[:]]
                 found.append(part if left is None else left.astype(inner.dtype) @ inner + part)
             return found
 

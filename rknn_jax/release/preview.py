@@ -246,7 +246,8 @@ def simulated_accuracy(rehearsal: Rehearsal, num_records: int, truth: np.ndarray
     shares /= np.maximum(held, 1)[:, None]
     votes = num_records * mechanism.num_neighbors * rehearsal.size / rehearsal.size.sum()
     num_queries = len(held)
-    drawn = replace(mechanism, num_queries=-(-num_queries // QUERIES_AT_ONCE) * QUERIES_AT_ONCE)
+    at_once = num_queries if mechanism.query_for_each_class else QUERIES_AT_ONCE
+    drawn = replace(mechanism, num_queries=-(-num_queries // at_once) * at_once)
     totals = np.zeros((drawn.num_queries, mechanism.num_classes), np.int32)
     # A fixed seed is safe: these records are made up, and no private one is counted.
     rng = np.random.default_rng(0)
