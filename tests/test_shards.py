@@ -514,8 +514,10 @@ def test_a_private_shard_is_no_public_data(public):
 def test_every_format_says_which_suffixes_it_reads():
     assert formats.suffixes() == {
         ".arrow": "feather",
+        ".arrows": "feather",
         ".csv": "csv",
         ".feather": "feather",
+        ".ipc": "feather",
         ".jsonl": "jsonl",
         ".npy": "npy",
         ".npz": "npz",

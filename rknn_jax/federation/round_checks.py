@@ -1,4 +1,4 @@
-"""What a round refuses: settings that a hostile server may write, or that promise nothing.
+"""Checks of a round: settings that a hostile server may write, or that promise nothing, are refused.
 
 Each check takes a `rounds.Round`, which calls them all as it is made.
 """

@@ -1,4 +1,4 @@
-"""What a client's owner is told of a question, before anything is spent."""
+"""Words about a question for the owner of a client, before anything is spent."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""How far private features lie from the public ones: for the curator's eyes alone.
+"""Distance of private features from the public ones: for the eyes of their curator alone.
 
 Both sides should have come from one model, in the same units. If they have not, most votes go to
 few public rows, and nobody sees it before epsilon is spent.
