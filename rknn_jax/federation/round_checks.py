@@ -1,4 +1,4 @@
-"""Checks of a round: settings that a hostile server may write, or that promise nothing, are refused.
+"""Checks of a round: settings that a hostile server may write, or that promise nothing.
 
 Each check takes a `rounds.Round`, which calls them all as it is made.
 """
