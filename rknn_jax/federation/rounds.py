@@ -264,7 +264,7 @@ class Round:
         sampler: Sampler = "release" if self.simulated is None else "simulation"
         if self.summed:
             return replace(self.poll.guarantee, unit=self.unit, sampler=sampler)
-        if honest is None or self.config.trust == "local":
+        if honest is None or not (self.summed or self.shuffled):
             epsilon = self.message_epsilon
             count = max(1, self.records_per_client)
             events = (Pure(self.mechanism.epsilon, count),)

@@ -19,8 +19,9 @@ from rknn_jax._internal.ranges import (
     Size,
 )
 from rknn_jax.privacy.filters import Accounting
-from rknn_jax.privacy.guarantee import LARGE_EPSILON, Trust, Unit
+from rknn_jax.privacy.guarantee import LARGE_EPSILON, Unit
 from rknn_jax.privacy.ledger import PATIENCE
+from rknn_jax.trust import MODELS
 
 if TYPE_CHECKING:  # JAX takes seconds to import, and --help does not need it
     from rknn_jax.federation.request import Asked
@@ -28,9 +29,6 @@ if TYPE_CHECKING:  # JAX takes seconds to import, and --help does not need it
     from rknn_jax.labelers._one_sum import OneSumLabeler
 
 PORT = 9092
-DEFAULTS: dict[Trust, str] = {"local": "collision", "shuffle": "collision", "central": "binomial"}
-"""Mechanism of each trust model, if none is named."""
-
 
 CLIENTS_FILES = ("ca.pem", "party.pem", "party.key")
 """Names in the place of a client's root, certificate and key."""
@@ -144,12 +142,12 @@ class Serve:
     @property
     def summed(self) -> bool:
         """True if clients' numbers are added under masks."""
-        return self.trust == "central"
+        return MODELS[self.trust].has_curator
 
     @property
     def shuffled(self) -> bool:
         """True if each message hides among the others."""
-        return self.trust == "shuffle"
+        return MODELS[self.trust].is_shuffled
 
 
 @dataclass(frozen=True)
@@ -368,7 +366,7 @@ def _voting(settings: Serve, kind: "type[rknn.ReverseKNN]") -> "rknn.ReverseKNN"
         epsilon=settings.epsilon,
         delta=settings.delta,
         num_neighbors=settings.neighbors,
-        mechanism=settings.mechanism or DEFAULTS[settings.trust],
+        mechanism=settings.mechanism or MODELS[settings.trust].federated,
         trust=settings.trust,
         amplification="general" if settings.amplification == "general" else "variation ratio",
         metric=settings.metric,

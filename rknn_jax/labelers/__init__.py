@@ -24,6 +24,7 @@ from rknn_jax.neighbors import Metric, in_metric
 from rknn_jax.privacy import calibration
 from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
+from rknn_jax.trust import MODELS
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Task
 
 Contribution = TypeVar("Contribution")
@@ -110,12 +111,12 @@ class Labeler(abc.ABC, Generic[Contribution]):
     @property
     def has_curator(self) -> bool:
         """True if a curator, or a secure sum in its place, takes what the records say."""
-        return self.trust == "central"
+        return MODELS[self.trust].has_curator
 
     @property
     def is_shuffled(self) -> bool:
         """True if each message hides among those of the others."""
-        return self.trust == "shuffle"
+        return MODELS[self.trust].is_shuffled
 
     @property
     def noise(self) -> str:

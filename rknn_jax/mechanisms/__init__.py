@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rknn_jax.privacy.guarantee import Trust
+from rknn_jax.trust import MODELS
 
 CONTRACTS = ("base", "local")
 
@@ -25,7 +26,7 @@ def names(trust: Trust | None = None) -> list[str]:
 
 def default(trust: Trust) -> str:
     """Return the name of the mechanism that is used if none is asked for."""
-    return "discrete_laplace" if trust == "central" else "collision"
+    return MODELS[trust].mechanism
 
 
 def named(name: str) -> type[Any]:
