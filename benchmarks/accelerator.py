@@ -6,7 +6,7 @@ integer additions. torch and FAISS run in the interpreter that RKNN_PEERS_PYTHON
 the GPU from there.
 
 The results are written after each part. A part that fails is recorded with its error, and the
-others go on. `--only PART` runs one part again and keeps the results of the others. `--resume` goes
+others go on. `--only PART ...` runs some parts again and keeps the results of the others. `--resume` goes
 on after the last part that this device has finished. `--tiny` tests the same path on a CPU,
 interpreted, and saves nothing.
 """
@@ -311,15 +311,17 @@ def earlier(finished: bool) -> dict[str, Any]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tiny", action="store_true", help="test the path on a CPU")
-    parser.add_argument("--only", default="", help="the beginning of the names of parts to run")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="the beginnings of the names of parts to run"
+    )
     parser.add_argument("--resume", action="store_true", help="keep the parts that are done")
     asked = parser.parse_args()
     if jax.default_backend() != "gpu" and not asked.tiny:
         print("skipped benchmarks.accelerator: no GPU; --tiny tests its path.")
         sys.exit()
-    results = earlier(asked.resume) if asked.only or asked.resume else {}
+    results = earlier(asked.resume) if any(asked.only) or asked.resume else {}
     for name, part in parts(asked.tiny).items():
-        if not name.startswith(asked.only) or (asked.resume and name in results):
+        if not name.startswith(tuple(asked.only)) or (asked.resume and name in results):
             continue
         results[name] = attempted(part)
         print(name, json.dumps(results[name], default=float), file=sys.stderr, flush=True)
