@@ -6,9 +6,9 @@ integer additions. torch and FAISS run in the interpreter that RKNN_PEERS_PYTHON
 the GPU from there.
 
 The results are written after each part. A part that fails is recorded with its error, and the
-others go on. `--only PART ...` runs some parts again and keeps the results of the others. `--resume` goes
-on after the last part that this device has finished. `--tiny` tests the same path on a CPU,
-interpreted, and saves nothing.
+others go on. `--only PART ...` runs some parts again and keeps the results of the others, each of
+which names its device. `--resume` goes on after the last part that this device has finished.
+`--tiny` tests the same path on a CPU, interpreted, and saves nothing.
 """
 
 import argparse
@@ -33,14 +33,26 @@ from benchmarks._neighbors_worker import data
 from benchmarks.neighbors import WORKER, ask
 from rknn_jax import neighbors
 from rknn_jax.kernels import Implementation, hashing, shapes
+from rknn_jax.kernels import assignment as assignment_stages
+from rknn_jax.kernels import nearest as kernel
 from rknn_jax.mechanisms import _distributed, collision
 from rknn_jax.representations import simclr
 from rknn_jax.students import fit as students
+from train.environment import environment
 
 REPEATS = 20
 CHECKED = 5_000  # rows of an assignment that are compared with float64
 OPERATIONS = 12  # operations of a hash, its comparison, and its addition, in 32-bit integers
 FORMS: tuple[Implementation, ...] = ("pallas", "xla")
+TILES = (
+    kernel.Tile(64, 64, 64, 4),
+    kernel.Tile(64, 128, 64, 4),
+    kernel.Tile(64, 256, 64, 8),
+    kernel.Tile(128, 64, 64, 4),
+    kernel.Tile(128, 128, 64, 4),
+    kernel.Tile(128, 128, 64, 8),
+    kernel.Tile(128, 256, 64, 8),
+)
 
 
 def matrix_ceiling(side: int, repeats: int) -> float:
@@ -198,21 +210,27 @@ def clients(size: int, num_cells: int, repeats: int) -> dict[str, Any]:
     return {"clients": size, "cells": num_cells, "devices": mesh.size, "seconds": took}
 
 
-def tiles(size: tuple[int, int, int]) -> list[dict[str, Any]]:
-    """Time the assignment over the number of points of a product."""
+def tiles(size: tuple[int, int, int], num_keys: int, repeats: int) -> list[dict[str, Any]]:
+    """Time the assignment's kernel alone over the sizes of its tiles."""
     points, references = jax.device_put(data(*size))
-    usual = neighbors.LARGE_TILE
+    ready = assignment_stages.prepare(references, ("bfloat16x3",))
+    centred = points - ready.centre
+    sq_norm = jnp.sum(centred**2, axis=1)
+    high = centred.astype(jnp.bfloat16)
+    low = (centred - high).astype(jnp.bfloat16)
+    operand = jnp.concatenate([high, high, low], axis=1)
+    usual = kernel.TILES["bfloat16"]
     rows = []
-    for tile in (32_768, usual, len(points)):
-        neighbors.LARGE_TILE = tile
-        for form in FORMS:
-            for count in (1, 10):
-                run = functools.partial(
-                    neighbors.nearest, points, references, count, implementation=form
-                )
-                row = {"tile": tile, "form": form, "num_neighbors": count}
-                rows.append(row | {"seconds": seconds(run, 7)})
-    neighbors.LARGE_TILE = usual
+    for tile in TILES:
+        kernel.TILES["bfloat16"] = tile
+        run = jax.jit(
+            lambda *points, tile=tile: kernel.smallest_keys(
+                *points, ready.doubled[0], ready.sq_norms, num_keys
+            )
+        )
+        took = seconds(lambda run=run: run(operand, sq_norm), repeats)
+        rows.append({"tile": tile, "num_keys": num_keys, "seconds": took})
+    kernel.TILES["bfloat16"] = usual
     return rows
 
 
@@ -277,7 +295,7 @@ def parts(tiny: bool) -> dict[str, Callable[[], Any]]:
             found[f"nearest {name} {count}"] = functools.partial(
                 lambda size, count: assignment(size, count, repeats, matrix(), peers), size, count
             )
-        found[f"tiles {name}"] = functools.partial(tiles, size)
+            found[f"tiles {name} {count}"] = functools.partial(tiles, size, count + 2, repeats)
     backbone = "cnn" if tiny else "resnet18"
     found["simclr"] = lambda: simclr_steps(*((40, 2) if tiny else (10_240, 3)), backbone)
     for model in ("cnn",) if tiny else ("cnn", "resnet18", "wrn28_2"):
@@ -288,14 +306,19 @@ def parts(tiny: bool) -> dict[str, Callable[[], Any]]:
 
 
 def attempted(part: Callable[[], Any]) -> dict[str, Any]:
-    """Run a part, and return its result or its error, with its seconds."""
+    """Run a part, and return its result or its error, with its seconds, device and date."""
     start = time.perf_counter()
     try:
         outcome = {"result": part()}
     except Exception as error:  # one part that fails must not cost the others
         traceback.print_exc()
         outcome = {"error": f"{type(error).__name__}: {error}"[:2000]}
-    return outcome | {"seconds": time.perf_counter() - start}
+    about = environment()
+    return outcome | {
+        "seconds": time.perf_counter() - start,
+        "device": about["device"],
+        "date": about["date"],
+    }
 
 
 def earlier(finished: bool) -> dict[str, Any]:
@@ -304,8 +327,12 @@ def earlier(finished: bool) -> dict[str, Any]:
     saved = json.loads(kept.read_text()) if kept.exists() else {"results": {}}
     if not finished:
         return saved["results"]
-    same = saved.get("device_kind") == jax.devices()[0].device_kind
-    return {name: row for name, row in saved["results"].items() if same and "result" in row}
+    device = jax.devices()[0].device_kind
+    return {
+        name: row
+        for name, row in saved["results"].items()
+        if row.get("device") == device and "result" in row
+    }
 
 
 if __name__ == "__main__":
@@ -326,6 +353,6 @@ if __name__ == "__main__":
         results[name] = attempted(part)
         print(name, json.dumps(results[name], default=float), file=sys.stderr, flush=True)
         if not asked.tiny:
-            save("accelerator", results, device_kind=jax.devices()[0].device_kind, seed=0)
+            save("accelerator", results, seed=0)
     if any("error" in outcome for outcome in results.values()):
         sys.exit("Some parts failed.")

@@ -1,9 +1,5 @@
 """Speed on CPU and GPU."""
 
-import itertools
-from collections.abc import Iterator
-from typing import Any
-
 from benchmarks._tables._format import load, table
 
 
@@ -181,36 +177,18 @@ def accelerator() -> str:
     return table(header, rows, "accelerator")
 
 
-def accelerator_blocks() -> str:
-    """The assignment on a GPU over the number of points of a product."""
+def accelerator_tiles() -> str:
+    """The assignment's kernel on a GPU over the tiles of its product."""
     parts = load("accelerator")["results"]
-    names = [name for name in parts if name.startswith(("tiles", "blocks"))]
-    found = {
-        name: [{"tile": row.get("tile", row.get("block"))} | row for row in parts[name]["result"]]
-        for name in names
-    }
-    num_points = {name: part["result"]["size"][0] for name, part in _sized(parts)}
-    sizes = [8_192, 65_536] if "block" in parts[names[0]]["result"][0] else [32_768, 131_072]
     rows = []
-    for name in names:
-        work = name.split(" ", 1)[1]
-        for form, count in itertools.product(("pallas", "xla"), (1, 10)):
-            times = {
-                min(row["tile"], num_points[work]): f"{1000 * row['seconds']:.1f} ms"
-                for row in found[name]
-                if (row["form"], row["num_neighbors"]) == (form, count)
-            }
-            few = [times.get(size, "") for size in sizes]
-            rows.append([work, form, str(count), *few, times[num_points[work]]])
-    header = ["work", "form", "k", *(f"{size:,} at once" for size in sizes), "all at once"]
-    return table(header, rows, "accelerator")
-
-
-def _sized(parts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of the assignment by the names of their sizes."""
     for name, part in parts.items():
-        if name.startswith("nearest"):
-            yield name.split(" ", 1)[1].rsplit(" ", 1)[0], part
+        if name.startswith("tiles"):
+            size, _, count = name.removeprefix("tiles ").rpartition(" ")
+            for row in part["result"]:
+                points, references, _, warps = row["tile"]
+                tile = f"{points} × {references}"
+                rows.append([size, count, tile, str(warps), f"{1000 * row['seconds']:.2f} ms"])
+    return table(["size", "k", "points × references", "warps", "kernel"], rows, "accelerator")
 
 
 def randomizers() -> str:

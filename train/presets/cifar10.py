@@ -5,8 +5,8 @@ The representation is SimCLR, with 500 queries, and the student starts from SimC
     python -m train.distill --preset cifar10 --data-dir DIR \
         --representation-dir runs/cifar10/representation
 
-This takes an accelerator. Not measured yet; the paper has 77.1% of the labels right, and 82.1% for
-the student.
+This takes an accelerator. With 250 epochs of SimCLR, 73.3% of the labels are right, and 71.7% for
+the student; the paper has 77.1% and 82.1%.
 """
 
 from rknn_jax.representations.scan import Config as SCAN
