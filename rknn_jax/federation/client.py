@@ -255,10 +255,8 @@ class Client:
     def _charge(self, round: Round, subject: str = "") -> str:
         """Return the purpose of a round's charge, or of its part of a subject; empty if none."""
         begins = f"round {round.account}: {subject}"
-        spends = (
-            one for one in (self.ledger.entries() if self.ledger else ()) if one.kind == "spend"
-        )
-        return next((one.purpose for one in spends if one.purpose.startswith(begins)), "")
+        found = self.ledger.entries_of(begins) if self.ledger else ()
+        return next((one.purpose for one in found if one.kind == "spend"), "")
 
     def _begun(self, round: Round) -> bool:
         """Return whether an answer may have been sent, so that none is made without its note."""

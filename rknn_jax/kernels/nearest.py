@@ -29,7 +29,7 @@ class Tile(NamedTuple):
     warps: int
 
 
-# On an H200, tiles of 128 x 128 took 1.4 to 1.5 times as long in eight warps, and 1.0 to 1.2 in four.
+# On an H200, tiles of 128 x 128 took 1.4 to 1.5 times as long in 8 warps, and 1.0 to 1.2 in 4.
 TILES = {"bfloat16": Tile(64, 128, 64, 4), "float32": Tile(64, 64, 32, 8)}
 NONE = np.int32(2**31 - 1)
 Ref = Any  # reference to memory; Pallas has no public type for it

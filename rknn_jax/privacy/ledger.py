@@ -33,11 +33,14 @@ import json
 import os
 import secrets
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from rknn_jax.privacy import ledger_summary
 from rknn_jax.privacy.charges import (
     Number,
     chargeable_amount,
@@ -53,7 +56,6 @@ from rknn_jax.privacy.ledger_lines import (
     MOST_SHARDS,
     BudgetExceededError,
     Chain,
-    DataSet,
     Entry,
     LedgerCorruptError,
     LedgerError,
@@ -66,7 +68,9 @@ from rknn_jax.privacy.ledger_lines import (
     rule_fields,
     sealed,
     sound_part,
+    summarized,
 )
+from rknn_jax.privacy.ledger_summary import DataSet
 
 __all__ = [
     "PATIENCE",
@@ -91,7 +95,8 @@ UNREAD = "nothing can be charged"
 class Ledger:
     """Privacy budget of the people of a private data set.
 
-    Reading never changes the file, and every property reads it anew.
+    Reading never changes the file, and every property reads it anew, from its last summary on. The
+    bytes before a summary are hashed once by each object.
 
     Attributes:
       path: Path of the ledger file.
@@ -106,6 +111,7 @@ class Ledger:
     dataset: str | None
     patience: float = PATIENCE
     person: str = ""
+    _verified: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.patience >= 0:
@@ -220,7 +226,22 @@ class Ledger:
     @property
     def id(self) -> str:
         """Public id: 16 digits of the hash of the first line, whose salt hides its content."""
-        return self._chain().entries[0].hash[:16]
+        return self.head_of_first_line[:16]
+
+    @property
+    def head_of_first_line(self) -> str:
+        """Hash of the first line, which no other ledger has."""
+        return self._chain().id
+
+    @property
+    def num_lines(self) -> int:
+        """Number of lines that are sound."""
+        return self._chain().num_lines
+
+    @property
+    def num_spends(self) -> int:
+        """Number of charges."""
+        return self._chain().num_spends
 
     @property
     def datasets(self) -> tuple[DataSet, ...]:
@@ -273,8 +294,14 @@ class Ledger:
         return self._chain().head
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return all lines, oldest first."""
-        return self._chain().entries
+        """Return all lines, oldest first. This reads the whole file, line by line."""
+        with self._opened() as file:
+            return parse(file.read(), self.path).entries
+
+    def entries_of(self, begins: str) -> tuple[Entry, ...]:
+        """Return the lines whose purpose begins so, oldest first."""
+        with self._opened() as file:
+            return self._entries_of(file, self._read(file), begins)
 
     def check_person(self, name: str | None) -> None:
         """Refuse other persons than those of the ledger. Nothing is charged.
@@ -307,7 +334,7 @@ class Ledger:
         Raises:
           LedgerError: If the guarantee cannot be charged.
         """
-        chain = self._chain()
+        chain = self._chain(since)
         cost = release_cost(chain.rule, guarantee, exact_amount(guarantee.epsilon, guarantee.delta))
         return chain.rule.fits(within or chain.budget, (*chain.costs_since(since), cost))
 
@@ -318,7 +345,7 @@ class Ledger:
           within: Amount that all of them may cost.
           since: Number of the first line that counts.
         """
-        chain = self._chain()
+        chain = self._chain(since)
         return chain.rule.left(within, chain.costs_since(since))
 
     def charge(self, guarantee: Guarantee, purpose: str) -> Entry:
@@ -341,7 +368,7 @@ class Ledger:
         """
         amount = chargeable_amount(guarantee)
 
-        def body(chain: Chain) -> dict[str, Any]:
+        def body(chain: Chain, _: FileIO) -> dict[str, Any]:
             if self.dataset is None:
                 raise LedgerMismatchError(
                     f"{self.path} was opened without a data set, to look at; open it with the "
@@ -395,7 +422,7 @@ class Ledger:
                 "why."
             )
 
-        def body(chain: Chain) -> dict[str, Any]:
+        def body(chain: Chain, _: FileIO) -> dict[str, Any]:
             if not chain.rule.fits(amount, chain.costs):
                 raise LedgerError(
                     f"Expected a budget of at least the {chain.spent} that {self.path} has "
@@ -433,10 +460,13 @@ class Ledger:
             raise LedgerError("Expected the fingerprint of a data set, got an empty one.")
         kept = data._replace(shards=tuple(sorted(data.shards)[:MOST_SHARDS]))
 
-        def body(chain: Chain) -> dict[str, Any] | Entry:
-            for entry in chain.entries:
-                if entry.data is not None and entry.data.fingerprint == kept.fingerprint:
-                    return entry
+        def body(chain: Chain, file: FileIO) -> dict[str, Any] | Entry:
+            if kept.fingerprint in [one.fingerprint for one in chain.datasets]:
+                return next(
+                    entry
+                    for entry in self._entries_of(file, chain, "")
+                    if entry.data is not None and entry.data.fingerprint == kept.fingerprint
+                )
             if not unrelated and not data.resembles(chain.datasets):
                 raise LedgerMismatchError(
                     f"Expected data that share a shard or the number of rows with those of "
@@ -461,12 +491,13 @@ class Ledger:
             be written.
         """
 
-        def body(chain: Chain) -> dict[str, Any]:
-            kinds = [entry.kind for entry in chain.entries if entry.purpose == purpose]
+        def body(chain: Chain, file: FileIO) -> dict[str, Any]:
+            found = self._entries_of(file, chain, purpose)
+            kinds = [entry.kind for entry in found if entry.purpose == purpose]
             if kinds != ["spend"]:
-                found = ", ".join(kinds) or "none"
+                got = ", ".join(kinds) or "none"
                 raise LedgerError(
-                    f"Expected one spend on {purpose!r} in {self.path}, got {found}; nothing was "
+                    f"Expected one spend on {purpose!r} in {self.path}, got {got}; nothing was "
                     "marked."
                 )
             return body_of("drawn", NOTHING, purpose) | {"result": result}
@@ -523,38 +554,98 @@ class Ledger:
                     f"delta={float(amount.delta)}; give an epsilon that is large enough."
                 )
             line = repaired(chain, amount, reason)
-            append(file, data, b"\n" + line + b"\n")
+            append(file, len(data), b"\n" + line + b"\n")
             return entry_of(json.loads(line), self.path)
 
-    def _chain(self) -> Chain:
-        with clear_errors(self.path, "read", UNREAD), open(self.path, "rb") as file:
-            return parse(file.read(), self.path)
+    def _chain(self, since: int = 0) -> Chain:
+        """Read the file from its last summary on, or from an earlier one if a line is asked for."""
+        with self._opened() as file:
+            chain = self._read(file)
+            if 0 < since < chain.past.lines:
+                file.seek(0)
+                chain = parse(file.read(), self.path)
+            return chain
 
-    def _append(self, body: Callable[[Chain], dict[str, Any] | Entry], undone: str) -> Entry:
-        """Append the record that `body` makes from the chain.
+    @contextmanager
+    def _opened(self) -> Iterator[FileIO]:
+        with clear_errors(self.path, "read", UNREAD), FileIO(self.path) as file:
+            yield file
+
+    def _read(self, file: FileIO) -> Chain:
+        """Return the chain from the last summary on, if what is before it is as the summary says.
+
+        Otherwise the whole file is read. It tells whether what is before was changed, or repaired.
+        """
+        found = ledger_summary.find(file)
+        if found is not None:
+            start, previous = found
+            file.seek(start)
+            with suppress(LedgerCorruptError):
+                chain = parse(file.read(), self.path, previous)
+                summary = chain.entries[0]
+                if summary.hash in self._verified:
+                    return chain
+                if ledger_summary.prefix(file, start) == summary.result:
+                    self._verified.add(summary.hash)
+                    return chain
+        file.seek(0)
+        return parse(file.read(), self.path)
+
+    def _entries_of(self, file: FileIO, chain: Chain, begins: str) -> tuple[Entry, ...]:
+        """Return the lines of a chain whose purpose begins so, also those before its summary."""
+        later = tuple(entry for entry in chain.entries if entry.purpose.startswith(begins))
+        if not chain.past.lines:
+            return later
+        if chain.past.repaired:  # some bytes are no lines
+            file.seek(0)
+            every = parse(file.read(), self.path).entries
+            return tuple(entry for entry in every if entry.purpose.startswith(begins))
+        found = ledger_summary.find(file)
+        assert found is not None  # the chain was read from it
+        lines = ledger_summary.lines_with(file, begins, found[0])
+        return (*(entry_of(json.loads(line), self.path) for line in lines), *later)
+
+    def _append(
+        self, body: Callable[[Chain, FileIO], dict[str, Any] | Entry], undone: str
+    ) -> Entry:
+        """Append the record that `body` makes from the chain, and a summary if one is due.
 
         Nothing is appended if `body` raises, or returns an entry that the chain has already.
 
         Args:
-          body: Function of the chain.
+          body: Function of the chain and its file.
           undone: Words for what did not happen if the file cannot be written.
         """
         with locked(self.path, self.patience, undone) as file:
-            data = file.read()
-            chain = parse(data, self.path)
+            chain = self._read(file)
             self._check_dataset(chain)
-            record = body(chain)
+            record = body(chain, file)
             if isinstance(record, Entry):
                 return record
-            text = b"" if data.endswith(b"\n") else b"\n"
+            size = file.seek(0, os.SEEK_END)
+            file.seek(size - 1)
+            text = b"" if file.read(1) == b"\n" else b"\n"
             head = chain.head
             if chain.damage:
                 closing = repaired(chain, chain.unread, "an unfinished last line counts as spent")
                 text = b"\n" + closing + b"\n"
                 head = json.loads(closing)["hash"]
             line = sealed(record, head)
-            append(file, data, text + line + b"\n")
+            append(file, size, text + line + b"\n")
+            self._sum_up(file)
             return entry_of(json.loads(line), self.path)
+
+    def _sum_up(self, file: FileIO) -> None:
+        """Append a summary if enough lines follow the last one.
+
+        What was appended before stands, so a summary that cannot be written is left out.
+        """
+        with suppress(OSError, LedgerError):
+            chain = self._read(file)
+            if len(chain.entries) > ledger_summary.EVERY and not chain.damage:
+                size = file.seek(0, os.SEEK_END)
+                line = summarized(chain, ledger_summary.prefix(file, size))
+                append(file, size, line + b"\n")
 
     def _check_dataset(self, chain: Chain) -> None:
         known = [data.fingerprint for data in chain.datasets]

@@ -75,23 +75,23 @@ def locked(path: Path, patience: float, undone: str) -> Iterator[FileIO]:
                     return
 
 
-def append(file: FileIO, data: bytes, text: bytes) -> None:
-    """Write the text after the file's data and wait for the disk.
+def append(file: FileIO, size: int, text: bytes) -> None:
+    """Write the text after the file's first `size` bytes, which are all, and wait for the disk.
 
-    If that fails, leave the data as it was.
+    If that fails, leave the file as it was.
 
     Raises:
       LedgerCorruptError: If neither is possible.
       OSError: If the text cannot be written.
     """
     try:
-        file.seek(len(data))
+        file.seek(size)
         while text:
             text = text[file.write(text) :]
         os.fsync(file.fileno())
     except OSError:
         try:
-            file.truncate(len(data))
+            file.truncate(size)
         except OSError as error:
             raise LedgerCorruptError(
                 f"{file.name} could not be written whole, nor left as it was ({error.strerror}), "

@@ -15,17 +15,18 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from rknn_jax.privacy.filters import NOTHING, Amount, Cost, Renyi, Rule, Sum, less, total
 from rknn_jax.privacy.guarantee import RELATIONS, UNITS, Guarantee, Relation, Unit
+from rknn_jax.privacy.ledger_summary import NO_PAST, DataSet, Past, added_up
 
 FORMAT = "rknn-jax privacy ledger 1"
 RENYI_FORMAT = "rknn-jax privacy ledger 2"
 """Format of a ledger whose rule is `Renyi`; versions that know sums alone refuse it."""
 
-KINDS = ("create", "spend", "budget", "repair", "drawn", "adopt")
-FREE = ("repair", "drawn", "adopt")  # kinds that may cost nothing
+KINDS = ("create", "spend", "budget", "repair", "drawn", "adopt", "summary")
+FREE = ("repair", "drawn", "adopt", "summary")  # kinds that may cost nothing
 _CORRUPT = (
     "it is no ledger, or something else has changed it. Nothing can be spent until the last good "
     "copy is back, or until "
@@ -60,33 +61,6 @@ class LedgerCorruptError(LedgerError):
     """The file is no ledger, or was changed by something other than this library."""
 
 
-class DataSet(NamedTuple):
-    """Data that may be charged to a ledger: private, because a guess of them can be confirmed.
-
-    Attributes:
-      fingerprint: Fingerprint of all records.
-      rows: Number of records. Defaults to None, for unknown.
-      shards: Fingerprints of at most `MOST_SHARDS` shards, in order. Defaults to none.
-    """
-
-    fingerprint: str
-    rows: int | None = None
-    shards: tuple[str, ...] = ()
-
-    @property
-    def prints(self) -> tuple[str, ...]:
-        """Fingerprints of all records and of each shard; none without a record."""
-        return () if self.rows == 0 else (self.fingerprint, *self.shards)
-
-    def resembles(self, others: "Sequence[DataSet]") -> bool:
-        """Return True if another data set has as many rows, or a shard in common."""
-        mine = {self.fingerprint, *self.shards}
-        counts = [other.rows for other in others if other.rows is not None]
-        return self.rows in counts or any(
-            not mine.isdisjoint((other.fingerprint, *other.shards)) for other in others
-        )
-
-
 @dataclass(frozen=True)
 class Entry:
     """One line of a ledger.
@@ -94,20 +68,21 @@ class Entry:
     Attributes:
       kind: `create` or `budget` for a line that sets the budget; `spend` for a charge; `repair` for
         damaged bytes that count as spent; `drawn` for a spend whose noise was drawn; `adopt` for
-        other data of the same people.
+        other data of the same people; `summary` for what all lines before add up to.
       time: UTC time, ISO 8601.
       amount: Amount that is spent or counts as spent, or the whole budget from here on.
       purpose: Purpose of the charge, or reason for the change.
       guarantee: Guarantee that the amount was spent on; None for a line that is not a `spend`.
       hash: Hash of this line and all lines before it.
-      result: SHA-256 of what was drawn, in a `drawn` line; empty in all others.
+      result: SHA-256 of what was drawn, in a `drawn` line, or of all bytes before, in a `summary`;
+        empty in all others.
       data: Data that may be charged from here on, in a `create` or `adopt` line; None in all
         others.
       divergence: Rényi divergence of the spend at the ledger's order; None in all other lines, and
         in ledgers that add epsilons up.
     """
 
-    kind: Literal["create", "spend", "budget", "repair", "drawn", "adopt"]
+    kind: Literal["create", "spend", "budget", "repair", "drawn", "adopt", "summary"]
     time: str
     amount: Amount
     purpose: str
@@ -123,7 +98,8 @@ class Chain:
     """Verified content of a ledger file: the first `size` bytes are sound, and `damage` follows.
 
     `name` is empty if the ledger was made before ledgers had names. `rule` decides what fits the
-    budget. `person` is the column that names the persons, or empty if none does.
+    budget. `person` is the column that names the persons, or empty if none does. `past` is what the
+    lines before `entries` add up to, if the file was read from a summary on.
     """
 
     name: str
@@ -134,6 +110,22 @@ class Chain:
     damage: bytes
     rule: Rule
     person: str
+    past: Past = NO_PAST
+
+    @property
+    def id(self) -> str:
+        """Hash of the first line."""
+        return self.past.id or self.entries[0].hash
+
+    @property
+    def num_lines(self) -> int:
+        """Number of sound lines."""
+        return self.past.lines + len(self.entries)
+
+    @property
+    def num_spends(self) -> int:
+        """Number of spends."""
+        return self.past.spends + sum(entry.kind == "spend" for entry in self.entries)
 
     @property
     def head(self) -> str:
@@ -143,28 +135,38 @@ class Chain:
     @property
     def datasets(self) -> tuple[DataSet, ...]:
         """Data sets that may be charged, oldest first."""
-        return tuple(entry.data for entry in self.entries if entry.data is not None)
+        later = (entry.data for entry in self.entries if entry.data is not None)
+        return (*self.past.datasets, *later)
 
     @property
     def budget(self) -> Amount:
         """Total amount that may be spent."""
-        return next(
-            entry.amount for entry in reversed(self.entries) if entry.kind in ("create", "budget")
-        )
+        kinds = ("create", "budget")
+        later = (entry.amount for entry in reversed(self.entries) if entry.kind in kinds)
+        return next(later, self.past.budget)
 
     @property
     def recorded(self) -> tuple[Cost, ...]:
-        """Costs on the sound lines."""
-        return tuple(map(self._cost_of, _spends(self.entries)))
+        """Costs on the sound lines, of which a summary adds up those before it."""
+        before = () if self.past.cost is None else (self.past.cost,)
+        return (*before, *map(self._cost_of, _spends(self.entries)))
 
     @property
     def costs(self) -> tuple[Cost, ...]:
         """Costs on the sound lines, and what the damage counts as."""
-        return self.costs_since(0)
+        return self._with_damage(self.recorded)
 
     def costs_since(self, first: int) -> tuple[Cost, ...]:
-        """Return the costs from line number `first` on, and what the damage counts as."""
-        recorded = tuple(map(self._cost_of, _spends(self.entries[first:])))
+        """Return the costs from line number `first` on, and what the damage counts as.
+
+        `first` is 0, or at least the number of lines before `entries`.
+        """
+        if first == 0:
+            return self.costs
+        later = _spends(self.entries[first - self.past.lines :])
+        return self._with_damage(tuple(map(self._cost_of, later)))
+
+    def _with_damage(self, recorded: tuple[Cost, ...]) -> tuple[Cost, ...]:
         unread = self.unread
         return (*recorded, self.rule.unknown(unread)) if any(unread) else recorded
 
@@ -242,23 +244,28 @@ def seal(body: bytes, previous: str) -> bytes:
     )
 
 
-def parse(data: bytes, path: Path) -> Chain:
+def parse(data: bytes, path: Path, previous: str = "") -> Chain:
     """Return the chain of a usable ledger: one that is sound, or cut short in its last line.
 
     A whole object without its newline is a line. If anything follows a whole object, the newline
     itself was changed, so the rest is not an unfinished line.
+
+    Args:
+      data: Bytes of the file, or those from a summary on.
+      path: Path of the file, for errors.
+      previous: Hash of the line before a summary. Defaults to none, for the whole file.
     """
-    chain = sound_part(data, path)
+    chain = sound_part(data, path, previous)
     if b"\n" in chain.damage or _is_whole(chain.damage):
-        number = data[: chain.size].count(b"\n") + 1
+        number = chain.past.lines + data[: chain.size].count(b"\n") + 1
         raise LedgerCorruptError(
             f"Line {number} of {path} does not follow from those before it: {_CORRUPT}"
         )
     return chain
 
 
-def sound_part(data: bytes, path: Path) -> Chain:
-    """Follow the chain as far as it is valid.
+def sound_part(data: bytes, path: Path, previous: str = "") -> Chain:
+    """Follow the chain as far as it is valid; the arguments are those of `parse`.
 
     Lines that do not fit are skipped if a `repair` line commits to their bytes. Whatever is left at
     the end is the damage.
@@ -269,7 +276,7 @@ def sound_part(data: bytes, path: Path) -> Chain:
     for line in data.split(b"\n"):
         skipped = data[size:start]
         start += len(line) + 1
-        if line != seal(line[:-_SUFFIX] + b"}", records[-1]["hash"] if records else ""):
+        if line != seal(line[:-_SUFFIX] + b"}", records[-1]["hash"] if records else previous):
             continue
         record = _read(line, path)
         commits = record.get("torn") == hashlib.sha256(skipped[:-1]).hexdigest()
@@ -280,15 +287,16 @@ def sound_part(data: bytes, path: Path) -> Chain:
         raise LedgerCorruptError(f"{path} does not begin as a {FORMAT!r} does: {_CORRUPT}")
     entries = tuple(entry_of(record, path) for record in records)
     header = records[0]
+    first = "summary" if previous else "create"
     kinds = [entry.kind for entry in entries]
     known = (
         header.get("relation") in RELATIONS
         and header.get("unit") in UNITS
-        and isinstance(header.get("dataset"), str)
+        and (previous or isinstance(header.get("dataset"), str))
         and isinstance(header.get("name", ""), str)
         and isinstance(header.get("person", ""), str)
     )
-    if not known or kinds.index("create") != 0 or kinds.count("create") != 1:
+    if not known or kinds[0] != first or kinds.count("create") != (not previous):
         raise LedgerCorruptError(
             f"{path} names no data set, relation or unit that is known: {_CORRUPT}"
         )
@@ -297,7 +305,50 @@ def sound_part(data: bytes, path: Path) -> Chain:
         raise LedgerCorruptError(f"A spend in {path} has no divergence: {_CORRUPT}")
     name, person = (header.get(one, "") for one in ("name", "person"))
     damage = data[size:]
-    return Chain(name, header["relation"], header["unit"], entries, size, damage, rule, person)
+    past = _past_of(header, path) if previous else NO_PAST
+    return Chain(
+        name, header["relation"], header["unit"], entries, size, damage, rule, person, past
+    )
+
+
+def summarized(chain: Chain, prefix: str) -> bytes:
+    """Return the line that sums up a sound chain.
+
+    Its keys come after `epsilon` in the alphabet, so a cut line still shows that it cost nothing.
+
+    Args:
+      chain: Chain without damage.
+      prefix: SHA-256 of all bytes of its file.
+    """
+    repaired = chain.past.repaired or any(entry.kind == "repair" for entry in chain.entries)
+    cost = added_up(chain.recorded)
+    past = Past(
+        chain.num_lines,
+        chain.num_spends,
+        chain.id,
+        chain.budget,
+        cost,
+        chain.datasets,
+        repaired,
+    )
+    record = body_of("summary", NOTHING, f"{past.lines:,} lines before") | rule_fields(chain.rule)
+    record |= {
+        "name": chain.name,
+        "person": chain.person,
+        "relation": chain.relation,
+        "unit": chain.unit,
+        "lines": past.lines,
+        "prefix": prefix,
+        "state": past.state(),
+    }
+    return sealed(record, chain.head)
+
+
+def _past_of(record: dict[str, Any], path: Path) -> Past:
+    try:
+        return Past.of(record)
+    except (LookupError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise LedgerCorruptError(f"A summary in {path} tells no past: {_CORRUPT}") from error
 
 
 def rule_fields(rule: Rule) -> dict[str, Any]:
@@ -386,7 +437,7 @@ def entry_of(record: dict[str, Any], path: Path) -> Entry:
         guarantee = Guarantee.of(record["guarantee"]) if kind == "spend" else None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise LedgerCorruptError(f"A line of {path} holds no guarantee: {_CORRUPT}") from error
-    result = record.get("result", "")
+    result = record.get("prefix" if kind == "summary" else "result", "")
     if not isinstance(result, str):
         raise LedgerCorruptError(f"A line of {path} holds no result: {_CORRUPT}")
     return Entry(

@@ -137,7 +137,7 @@ def spend_stands(ledger: Path, loss: str) -> Iterator[None]:
 def _num_spends(path: Path) -> int:
     if not os.path.lexists(path):
         return 0
-    return sum(entry.kind == "spend" for entry in Ledger.open(path).entries())
+    return Ledger.open(path).num_spends
 
 
 def first_budget(settings: "Settings") -> Amount:

@@ -109,7 +109,7 @@ class ReleaseFolder:
             note = {
                 "request": self.request,
                 "purpose": named,
-                "ledger": self.ledger.entries()[0].hash,
+                "ledger": self.ledger.head_of_first_line,
             }
             if self.roles:
                 note["roles"] = self.roles
@@ -267,13 +267,15 @@ def is_paid(path: Path, request: str, ledger: Path) -> bool:
             )
         return False
     where = f"--out {path}, with a release that was stopped"
-    mine = Ledger.open(ledger).entries() if ledger.exists() else ()
-    if not mine or mine[0].hash != note["ledger"]:
+    mine = Ledger.open(ledger) if ledger.exists() else None
+    if mine is None or mine.head_of_first_line != note["ledger"]:
         raise ValueError(
             f"Expected the ledger of {where}, got {ledger}; name it by --ledger, or give it up "
             f"and remove {path / STAGING}."
         )
-    if not any(entry.kind == "spend" and entry.purpose == note["purpose"] for entry in mine):
+    purpose = note["purpose"]
+    paid = mine.entries_of(purpose)
+    if not any(entry.kind == "spend" and entry.purpose == purpose for entry in paid):
         if (path / STAGING / _COUNTS).exists():
             raise ValueError(
                 f"Expected the spend of {where} in {ledger}, got none, though its noise was "
@@ -471,7 +473,7 @@ def _drawn(ledger: Ledger, note: dict[str, str]) -> str | None:
     return next(
         (
             entry.result
-            for entry in ledger.entries()
+            for entry in ledger.entries_of(note["purpose"])
             if entry.kind == "drawn" and entry.purpose == note["purpose"]
         ),
         None,

@@ -87,7 +87,7 @@ class Session:
                 f"Expected accounting={known.accounting!r} as {self.ledger} has it, got "
                 f"accounting={accounting!r}; leave it out."
             )
-        self._first = len(known.entries())
+        self._first = known.num_lines
 
     def __enter__(self) -> Self:
         return self
