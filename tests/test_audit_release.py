@@ -321,6 +321,7 @@ def test_a_sealed_array_reads_until_its_seal_is_closed(replaced):
 # The command line
 
 
+@pytest.mark.long
 def test_the_command_audits_a_release(rknn, monkeypatch, replaced):
     """The games are slow; here one of nothing is played in their place, behind the checks that
     need none.

@@ -111,7 +111,9 @@ def even(record):
     return {VOTE: 0.5, CHOOSE: 0.25, MEASURE: 0.25}
 
 
-@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+@pytest.mark.parametrize(
+    "relation", ["replace-one", pytest.param("add-remove", marks=pytest.mark.long)]
+)
 def test_votes_and_checks_of_all_neighbors_together_cost_epsilon_once(relation):
     epsilon = 0.7
     others = [list(one) for n in (1, 2) for one in itertools.product((0, 1), repeat=n)]
@@ -264,7 +266,7 @@ def checks_of(checkers, rng, size=60):
 
 
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
-@pytest.mark.parametrize("unit", ["record", "person"])
+@pytest.mark.parametrize("unit", ["record", pytest.param("person", marks=pytest.mark.long)])
 def test_no_neighbor_moves_what_is_drawn_by_more_than_its_noise_is_for(relation, unit):
     checkers = a_check(relation, unit)
     rng = np.random.default_rng(1)
@@ -377,7 +379,7 @@ def test_agreement_counts_the_class_of_the_rows_near_a_record():
     ]
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("known", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_an_interval_covers_in_95_of_100_runs(known):
     rng = np.random.default_rng(3)
     for share, size, scale in [(0.8, 150, 2.0), (0.5, 100, 4.0), (0.97, 150, 1.0), (0.3, 60, 0.4)]:

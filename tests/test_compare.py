@@ -266,6 +266,7 @@ def test_persons_are_the_unit_of_every_cell():
         planning.plan(Config(unit="person"))
 
 
+@pytest.mark.long
 def test_stopped_it_goes_on_and_runs_nothing_twice(tmp_path, monkeypatch):
     config = replace(BASE, out=tmp_path, epsilons=(0.1, 1.0))
     with pytest.raises(KeyboardInterrupt):

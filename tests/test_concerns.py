@@ -232,6 +232,7 @@ def test_an_earlier_request_has_the_same_name_without_scaling():
     assert planning.request(scaled, inputs.standardized(data)) != planning.request(settings, data)
 
 
+@pytest.mark.long
 def test_the_command_tells_concerns_and_three_expectations(rknn, tmp_path):
     X, y = load_digits(return_X_y=True)
     X = X * np.where(np.arange(64) == 20, 1000, 1)

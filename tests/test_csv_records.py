@@ -235,6 +235,7 @@ def test_blocks_of_a_table_have_the_size_asked_for(tmp_path, monkeypatch):
     assert texts == [f"a{i}\n" for i in range(25)]
 
 
+@pytest.mark.long
 def test_any_bytes_are_read_alike_in_parts_and_at_once(monkeypatch):
     draw = random.Random(2)
     alphabet = [b"a", b"1", b",", b",", b'"', b'"', b"\n", b"\n", b"\r", b"\xff", b"\0", b" "]

@@ -290,7 +290,11 @@ def test_stopped_in_its_first_epoch_a_run_keeps_the_labels(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("trust", "delta"), [pytest.param("local", 0.0, marks=pytest.mark.slow), ("shuffle", 1e-6)]
+    ("trust", "delta"),
+    [
+        pytest.param("local", 0.0, marks=pytest.mark.slow),
+        pytest.param("shuffle", 1e-6, marks=pytest.mark.long),
+    ],
 )
 def test_nobody_has_to_be_trusted(trust, delta, tmp_path):
     folder = run(

@@ -494,6 +494,7 @@ def test_categories_of_arrow_files_are_one_hot_and_text(rknn, tmp_path, values):
     assert rows.texts(found.select(["material"]))[:3] == ["a b", "c", "d"]
 
 
+@pytest.mark.long
 def test_pyarrow_comes_with_all_that_is_used_of_it():
     """In a process in which nothing else has imported it."""
     code = "from rknn_jax.formats._arrow import pyarrow as pa; pa().compute; pa().parquet; pa().ipc"

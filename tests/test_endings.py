@@ -114,6 +114,7 @@ def ends(folder, jobs: list[tuple[list[str], int]]) -> list[tuple[list[int], str
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "times", [1, pytest.param(2, marks=pytest.mark.long)], ids=["once", "often"]
 )

@@ -133,7 +133,7 @@ def test_a_client_that_is_protected_as_a_whole_votes_or_checks(tmp_path):
     assert set(zip(said[::2], said[1::2], strict=True)) == {(size, 0), (0, 1)}
 
 
-@pytest.mark.parametrize("unit", ["record", "client"])
+@pytest.mark.parametrize("unit", ["record", pytest.param("client", marks=pytest.mark.long)])
 def test_to_a_sum_each_record_adds_once_and_all_take_part(unit, tmp_path, monkeypatch):
     """Nobody sees who votes and who checks: each client takes part in both sums, with its noise."""
     monkeypatch.setattr(Binomial, "share", lambda self, entropy: np.zeros(self.num_cells, np.int64))
@@ -736,7 +736,7 @@ def test_a_federation_measures_its_labels_and_each_client_pays_once(form, tmp_pa
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("form", ["local", "central"])
+@pytest.mark.parametrize("form", [pytest.param("local", marks=pytest.mark.long), "central"])
 def test_a_server_killed_in_the_check_asks_the_same_check_again(form, tmp_path, monkeypatch):
     collect, take_sum = hosting.collect, hosting.sum_up
     killed = []
@@ -765,7 +765,7 @@ def test_a_server_killed_in_the_check_asks_the_same_check_again(form, tmp_path, 
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("form", ["local", "central"])
+@pytest.mark.parametrize("form", [pytest.param("local", marks=pytest.mark.long), "central"])
 def test_labels_are_published_unmeasured_if_nobody_answers_the_check(form, tmp_path, monkeypatch):
     def refuse(self, check):
         raise RefusedError("no")

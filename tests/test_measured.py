@@ -339,6 +339,7 @@ def test_nobody_checks_by_default_if_the_ledger_would_pay_for_it(files):
     assert not plan.check_is_free
 
 
+@pytest.mark.long
 def test_simulated_and_exact_noise_have_one_law():
     simulated = check_noise.SimulatedNoise(jax.random.key(0))
     draws = simulated.laplace(np.zeros(20_000, np.int64), 3.0)

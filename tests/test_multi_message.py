@@ -403,6 +403,7 @@ def test_the_labeler_gives_it_the_budget_of_the_release_and_amplifies_local_mech
     )
 
 
+@pytest.mark.long
 def test_totals_of_clients_are_those_of_their_messages():
     """Clients who vote for fewer cells, or twice for one, and clients of many clusters."""
     mechanism = MultiMessage(1.0, 4, 3, num_neighbors=2, num_clients=20)

@@ -151,7 +151,9 @@ def former(features, queries, graph):
     return covariance.Kernels(tuple(local), linear, own, size, queries.cluster)
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 0.5, 2.0, np.inf])
+@pytest.mark.parametrize(
+    "epsilon", [0.1, *(pytest.param(one, marks=pytest.mark.long) for one in (0.5, 2.0, np.inf))]
+)
 def test_labels_are_those_of_matrices_in_double_precision_but_for_ties(digits, epsilon):
     """Probabilities differ by less than 1e-3, so that labels differ at closer ties alone."""
     public, queries, graph, votes = digits

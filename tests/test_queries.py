@@ -125,6 +125,7 @@ def inertia(features, queries):
     return float(((features - centres) ** 2).sum())
 
 
+@pytest.mark.long
 def test_seeding_on_a_sample_costs_at_most_two_percent_of_inertia(monkeypatch):
     images = load_digits().data.astype(np.float32)
     before = inertia(images, kmeans.select(jax.random.key(0), images, 40))

@@ -33,7 +33,7 @@ def odd_table(rows, **more):
     return frame(rows).assign(**{name: make(len(rows)) for name, make in ODD.items()}, **more)
 
 
-@pytest.mark.parametrize("form", ["parquet", "feather"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("feather", marks=pytest.mark.long)])
 @pytest.mark.parametrize("side", ["public", "private"])
 def test_columns_that_are_no_features_are_refused_at_once(rknn, tmp_path, form, side):
     save(tmp_path, "npz", LABELS)

@@ -93,6 +93,7 @@ def test_the_noise_has_its_exact_law_whatever_the_count(noise, pmf, scale):
     assert_drawn_from(drawn + reach, pmf(np.arange(-reach, reach + 1), scale))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("counts", "scale"),
     [

@@ -127,7 +127,7 @@ def states_of_a_release(folder, settings=SETTINGS):
     return [*found, contents(folder)]
 
 
-@pytest.mark.parametrize("share", [0.0, 0.4])
+@pytest.mark.parametrize("share", [pytest.param(0.0, marks=pytest.mark.long), 0.4])
 @pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_release_that_is_killed_at_any_line_is_finished_by_the_same_command(files, step, share):
     settings = dataclasses.replace(SETTINGS, check_share=share)

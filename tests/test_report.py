@@ -642,6 +642,7 @@ def test_charts_take_every_colour_from_the_page_so_that_a_dark_screen_changes_th
     }
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("with_pictures")
 def test_page_is_the_same_each_time_and_small(folder):
     first = report.write(folder).read_bytes()

@@ -337,7 +337,7 @@ def test_rows_and_labels_of_no_use_cast_no_vote():
         rknn.ReverseKNN(num_neighbors=2),
         rknn.ReverseKNN(mechanism="gaussian"),
         pytest.param(PrivateKNN(num_neighbors=50, sampling_prob=0.2), marks=pytest.mark.long),
-        PATE(num_teachers=50),
+        pytest.param(PATE(num_teachers=50), marks=pytest.mark.long),
         PATE(num_teachers=50, aggregator="lnmax"),
     ],
     ids=["rknn", "gaussian", "private_knn", "pate", "lnmax"],

@@ -279,7 +279,10 @@ def test_composition_adds_up_where_no_accountant_applies():
     assert accounting.compose([one] * 5, 1e-5).epsilon == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("epsilon", [pytest.param(0.05, marks=pytest.mark.slow), 3.0])
+@pytest.mark.parametrize(
+    "epsilon",
+    [pytest.param(0.05, marks=pytest.mark.slow), pytest.param(3.0, marks=pytest.mark.long)],
+)
 def test_calibrated_noise_is_the_least(epsilon):
     def events(scale):
         return [sampled(3 * scale, 100, 0.1, screen=(6, 10)), sampled(scale, 60, 0.1)]

@@ -99,6 +99,7 @@ def test_the_published_product_has_a_negative_mean_where_a_client_votes_and_none
     np.testing.assert_allclose(unbiased * mechanism.mean, found, rtol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("one_block")
 def test_the_published_arg_max_avoids_the_right_label_and_separation_finds_it():
     """60,000 clients at ε = 4, two thirds with their query's label: Concatenation finds it for

@@ -68,6 +68,7 @@ def test_the_rate_is_scaled_to_the_batch_and_falls_to_a_thousandth():
     assert changes[10] == pytest.approx(-1e-4 * 4 * momentum, rel=1e-3)
 
 
+@pytest.mark.long
 def test_resnet18_has_the_parameters_and_shapes_of_its_definition():
     images = jnp.zeros((2, 32, 32, 3))
     network = resnet18.ResNet18(10)
