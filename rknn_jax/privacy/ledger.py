@@ -608,7 +608,7 @@ class Ledger:
     def _append(
         self, body: Callable[[Chain, FileIO], dict[str, Any] | Entry], undone: str
     ) -> Entry:
-        """Append the record that `body` makes from the chain, and a summary if one is due.
+        """Append the record that `body` makes from the chain, and a summary after many lines.
 
         Nothing is appended if `body` raises, or returns an entry that the chain has already.
 
@@ -632,20 +632,17 @@ class Ledger:
                 head = json.loads(closing)["hash"]
             line = sealed(record, head)
             append(file, size, text + line + b"\n")
-            self._sum_up(file)
+            if len(chain.entries) >= ledger_summary.EVERY:
+                self._sum_up(file)
             return entry_of(json.loads(line), self.path)
 
     def _sum_up(self, file: FileIO) -> None:
-        """Append a summary if enough lines follow the last one.
-
-        What was appended before stands, so a summary that cannot be written is left out.
-        """
+        """Append a summary. The charge before it stands, so one that fails is left out."""
         with suppress(OSError, LedgerError):
             chain = self._read(file)
-            if len(chain.entries) > ledger_summary.EVERY and not chain.damage:
-                size = file.seek(0, os.SEEK_END)
-                line = summarized(chain, ledger_summary.prefix(file, size))
-                append(file, size, line + b"\n")
+            size = file.seek(0, os.SEEK_END)
+            line = summarized(chain, ledger_summary.prefix(file, size))
+            append(file, size, line + b"\n")
 
     def _check_dataset(self, chain: Chain) -> None:
         known = [data.fingerprint for data in chain.datasets]

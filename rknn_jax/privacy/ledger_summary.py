@@ -1,4 +1,4 @@
-"""Summaries in a ledger, so that reading it takes the time of its last thousand lines.
+"""Summaries in a ledger, so that reading it takes the time of its last hundreds of lines.
 
 After every `EVERY` lines the ledger appends one more, which costs nothing:
 
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from rknn_jax.privacy.filters import NOTHING, Amount, Cost, total
 
-EVERY = 1000
+EVERY = 250
 """Lines between two summaries."""
 
 BLOCK = 2**20
