@@ -34,6 +34,11 @@ MOST_QUERIES = 2000
 MOST_COMPONENTS = 100
 """Most principal components of the features in the linear kernel."""
 
+WIDE = 1500
+SPARE = 20
+ITERATIONS = 4
+"""Features from which on components are found by iteration, its spare columns, and its steps."""
+
 MOST_CELLS = 2**26
 """Most rows times queries with walks, which take 2 bytes a cell and length."""
 
@@ -255,14 +260,43 @@ def _linear(rows: Rows, cluster: np.ndarray, size: np.ndarray) -> Kernel:
     """Return the linear kernel of rows whose mean is 0."""
     num_features = rows(slice(0, 1)).shape[1]
     means = np.zeros((len(size), num_features))
-    square = np.zeros((num_features, num_features))
     for block in _feature_blocks(len(cluster)):
         found = rows(block)
         hot = (np.ones(len(found)), cluster[block], np.arange(len(found) + 1))
         means += scipy.sparse.csr_matrix(hot, (len(found), len(size))).T @ found
-        square += found.T @ found
     means /= np.maximum(size, 1)[:, None]
-    if means.shape[1] > MOST_COMPONENTS:
-        _, vectors = np.linalg.eigh(square)
-        means = means @ vectors[:, -MOST_COMPONENTS:] @ vectors[:, -MOST_COMPONENTS:].T
+    if num_features > MOST_COMPONENTS:
+        basis = _components(rows, len(cluster), num_features)
+        means = means @ basis @ basis.T
     return Kernel.centered(means @ means.T, Raw(cluster, rows, means.T), size)
+
+
+def _components(rows: Rows, num_rows: int, num_features: int) -> np.ndarray:
+    """Return the first principal components of rows whose mean is 0, float64 `[f, components]`.
+
+    Of wide rows they are found by subspace iteration, as all eigenvectors take minutes from some
+    thousand features on (Halko, Martinsson & Tropp, "Finding Structure with Randomness", 2011,
+    algorithm 4.4).
+    """
+
+    def squared(basis: np.ndarray | None) -> np.ndarray:
+        """Return the rows' second moment, or its product with a basis."""
+        width = num_features if basis is None else basis.shape[1]
+        total = np.zeros((num_features, width))
+        for block in _feature_blocks(num_rows):
+            found = rows(block)
+            total += found.T @ (found if basis is None else found @ basis)
+        return total
+
+    if num_features <= WIDE:
+        most = (num_features - MOST_COMPONENTS, num_features - 1)
+        vectors: np.ndarray = scipy.linalg.eigh(squared(None), subset_by_index=most)[1]
+        return vectors
+    # A fixed seed is safe: the rows are public.
+    start = np.random.default_rng(0).standard_normal((num_features, MOST_COMPONENTS + SPARE))
+    basis = scipy.linalg.qr(start, mode="economic")[0]
+    for _ in range(ITERATIONS):
+        basis = scipy.linalg.qr(squared(basis), mode="economic")[0]
+    turned = scipy.linalg.eigh(basis.T @ squared(basis))[1]
+    wide: np.ndarray = basis @ turned[:, -MOST_COMPONENTS:]
+    return wide

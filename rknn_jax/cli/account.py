@@ -19,7 +19,7 @@ from tyro.conf import subcommand
 from rknn_jax._internal.ranges import Count, Delta, Epsilon, Many, PositiveDelta, ShuffledEpsilon
 from rknn_jax._internal.terminal import err, out, tell, whole
 from rknn_jax.cli.account_queries import GNMax, LNMax, PrivateKNN, gnmax, lnmax, private_knn
-from rknn_jax.privacy.guarantee import Relation
+from rknn_jax.privacy.guarantee import Relation, rounded_up
 
 if TYPE_CHECKING:
     from rknn_jax.privacy.amplification import TotalVariation
@@ -136,12 +136,12 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
         central = settings.epsilon or 0.0
         local = amplification.local_epsilon(central, clients, settings.delta, bound, variation)
     told = err if settings.json else out
-    tell(told, "one message", f"epsilon = {local:.6g} (pure)")
+    tell(told, "one message", f"epsilon = {rounded_up(local, 6)} (pure)")
     tell(
         told,
         "shuffled",
-        f"epsilon = {central:.6g}, delta = {settings.delta:g}, with {clients:,} clients of one "
-        f"message each ({used} bound)",
+        f"epsilon = {rounded_up(central, 6)}, delta = {settings.delta:g}, with {clients:,} "
+        f"clients of one message each ({used} bound)",
     )
     told_of = (
         {"mechanism": settings.mechanism, "total_variation": variation(local)} if variation else {}
@@ -202,7 +202,8 @@ def rounds(settings: Rounds) -> dict[str, Any]:
         tell(
             told,
             name,
-            f"epsilon = {epsilon:.6g}, delta = {0 if name == 'pure' else settings.delta:g}",
+            f"epsilon = {rounded_up(epsilon, 6)}, "
+            f"delta = {0 if name == 'pure' else settings.delta:g}",
         )
     tell(told, "together", str(together))
     return {"accountants": found, **together.asdict()}

@@ -23,7 +23,7 @@ from rknn_jax._internal.ranges import (
 )
 from rknn_jax._internal.terminal import err, out, tell, whole
 from rknn_jax.privacy.events import Event, Laplace, gaussian_event
-from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.privacy.guarantee import Guarantee, Relation, rounded_up
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,8 @@ def _told(
         tell(
             told,
             name,
-            f"epsilon = {epsilon:.6g}, delta = {0 if name == 'pure' else settings.delta:g}",
+            f"epsilon = {rounded_up(epsilon, 6)}, "
+            f"delta = {0 if name == 'pure' else settings.delta:g}",
         )
     name = min(exact, key=lambda name: exact[name])
     delta = 0.0 if name == "pure" else settings.delta
@@ -244,7 +245,7 @@ def _told_of_votes(settings: GNMax | LNMax, mechanism: Any) -> dict[str, float]:
             np.random.default_rng(), votes, mechanism, plan, settings.delta
         ).told()
     for name, epsilon in found.items():
-        tell(err if settings.json else out, "votes", f"{name}: epsilon = {epsilon:.6g}")
+        tell(err if settings.json else out, "votes", f"{name}: epsilon = {rounded_up(epsilon, 6)}")
     return found
 
 

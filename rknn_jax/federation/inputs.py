@@ -59,8 +59,7 @@ def read_inputs(
     Args:
       path: File, folder or pattern to read, as `rknn label` does.
       argument: Command-line argument that named the file, for the errors.
-      columns: Columns to read, without labels. Defaults to the usual names. If private embeddings
-        have no `width`, lists must have one length.
+      columns: Columns to read, without labels. Defaults to the usual names.
       private: Flag for private records, whose unusable rows become NaN instead of an error. One
         record must not decide whether a client takes part. Defaults to False.
 

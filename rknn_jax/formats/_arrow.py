@@ -2,7 +2,7 @@
 
 import collections
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,6 @@ from rknn_jax.records.classes import MOST_LABELS
 
 LONGEST_LABEL = 400
 """Most bytes of a text label that are read."""
-
-MOST_EXACT = 2**53
-"""Largest whole number up to which all are exact as float64."""
 
 CUT = "\ufffd"
 """End of a text label of which only the beginning is read, so that it is no other label."""
@@ -79,15 +76,54 @@ def _viewless(kind: Any) -> Any:
         return pa.large_string()
     if types.is_binary_view(kind):
         return pa.large_binary()
+    return _rebuilt(kind, _viewless)
+
+
+def _rebuilt(kind: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a nested Arrow type with its inner types changed, or another type as it is."""
+    pa = pyarrow()
+    types = pa.types
     if types.is_struct(kind):
-        return pa.struct([(one.name, _viewless(one.type)) for one in kind])
+        return pa.struct([(one.name, change(one.type)) for one in kind])
     if types.is_fixed_size_list(kind):
-        return pa.list_(_viewless(kind.value_type), kind.list_size)
+        return pa.list_(change(kind.value_type), kind.list_size)
     if types.is_large_list(kind):
-        return pa.large_list(_viewless(kind.value_type))
+        return pa.large_list(change(kind.value_type))
     if types.is_list(kind):
-        return pa.list_(_viewless(kind.value_type))
+        return pa.list_(change(kind.value_type))
     return kind
+
+
+def check_offsets(column: Any) -> None:
+    """Raise ArrowInvalid if a column points beyond its data, which would end the process.
+
+    Bytes that are no UTF-8 are no error: it would tell which record has them.
+    """
+    pa = pyarrow()
+    if isinstance(column.type, pa.BaseExtensionType):
+        check_offsets(column.storage)
+    elif pa.types.is_run_end_encoded(column.type):
+        check_offsets(column.values)
+    else:
+        kind = _textless(column.type)
+        (column if kind == column.type else column.view(kind)).validate(full=True)
+
+
+def _textless(kind: Any) -> Any:
+    """Return an Arrow type with bytes in place of text, at any depth, of the same layout."""
+    pa = pyarrow()
+    types = pa.types
+    plain_kinds = (
+        (types.is_string, pa.binary),
+        (types.is_large_string, pa.large_binary),
+        (types.is_string_view, pa.binary_view),
+    )
+    for is_kind, of_bytes in plain_kinds:
+        if is_kind(kind):
+            return of_bytes()
+    if types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _textless(kind.value_type), kind.ordered)
+    return _rebuilt(kind, _textless)
 
 
 def unlabeled(labels: np.ndarray, missing: np.ndarray) -> np.ndarray:
@@ -242,19 +278,10 @@ def label_column(column: Any, names: tuple[str, ...] = ()) -> np.ndarray:
         return np.full(len(column), np.nan)
     if types.is_floating(column.type):
         return numbers(column, "")
-    if types.is_decimal(column.type) or (column.null_count and not _is_small(column)):
-        return objects(column.to_pylist())  # whole numbers of any size stay what they are
+    if types.is_decimal(column.type) or column.null_count:
+        # Not as floats: joined to other batches, these would round the labels there too.
+        return objects(column.to_pylist())
     return np.asarray(column.to_numpy(zero_copy_only=False))
-
-
-def _is_small(column: Any) -> bool:
-    """Return whether a column holds integers that are exact as float64, as most labels are."""
-    from pyarrow import compute
-
-    if not pyarrow().types.is_integer(column.type):
-        return False
-    ends = compute.min_max(column).as_py()
-    return ends["min"] is None or max(-ends["min"], ends["max"]) <= MOST_EXACT
 
 
 def label_text(text: bytes) -> str:
@@ -328,7 +355,19 @@ def person_column(column: Any, name: str) -> np.ndarray:
 
 def _flat(column: Any) -> np.ndarray:
     """Return the values of all lists, one after another."""
-    return numbers(plain(column.flatten()), "")
+    return feature_column(plain(column.flatten()), "")
+
+
+def feature_column(column: Any, name: str) -> np.ndarray:
+    """Return a plain column of numbers as features; see `numbers`.
+
+    Whole numbers of 64 bits become float64 whether or not one of them is missing, because they are
+    rounded on the way.
+    """
+    pa = pyarrow()
+    if pa.types.is_integer(column.type) and column.type.bit_width == 64:
+        column = column.cast(pa.float64(), safe=False)
+    return numbers(column, name)
 
 
 def numbers(column: Any, name: str) -> np.ndarray:

@@ -14,7 +14,7 @@ The wording of the questions is this package's own.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rknn_jax.privacy.guarantee import RELATION_WORDS, TRUST_WORDS, _round_up
+from rknn_jax.privacy.guarantee import RELATION_WORDS, TRUST_WORDS, rounded_up
 
 Card = Mapping[str, Any]
 """Content of `privacy.json`; a statement of an older version may lack entries."""
@@ -192,9 +192,9 @@ def curve(card: Card) -> str:
     if len(points) < 2:
         return ""
     pairs = ", ".join(
-        f"({_round_up(point['epsilon'], 4)}, {_round_up(point['delta'], 3)})" for point in points
+        f"({rounded_up(point['epsilon'], 4)}, {rounded_up(point['delta'], 3)})" for point in points
     )
-    rho = f" It is {_round_up(found['rho'], 4)}-zCDP." if "rho" in found else ""
+    rho = f" It is {rounded_up(found['rho'], 4)}-zCDP." if "rho" in found else ""
     return f"Each of these pairs of epsilon and delta holds: {pairs}.{rho}"
 
 

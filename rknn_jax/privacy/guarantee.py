@@ -119,8 +119,8 @@ class Guarantee:
     def __str__(self) -> str:
         if self.epsilon == float("inf"):
             return "No privacy is guaranteed (epsilon is infinite)."
-        amount = f"epsilon = {_round_up(self.epsilon, 6)}" + (
-            f", delta = {_round_up(self.delta, 3)}" if self.delta else " (pure)"
+        amount = f"epsilon = {rounded_up(self.epsilon, 6)}" + (
+            f", delta = {rounded_up(self.delta, 3)}" if self.delta else " (pure)"
         )
         neighbours = RELATION_WORDS[self.relation].format(unit=self.unit)
         sentence = (
@@ -178,8 +178,8 @@ def _number(value: Any) -> Any:
     return math.inf if value == "infinity" else value
 
 
-def _round_up(value: float, digits: int) -> str:
-    """Write `value` with `digits` significant digits, rounded up from its first 12 digits."""
+def rounded_up(value: float, digits: int) -> str:
+    """Return a value with some significant digits, rounded up from its first 12 digits."""
     context = Context(prec=digits, rounding=ROUND_CEILING)
     return f"{float(context.create_decimal(f'{value:.12g}')):.{digits}g}"
 

@@ -40,7 +40,7 @@ import jinja2
 
 from rknn_jax.privacy import checklists, profile
 from rknn_jax.privacy.filters import Accounting, Amount
-from rknn_jax.privacy.guarantee import TRUST_WORDS, Guarantee, _round_up
+from rknn_jax.privacy.guarantee import TRUST_WORDS, Guarantee, rounded_up
 
 VERSION = 2
 """Version of the shape of `privacy.json`. It grows when a key changes its meaning or goes away."""
@@ -326,9 +326,9 @@ def page(statement: Statement) -> str:
         unit=guarantee.unit,
         account=account,
         protects=percent(right) != "100%",
-        epsilon=None if math.isinf(epsilon) else _round_up(epsilon, 6),
-        delta=_round_up(delta, 3) if delta else None,
-        odds=_round_up(math.exp(min(epsilon, 700.0)), 4),
+        epsilon=None if math.isinf(epsilon) else rounded_up(epsilon, 6),
+        delta=rounded_up(delta, 3) if delta else None,
+        odds=rounded_up(math.exp(min(epsilon, 700.0)), 4),
         right=right,
         right_of_two=right_guesses(*two_steps(epsilon, delta)),
         right_in_all=account and right_guesses(*map(float, account.guaranteed)),

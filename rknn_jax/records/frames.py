@@ -32,9 +32,7 @@ def single(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndar
     Raises:
       ValueError: If the labels are numbers, and the classes are names without a number.
     """
-    typed = np.asarray(y) if hasattr(y, "dtype") else None
-    held = typed is None or typed.dtype.kind == "O"
-    labels = column(y) if held else column_or_1d(typed)
+    labels = column_or_1d(np.asarray(y)) if _is_typed(y) else column(y)
     if classes is not None:
         known = sorted_classes(classes)
         if labels.dtype.kind in "biuf" and all(number_of(str(name)) is None for name in known):
@@ -139,14 +137,45 @@ def column(values: Any) -> np.ndarray:
     Raises:
       ValueError: If an array or frame has several columns.
     """
+    values = _only_column(values)
     for listed in ("to_list", "to_pylist"):  # series, whose missing values make no floats
         if hasattr(values, listed):
             values = getattr(values, listed)()
+    if isinstance(values, np.ma.MaskedArray):
+        values = values.tolist()  # with None for what is masked
     cells = isinstance(values, np.ndarray) and values.dtype == object and values.ndim > 0
     if hasattr(values, "__array__") and not cells:
         objects: np.ndarray = column_or_1d(np.asarray(values, dtype=object))
         return objects
     return _lists([_only(value) for value in values])
+
+
+def _is_typed(values: Any) -> bool:
+    """Return whether NumPy reads values as they are: an array or series of a type of NumPy's.
+
+    Others may have missing values, for which NumPy makes floats of all whole numbers.
+    """
+    dtype = getattr(values, "dtype", None)
+    plain = isinstance(dtype, np.dtype) and dtype.kind != "O"
+    return plain and not isinstance(values, np.ma.MaskedArray)
+
+
+def _only_column(values: Any) -> Any:
+    """Return the column of a frame or table that has only one, and anything else as it is.
+
+    Raises:
+      ValueError: If a frame or table has none or several.
+    """
+    columns = getattr(values, "columns", None)
+    if columns is None:
+        return values
+    if len(columns) != 1:
+        raise ValueError(
+            f"Expected one value a record, got a frame of {len(columns)} columns; pass one column."
+        )
+    if hasattr(values, "iloc"):
+        return values.iloc[:, 0]
+    return values.column(0) if hasattr(values, "column_names") else values[columns[0]]
 
 
 def _only(value: Any) -> Any:
@@ -233,8 +262,20 @@ def numbers_of(row: Any, width: int) -> np.ndarray:
     try:
         numbers = np.asarray(row, dtype=np.float64)
     except Exception:  # an error would reveal the record
-        numbers = np.empty(0)
+        numbers = _real(row)
     return numbers if numbers.shape == (width,) else np.full(width, np.nan)
+
+
+def _real(row: Any) -> np.ndarray:
+    """Return a row of complex numbers without an imaginary part; others are NaN.
+
+    One complex cell makes the whole column of a frame complex.
+    """
+    try:
+        cells = np.asarray(row, dtype=np.complex128)
+    except Exception:  # an error would reveal the record
+        return np.empty(0)
+    return np.where(cells.imag == 0, cells.real, np.nan)
 
 
 def sorted_classes(values: ArrayLike) -> np.ndarray:

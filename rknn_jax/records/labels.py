@@ -96,6 +96,17 @@ def encode(
     return Encoded(ballots, 1 + np.logical_not(counted.all(axis=1)))
 
 
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the labels of several blocks, each as it is.
+
+    Arrays of one kind keep it, and others become objects. NumPy would make floats of integers
+    beside them, so that one record of a block would round the labels of all others.
+    """
+    if len({part.dtype.kind for part in parts}) > 1:
+        parts = [part.astype(object) for part in parts]
+    return np.concatenate(parts)
+
+
 def mask_text(mask: Sequence[bool]) -> str:
     """Return a record's mask as text: its length, and the places of the labels that it has.
 
@@ -286,7 +297,7 @@ def _several(labels: np.ndarray, lookup: _Lookup, where: str) -> np.ndarray:
         return np.where(labels, np.arange(lookup.count), MISSING)
     if labels.ndim == 1 and kind in "UO":
         return _of_lists(labels, lookup)
-    if labels.ndim not in (1, 2) or kind not in "iufU":
+    if labels.ndim not in (1, 2) or kind not in ("iufUb" if labels.ndim == 1 else "iufU"):
         raise ValueError(
             f"Expected several labels a record in {where}, got shape {_shape(labels)} of dtype "
             f"{labels.dtype} for {lookup.count} classes; {REMEDY}."

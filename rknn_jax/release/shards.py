@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from rknn_jax import formats
 from rknn_jax.formats import Block, Columns, Layout, _hub_folders, _objects
+from rknn_jax.records.labels import joined
 
 
 class Shard(Protocol):
@@ -544,8 +545,12 @@ def regular(blocks: Iterator[Block], size: int) -> Iterator[Block]:
 def _joined(blocks: list[Block]) -> Block:
     if len(blocks) == 1:
         return blocks[0]
-    parts = zip(*blocks, strict=True)
-    return Block(*(None if part[0] is None else np.concatenate(part) for part in parts))
+    embeddings, labels, persons = zip(*blocks, strict=True)
+    return Block(
+        None if embeddings[0] is None else np.concatenate(embeddings),
+        None if labels[0] is None else joined(labels),
+        None if persons[0] is None else np.concatenate(persons),
+    )
 
 
 def _values(block: Block) -> np.ndarray:

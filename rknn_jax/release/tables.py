@@ -17,7 +17,9 @@ from rknn_jax.privacy.fingerprints import Digest
 from rknn_jax.records import features
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.features import real_rows
+from rknn_jax.records.labels import joined
 from rknn_jax.release.shards import ArrowShard, FileShard, Shard, find, with_one_order
+from rknn_jax.release.widths import with_one_width
 
 ROWS_AT_ONCE = 2**14
 """Rows that are read at once into a whole array."""
@@ -151,7 +153,7 @@ def read_records(path: Path, argument: str, columns: Columns = Columns()) -> np.
     Args:
       path: File, folder or pattern to read.
       argument: Command-line argument that named it, for the errors.
-      columns: Columns to read. Defaults to the usual names, and the width of the first file.
+      columns: Columns to read. Defaults to the usual names, and the width of `with_one_width`.
 
     Returns:
       float32 `[n, f]`. A record is a row of NaN if it holds NaN, infinity, more than `LARGEST` or
@@ -160,7 +162,7 @@ def read_records(path: Path, argument: str, columns: Columns = Columns()) -> np.
     Raises:
       ValueError: If the file as a whole cannot be used.
     """
-    shards = _opened(path, argument, columns._replace(reads_label=False))
+    shards = with_one_width(_opened(path, argument, columns._replace(reads_label=False)))
     return usable_rows(_joined(shards, f"{argument} {path}"))
 
 
@@ -201,7 +203,7 @@ def read_labels(
     shards = file_shards(os.fspath(source), argument, Columns(embedding=()))
     for shard in shards:
         check_labels_named(shard.name, labels_path is not None)
-    return np.concatenate([part for shard in shards for part in shard.labels(ROWS_AT_ONCE)])
+    return joined([part for shard in shards for part in shard.labels(ROWS_AT_ONCE)])
 
 
 def check_labels_named(name: str, separate: bool) -> None:
