@@ -251,20 +251,27 @@ def test_a_table_tells_the_labels_and_persons_of_images_by_their_names(rknn, tmp
     }
     labeled(tmp_path / "photos", names, rows)
     words = ("--image-table", "photos.csv", "--file-column", "image", "--label", "code")
-    done = run(rknn, "photos", "o.parquet", network, *words, "--keep", "who", "--private")
+    paths = (*words, "--keep", "who", "--private", "--file-match", "path")
+    done = run(rknn, "photos", "o.parquet", network, *paths)
     assert done.status == 0, done.err
     table = pq.read_table("o.parquet").to_pandas()
-    # Two rows tell of a.png, none of e.png, and c.png alone could be either of two.
-    wanted = [None, "401", None, "250", "401", "038"]
+    # Two rows tell of a.png, none of e.png, and none of in/b.png by its path.
+    wanted = [None, "401", None, None, "401", "038"]
     labels = pq.read_table("o.parquet")["labels"].to_pylist()
     by_name = dict(zip(table["file"], labels, strict=True))
     assert [by_name[name] for name in sorted(names)] == wanted
     assert dict(zip(table["file"], table["who"].astype(float), strict=True))["d.png"] == 7
     told = " ".join(done.err.split())
-    assert "2 images stand in no row of photos.csv, or in several, and have missing values" in told
+    assert "3 images stand in no row of photos.csv, or in several, or share their path" in told
     checked = rknn("check", "o.parquet", "--classes", "401,038,250", "--person", "who", "--json")
-    assert checked.json["usable"] == 4
-    assert checked.json["reasons"]["missing label"] == 2
+    assert checked.json["usable"] == 3
+    assert checked.json["reasons"]["missing label"] == 3
+    # By their names, c.png could be either of two, and b.png is found.
+    done = run(rknn, "photos", "names.parquet", network, *words, "--private")
+    assert done.status == 0, done.err
+    labels = pq.read_table("names.parquet")["labels"].to_pylist()
+    by_name = dict(zip(table["file"], labels, strict=True))
+    assert [by_name[name] for name in sorted(names)] == [None, "401", None, "250", None, None]
 
 
 def test_a_table_about_images_is_refused_where_it_cannot_be_used(rknn, tmp_path):

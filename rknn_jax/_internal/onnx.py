@@ -71,10 +71,32 @@ def session(path: Path, expected: str) -> Any:
         raise ValueError(f"Cannot load the network {path}: {error}; export it anew.") from error
 
 
-def each(run: Callable[[Any], np.ndarray], records: Sequence[Any]) -> np.ndarray:
-    """Return the rows that `run` makes of single records, `[n, f]`, several records at a time."""
+def each(
+    run: Callable[[Any], np.ndarray], records: Sequence[Any], width: Callable[[], int]
+) -> np.ndarray:
+    """Return the rows that `run` makes of single records, `[n, f]`, several records at a time.
+
+    A record on which the network fails is a row of NaN: an error would tell that it is there.
+
+    Args:
+      run: Function of one record.
+      records: Records.
+      width: Function that returns f, called if a record fails. It raises an error if the network
+        fails on every record.
+    """
+
+    def attempt(record: Any) -> np.ndarray | None:
+        try:
+            return run(record)
+        except Exception:  # onnxruntime raises errors of many types
+            return None
+
     with ThreadPoolExecutor(num_cores()) as pool:
-        return np.stack(list(pool.map(run, records)))
+        rows = list(pool.map(attempt, records))
+    nothing = np.empty(0)
+    if any(row is None for row in rows):
+        nothing = np.full(width(), np.nan, np.float32)
+    return np.stack([nothing if row is None else row for row in rows])
 
 
 def check_repeats(run: Callable[[Any], np.ndarray], record: Any, path: str) -> None:

@@ -139,16 +139,16 @@ def _image_folder(settings: Embed) -> "ImageFolder":
         raise ValueError(
             f"Expected a row for each image in --image-table {settings.image_table}, got none that "
             f"names {source.files[0]}; column {settings.file_column!r} holds names such as "
-            f"{next(iter(about.places), '')!r}, and paths within the folder or names alone are "
-            "found."
+            f"{next(iter(about.places), '')!r}, and --file-match {settings.file_match} compares "
+            f"their {settings.file_match}s."
         )
     if unknown:
         secret = " (tell nobody)" if settings.private else ""
         tell(
             err,
             "private" if settings.private else "warning",
-            f"{unknown:,} images stand in no row of {settings.image_table}, or in several, and "
-            f"have missing values{secret}",
+            f"{unknown:,} images stand in no row of {settings.image_table}, or in several, or "
+            f"share their {settings.file_match}, and have missing values{secret}",
         )
     return source
 
@@ -165,7 +165,10 @@ def _image_table(settings: Embed) -> "FileRows | None":
     label = None if settings.label == LABELS and LABELS not in found else settings.label
     if table_files.declares_names(settings.image_table, private=settings.private):
         _refuse_absent(settings, found, f"{where} {settings.image_table}", label)
-    return FileRows.read(settings.image_table, where, settings.file_column, label, settings.keep)
+    return FileRows.read(
+        *(settings.image_table, where, settings.file_column),
+        *(label, settings.keep, settings.file_match),
+    )
 
 
 def _columns(settings: Embed) -> tuple["Source", "Model"]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rknn_jax.formats import LABELS
 
@@ -22,7 +23,8 @@ class Embed:
       columns: names of the columns of text, `text` if none is given, or of a table's features, all but the label, --keep and --drop if none is given, or of the column of images.
       drop: names of columns of a table that are no features.
       image_table: for a folder of image files, a table as for --table with a row for each image, whose columns --label and --keep name, in place of classes as folders. An image of which no row tells, or several do, has no label.
-      file_column: name of the column of --image-table that names the images, by their path in the folder or their name.
+      file_column: name of the column of --image-table that names the images.
+      file_match: name to compare the names of files without their folders, so that images which share a name have no label; path to compare their paths in the folder.
       label: name of the column of the labels, for columns of text, tables and images, which may do without it.
       keep: names of further columns to copy, such as that of the persons.
       private: the records are private. A record that cannot be used stays as a row of NaN, which casts no vote; a public one is left out.
@@ -39,6 +41,7 @@ class Embed:
     drop: tuple[str, ...] = ()
     image_table: Path | None = None
     file_column: str = "file"
+    file_match: Literal["name", "path"] = "name"
     label: str = LABELS
     keep: tuple[str, ...] = ()
     private: bool = False

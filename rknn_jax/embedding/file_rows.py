@@ -4,10 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 from rknn_jax.embedding import table_files
 from rknn_jax.formats import LABELS, _arrow, clear_errors, refuse_absent
+from rknn_jax.records.features import NUMBERS
+
+By = Literal["name", "path"]
 
 FILE = "file"
 """Usual name of the column of the files' names."""
@@ -17,34 +20,44 @@ FILE = "file"
 class FileRows:
     """Columns of a table that has a row for each file.
 
-    A file of which no row tells, or several do, has missing values. Paths are compared as they are,
-    and where that finds no row, by the name alone if no other file and no other row has it.
+    A file of which no row tells, or several do, has missing values. So do all files that share a
+    name, if they are named without their folders. A record is a name, with all files and rows that
+    have it, so that it adds to the sums at most once.
 
     Attributes:
       path: Path of the table.
       columns: Arrow columns by their names in the embeddings; that of the labels is `labels`.
       places: Row of each name of a file; None if several rows tell of it.
       classes: Names of the class numbers, as `datasets` declares them, or none.
+      by: `name` if files are named without their folders, or `path` within the folder. The choice
+        is public: decided by the files themselves, one record could take another one's label.
     """
 
     path: Path
     columns: dict[str, Any]
     places: dict[str, int | None]
     classes: tuple[str, ...]
+    by: By
 
     @classmethod
     def read(
-        cls, path: Path, argument: str, file: str, label: str | None, keep: Sequence[str]
+        cls,
+        path: Path,
+        argument: str,
+        file: str,
+        label: str | None,
+        keep: Sequence[str],
+        by: By = "name",
     ) -> "FileRows":
         """Read a table.
 
         Args:
           path: File, folder or pattern, as for `table_files.files`.
           argument: Command-line argument that named it, for the errors.
-          file: Name of the column of the files' names: paths within the folder, or names that no
-            other file in it has.
+          file: Name of the column of the files' names.
           label: Name of the column of labels, or None.
           keep: Names of further columns.
+          by: As for the class. Defaults to `name`.
 
         Raises:
           ValueError: If the table or a column is absent.
@@ -56,15 +69,17 @@ class FileRows:
         pa = _arrow.pyarrow()
         table = pa.concat_tables(parts) if parts else table_files.empty(path, argument, wanted)
         places: dict[str, int | None] = {}
-        names = _arrow.plain(table.column(file)).cast(pa.large_string()).to_pylist()
-        for row, name in enumerate(names):
+        names = _arrow.plain(table.column(file))
+        if _arrow.kind_of(names.type) in NUMBERS:
+            names = names.cast(pa.large_string())
+        for row, name in enumerate(_arrow.text_column(names.cast(pa.large_binary()))):
             if name:
-                key = _key(name)
+                key = _key(name, by)
                 places[key] = None if key in places else row
         columns = {name: table.column(name).combine_chunks() for name in keep}
         if label:
             columns[LABELS] = table.column(label).combine_chunks()
-        return cls(path, columns, places, table_files.class_names(path, argument, label))
+        return cls(path, columns, places, table_files.class_names(path, argument, label), by)
 
     @property
     def state(self) -> list[Any]:
@@ -81,20 +96,9 @@ class FileRows:
         Args:
           files: Paths within the folder, with slashes.
         """
-        keys = [_key(file) for file in files]
-        bases = Counter(map(_base, keys))
-        of_base: dict[str, int | None] = {}
-        for key, row in self.places.items():
-            base = _base(key)
-            of_base[base] = None if base in of_base else row
-        return [
-            self.places[key]
-            if key in self.places
-            else of_base.get(_base(key))
-            if bases[_base(key)] == 1
-            else None
-            for key in keys
-        ]
+        keys = [_key(file, self.by) for file in files]
+        counts = Counter(keys)
+        return [self.places.get(key) if counts[key] == 1 else None for key in keys]
 
     def take(self, rows: Sequence[int | None]) -> dict[str, Any]:
         """Return the columns at some rows, with null for None."""
@@ -104,10 +108,7 @@ class FileRows:
         }
 
 
-def _base(key: str) -> str:
-    return PurePosixPath(key).name
-
-
-def _key(name: str) -> str:
-    """Return the name of a file with slashes, and without a dot before them."""
-    return name.strip().replace("\\", "/").removeprefix("./")
+def _key(name: str, by: By) -> str:
+    """Return the name of a file, or its path with slashes and without a dot before them."""
+    path = name.strip().replace("\\", "/").removeprefix("./")
+    return PurePosixPath(path).name if by == "name" else path

@@ -105,7 +105,8 @@ class OnnxModel:
         empty = [all(one.special_tokens_mask) for one in encoded]
         used = [row for row in range(len(encoded)) if not empty[row]]
         if used:
-            features[used] = onnx.each(self._features, [encoded[row] for row in used])
+            given = [encoded[row] for row in used]
+            features[used] = onnx.each(self._features, given, lambda: self.width)
         reasons = {row: "no text" for row in range(len(encoded)) if empty[row]}
         return Embedded(features, reasons, sum(bool(one.overflowing) for one in encoded))
 
@@ -153,7 +154,8 @@ def _pooled(vectors: np.ndarray, mask: np.ndarray, settings: Card) -> np.ndarray
 def load(path: Path) -> OnnxModel:
     """Load a transformer, whose tokenizer and card lie beside its file.
 
-    A text is embedded twice, so that a transformer that draws at random is refused.
+    A text is embedded twice, so that a transformer that draws at random is refused. A text of the
+    most tokens is tried too.
 
     Raises:
       ValueError: If the file, its tokenizer, its card or its output cannot be used.
@@ -180,7 +182,24 @@ def load(path: Path) -> OnnxModel:
     tokenizer.enable_truncation(settings.max_length)
     model = OnnxModel(path, digest, settings, tokenizer, session)
     onnx.check_repeats(model._features, tokenizer.encode(PROBE), str(path))
+    _check_longest(model)
     return model
+
+
+def _check_longest(model: OnnxModel) -> None:
+    """Refuse a card that allows more tokens than the transformer has positions."""
+    most = model.settings.max_length
+    text = PROBE
+    while len(model.tokenizer.encode(text).ids) < most and len(text) < 100 * most:
+        text = f"{text} {text}"
+    longest = model.tokenizer.encode(text)
+    try:
+        model._features(longest)
+    except Exception as error:  # onnxruntime raises errors of many types
+        raise ValueError(
+            f"Expected a transformer of at least max_length={most} tokens in {model.path}, got one "
+            f"that fails on {len(longest.ids)}; name fewer in its card."
+        ) from error
 
 
 def _card(path: Path) -> Card:

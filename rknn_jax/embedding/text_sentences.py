@@ -68,7 +68,12 @@ class SentenceModel:
 
     def _features(self, texts: list[str]) -> np.ndarray:
         # One text a batch: others would change its padding, and the order of sums.
-        made = self.network.encode(texts, batch_size=1, show_progress_bar=False)
+        try:
+            made = self.network.encode(texts, batch_size=1, show_progress_bar=False)
+        except Exception:  # the package raises errors of many types
+            if len(texts) > 1:
+                return np.concatenate([self._features([text]) for text in texts])
+            made = np.full((1, self.width), np.nan)  # an error would tell which text it is
         return np.asarray(made, np.float32)
 
     def _num_truncated(self, texts: list[str]) -> int:

@@ -41,6 +41,9 @@ OF_VOTES = (
 )
 """Settings that only reverse k-NN labeling has."""
 
+MOST_NUMBERS = 2**20
+"""Most numbers of a sum whose release is simulated; of more, reading takes minutes."""
+
 DRAWS = 6
 """Simulated releases behind an expected accuracy."""
 
@@ -143,14 +146,19 @@ class SumSurvey(Survey):
 
     @functools.cached_property
     def _expected(self) -> dict[float, float] | None:
-        """Expected accuracy for each agreement, by simulation; None if n is private."""
-        if self.num_records is None:
+        """Expected accuracy for each agreement, by simulation; None if nothing is simulated."""
+        if not self._is_rehearsed:
             return None
         return {agreement: self._rehearsed(agreement) for agreement in AGREEMENTS}
 
     def accuracy(self, agreement: float) -> float | None:
         """Return the expected accuracy at one agreement; see `Survey.accuracy`."""
-        return None if self.num_records is None else self._rehearsed(agreement)
+        return self._rehearsed(agreement) if self._is_rehearsed else None
+
+    @property
+    def _is_rehearsed(self) -> bool:
+        """True if n is public, and the sum is small enough to be simulated in a dry run."""
+        return self.num_records is not None and np.prod(self.tally.shape) <= MOST_NUMBERS
 
     def _noise_decides(self) -> tuple[Concern, ...]:
         """Return a concern if many labels are wrong even where all records agree."""

@@ -101,9 +101,13 @@ class Encoder:
           ValueError: If the file is absent or has changed, or its output is not `[n, f]`.
         """
         network = _network(self.path, self.digest, self.card.output)
-        return jnp.asarray(
-            onnx.each(lambda image: network(self._input(image)), list(np.asarray(images)))
-        )
+
+        def describe(image: np.ndarray) -> np.ndarray:
+            return network(self._input(image))
+
+        given = np.asarray(images)
+        blank = np.zeros(given.shape[1:], given.dtype)
+        return jnp.asarray(onnx.each(describe, list(given), lambda: len(describe(blank))))
 
     def _input(self, image: np.ndarray) -> np.ndarray:
         """Return an image as the network's input, float32 `[1, 3, h, w]` or `[1, h, w, 3]`."""

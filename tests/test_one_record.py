@@ -1,0 +1,252 @@
+"""One record decides nothing about the others: neither their labels, persons and features, nor
+whether they are read.
+
+Each test reads the same data twice, once with an odd record in place of one of them. The rest must
+be the same.
+"""
+
+import itertools
+import random
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rknn_jax._internal import onnx
+from rknn_jax.embedding.file_rows import FileRows
+from rknn_jax.federation.joining import read_records
+from rknn_jax.federation.settings import Join
+from rknn_jax.formats import Columns
+from rknn_jax.privacy.guarantee import rounded_up
+from rknn_jax.records import frames
+from rknn_jax.records.classes import named_classes
+from rknn_jax.records.labels import encode
+from rknn_jax.release import tables
+from rknn_jax.release.shards import ArrowShard, regular
+
+CODES = (64572001, 999000031000000106, 999000041000000102)  # as of SNOMED CT; two are beyond 2^53
+CLASSES = named_classes([str(code) for code in CODES])
+LABELS = [CODES[i % 3] for i in range(60)]
+ROW = 7  # of the odd record
+OTHERS = np.delete(np.arange(60), ROW)
+
+
+def table(labels, kind, **more):
+    features = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(120, np.float32)), 2)
+    return pa.table({"embeddings": features, "labels": pa.array(labels, kind), **more})
+
+
+def write(path, found, rows=10):
+    """Write batches that are smaller than the blocks in which they are read."""
+    if path.suffix == ".parquet":
+        pq.write_table(found, path, row_group_size=rows)
+        return
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, found.schema) as stream:
+        stream.write_table(found, max_chunksize=rows)
+
+
+KINDS = [pa.int64(), pa.uint64(), pa.dictionary(pa.int32(), pa.int64()), pa.decimal128(20)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("suffix", [".arrow", ".parquet"])
+def test_a_missing_label_takes_no_other_label_away(tmp_path, suffix, kind):
+    found = []
+    for odd in (LABELS[ROW], None):
+        labels = [*LABELS[:ROW], odd, *LABELS[ROW + 1 :]]
+        path = tmp_path / f"{odd}{suffix}"
+        write(path, table(labels, kind))
+        columns = Columns(None, "labels", reads_label=True, width=2)
+        (shard,) = tables.file_shards(str(path), "--private", columns)
+        by_file = np.concatenate(
+            [encode(block.labels, CLASSES).ids for block in regular(shard.blocks(16), 16)]
+        )
+        chunked = pa.concat_tables([table(labels, kind).slice(at, 10) for at in range(0, 60, 10)])
+        in_memory = ArrowShard("t", chunked, columns)
+        by_table = [encode(b.labels, CLASSES).ids for b in regular(in_memory.blocks(16), 16)]
+        by_join = encode(tables.read_labels(path), CLASSES).ids
+        for other in (np.concatenate(by_table), by_join):
+            np.testing.assert_array_equal(other, by_file)
+        found.append(by_file)
+    np.testing.assert_array_equal(found[0], np.arange(60) % 3)
+    np.testing.assert_array_equal(found[1][OTHERS], found[0][OTHERS])
+    assert found[1][ROW] == -1
+
+
+def series(values):
+    """Yield the same values in all containers that have missing ones."""
+    missing = [value is None for value in values]
+    filled = [0 if value is None else value for value in values]
+    yield pd.Series(values, dtype="Int64")
+    yield pd.Series(values, dtype="int64[pyarrow]")
+    yield pd.Series(values, dtype=object).astype("category")
+    yield pd.DataFrame({"code": pd.Series(values, dtype="Int64")})
+    yield pl.Series(values, dtype=pl.Int64)
+    yield pl.DataFrame({"code": pl.Series(values, dtype=pl.Int64)})
+    yield pa.array(values, pa.int64())
+    yield pa.chunked_array([pa.array(values, pa.int64())])
+    yield pa.table({"code": pa.array(values, pa.int64())})
+    yield np.ma.masked_array(np.array(filled), missing)
+    yield list(values)
+
+
+def test_a_missing_value_of_a_series_changes_no_other_label_or_person():
+    odd = [*LABELS[:ROW], None, *LABELS[ROW + 1 :]]
+    names = [str(code) for code in CODES]
+    for whole, holed in zip(series(LABELS), series(odd), strict=True):
+        ids = [encode(frames.single(y, names)[0], named_classes(names)).ids for y in (whole, holed)]
+        np.testing.assert_array_equal(ids[0], np.arange(60) % 3, err_msg=str(type(whole)))
+        np.testing.assert_array_equal(ids[1][OTHERS], ids[0][OTHERS], err_msg=str(type(whole)))
+        assert ids[1][ROW] == -1, type(whole)
+        persons = [frames.column(values) for values in (whole, holed)]
+        assert [int(one) for one in persons[0]] == LABELS
+        assert [int(one) for one in persons[1][OTHERS]] == list(np.array(LABELS)[OTHERS])
+
+
+@pytest.mark.parametrize("columns", [{}, {"a": [1], "b": [2]}])
+def test_persons_of_a_frame_are_one_column(columns):
+    for make in (pd.DataFrame, pl.DataFrame, pa.table):
+        with pytest.raises(ValueError, match=f"got a frame of {len(columns)} columns"):
+            frames.column(make(columns))
+
+
+def strings(values):
+    """Return an Arrow column of text whose bytes may be no UTF-8."""
+    ends = np.cumsum([0, *map(len, values)]).astype(np.int32)
+    buffers = [None, pa.py_buffer(ends.tobytes()), pa.py_buffer(b"".join(values))]
+    return pa.Array.from_buffers(pa.string(), len(values), buffers)
+
+
+def test_bytes_that_are_no_text_are_their_records_alone(tmp_path):
+    usual = [b"cat", b"dog"] * 30
+    odd = [*usual[:ROW], b"caf\xe9", *usual[ROW + 1 :]]
+    forms = {
+        "plain": lambda text: text,
+        "coded": lambda text: pa.DictionaryArray.from_arrays(pa.array(range(60)), text, safe=False),
+        "lists": lambda text: pa.ListArray.from_arrays(pa.array(range(61), pa.int32()), text),
+    }
+    columns = Columns(None, "labels", reads_label=True, width=2)
+    for (form, make), where in itertools.product(forms.items(), ("labels", "notes")):
+        read = []
+        for values in (usual, odd):
+            found = table([i % 2 for i in range(60)], pa.int64())
+            found = found.append_column("notes", make(strings(usual)))
+            found = found.set_column(
+                found.schema.get_field_index(where), where, make(strings(values))
+            )
+            write(tmp_path / "t.arrow", found)
+            (shard,) = tables.file_shards(str(tmp_path / "t.arrow"), "--private", columns)
+            labels = [block.labels for block in shard.blocks(16)]
+            read.append(np.concatenate([np.array([str(one) for one in part]) for part in labels]))
+        np.testing.assert_array_equal(read[0][OTHERS], read[1][OTHERS], err_msg=f"{form} {where}")
+
+
+def test_a_list_of_another_length_keeps_no_client_out_of_a_round(tmp_path):
+    rows = [[0.1 * i, 1.0] for i in range(50)]
+    read = []
+    for odd in (rows[ROW], [1.0], [1.0] * 3, None, []):
+        lists = pa.array([*rows[:ROW], odd, *rows[ROW + 1 :]], pa.list_(pa.float32()))
+        path = tmp_path / "client.parquet"
+        pq.write_table(pa.table({"embeddings": lists, "labels": [i % 2 for i in range(50)]}), path)
+        read.append(np.delete(read_records(Join(private=path)).inputs, ROW, axis=0))
+    for found in read[1:]:
+        np.testing.assert_array_equal(found, read[0])
+
+
+def test_whole_numbers_of_64_bits_are_rounded_alike_beside_a_missing_one():
+    exact = 2**60 + 2**36 + 1  # by float64 it is a tie of float32, and by itself it is not
+    columns = Columns(("a", "b"), "labels", reads_label=False, width=2)
+    found = []
+    for other in (5, None):
+        both = pa.table({"a": pa.array([exact, other], pa.int64()), "b": pa.array([1, 1])})
+        (block,) = ArrowShard("t", both, columns).blocks(16)
+        found.append(np.asarray(block.embeddings)[0].astype(np.float32))
+    np.testing.assert_array_equal(*found)
+
+
+def test_a_complex_cell_is_its_rows_alone():
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": pd.Series([1, 2, 3], dtype="Int64")})
+    odd = frame.astype({"a": object})
+    odd.loc[0, "a"] = 1j
+    odd["a"] = odd["a"].astype(complex)
+    np.testing.assert_array_equal(frames.rows_of(odd, 2)[1:], frames.rows_of(frame, 2)[1:])
+
+
+def totals(tmp_path, by, records):
+    """Return the labels of files by a table; a record is a file, a row, or both."""
+    names = {"file": [row for _, row, _ in records if row], "labels": []}
+    names["labels"] = [label for _, row, label in records if row]
+    path = tmp_path / "t.parquet"
+    pq.write_table(
+        pa.table(
+            {
+                "file": pa.array(names["file"], pa.string()),
+                "labels": pa.array(names["labels"], pa.string()),
+            }
+        ),
+        path,
+    )
+    rows = FileRows.read(path, "--image-table", "file", "labels", [], by)
+    files = sorted({file for file, _, _ in records if file})
+    return rows.take(rows.rows_of(files))["labels"].to_pylist()
+
+
+@pytest.mark.parametrize("by", ["name", "path"])
+def test_a_record_that_comes_or_goes_moves_the_labels_of_images_by_one(tmp_path, by):
+    """A record is a file with the row that names it, by its path or by its name."""
+    draw = random.Random(1)
+    worst = 0
+    for _ in range(150):
+        records = []
+        for _ in range(draw.randrange(1, 6)):
+            file = f"{draw.choice(['', 'a/', 'b/'])}{draw.choice('xy')}.png"
+            row = draw.choice([file, file, None, *(["z/" + file.split("/")[-1]] * (by == "name"))])
+            records.append((file, row, draw.choice("st")))
+        counts = [
+            {label: found.count(label) for label in "st"}
+            for found in (totals(tmp_path, by, records), totals(tmp_path, by, records[:-1]))
+        ]
+        change = sum(abs(counts[0][label] - counts[1][label]) for label in "st")
+        worst = max(worst, change)
+    assert worst == 1
+
+
+def test_the_name_of_a_file_may_be_any_bytes(tmp_path):
+    path = tmp_path / "t.parquet"
+    names = pa.array([b"a.png", b"\xff.png"], pa.binary())
+    pq.write_table(pa.table({"file": names, "labels": ["x", "y"]}), path)
+    rows = FileRows.read(path, "--image-table", "file", "labels", [])
+    assert rows.take(rows.rows_of(["a.png"]))["labels"].to_pylist() == ["x"]
+
+
+def test_labels_of_true_and_false_are_sets_of_one_with_and_without_a_missing_one():
+    classes = named_classes(["0", "1"])
+    whole = encode(np.array([True, False, True]), classes, 1).ids
+    holed = encode(np.array([True, None, True], object), classes, 1).ids
+    np.testing.assert_array_equal(whole[[0, 2]], holed[[0, 2]])
+
+
+def test_a_record_that_a_network_cannot_take_is_a_row_of_nan():
+    def run(record):
+        if record < 0:
+            raise RuntimeError("no such position")
+        return np.array([record, 1], np.float32)
+
+    found = onnx.each(run, [1, -1, 3], lambda: 2)
+    np.testing.assert_array_equal(found, [[1, 1], [np.nan, np.nan], [3, 1]])
+    with pytest.raises(RuntimeError):
+        onnx.each(run, [-1], lambda: len(run(-2)))
+
+
+@pytest.mark.parametrize("words", [("rounds", "--epsilon", 0.1, "--rounds", 10, "--delta", 1e-5)])
+def test_no_printed_epsilon_is_below_the_computed_one(rknn, words):
+    done = rknn("account", *words, "--json")
+    assert done.status == 0, done.err
+    printed = [float(part.split(",")[0]) for part in done.err.split("epsilon = ")[1:]]
+    found = list(done.json["accountants"].values())
+    assert any(rounded_up(one, 6) != f"{one:.6g}" for one in found), "or this shows nothing"
+    for one in found:
+        assert min(abs(told - one) for told in printed if told >= one) < 1e-5 * one
