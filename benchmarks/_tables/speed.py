@@ -191,6 +191,26 @@ def accelerator_tiles() -> str:
     return table(["size", "k", "points × references", "warps", "kernel"], rows, "accelerator")
 
 
+def ledgers() -> str:
+    """A ledger's time and memory over the number of its spends."""
+    rows = []
+    for row in load("ledgers")["results"]["rows"]:
+        first, later = row["without_summary"], row["with_summary"]
+        rows.append(
+            [
+                f"{row['spends']:,}",
+                f"{row['file_megabytes']:,.0f} MB",
+                f"{later['open']:.2f} s",
+                f"{1000 * later['charge']:.0f} ms",
+                f"{later['megabytes']:,.0f} MB",
+                f"{first['open']:,.1f} s",
+                f"{first['charge']:,.1f} s",
+            ]
+        )
+    summary = ["open", "charge", "memory"]
+    return table(["spends", "file", *summary, "open, read whole", "charge"], rows, "ledgers")
+
+
 def randomizers() -> str:
     """Clients a second of every local mechanism, and the speed of its count."""
     found = load("randomizers")["results"]
