@@ -224,3 +224,19 @@ def test_few_queries_label_all_rows(num_queries, equal):
     told = answers.decode(counts, np.full_like(counts, 2.0), found)
     assert told.labels.tolist() == [0] * 40
     assert told.probabilities.shape == (40, 3)
+
+
+def test_components_of_wide_rows_are_those_of_all_eigenvectors(monkeypatch):
+    rng = np.random.default_rng(0)
+    directions = np.linalg.qr(rng.standard_normal((400, 150)))[0] * np.linspace(3, 0.1, 150)
+    features = (rng.standard_normal((300, 150)) @ directions.T).astype(np.float32)
+    features -= features.mean(axis=0)
+    exact = covariance._components(lambda which: features[which], 300, 400)
+    monkeypatch.setattr(covariance, "WIDE", 100)
+    found = covariance._components(lambda which: features[which], 300, 400)
+    np.testing.assert_allclose(found.T @ found, np.eye(100), atol=1e-9)
+    kept = [np.linalg.norm(features @ basis) ** 2 for basis in (found, exact)]
+    assert kept[0] > 0.998 * kept[1]
+    # Fewer rows than components: all that there is stays.
+    few = covariance._components(lambda which: features[:40][which], 40, 400)
+    np.testing.assert_allclose(features[:40] @ few @ few.T, features[:40], atol=1e-4)

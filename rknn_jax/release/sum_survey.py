@@ -41,8 +41,8 @@ OF_VOTES = (
 )
 """Settings that only reverse k-NN labeling has."""
 
-MOST_NUMBERS = 2**20
-"""Most numbers of a sum whose release is simulated; of more, reading takes minutes."""
+MOST_FEATURES = 2048
+"""Most features at which a release is simulated: of thousands more, reading takes minutes."""
 
 DRAWS = 6
 """Simulated releases behind an expected accuracy."""
@@ -157,8 +157,8 @@ class SumSurvey(Survey):
 
     @property
     def _is_rehearsed(self) -> bool:
-        """True if n is public, and the sum is small enough to be simulated in a dry run."""
-        return self.num_records is not None and np.prod(self.tally.shape) <= MOST_NUMBERS
+        """True if n is public, and the features are few enough to simulate releases."""
+        return self.num_records is not None and self.data.public.shape[1] <= MOST_FEATURES
 
     def _noise_decides(self) -> tuple[Concern, ...]:
         """Return a concern if many labels are wrong even where all records agree."""
