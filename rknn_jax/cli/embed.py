@@ -46,6 +46,8 @@ def run(settings: Embed) -> dict[str, Any]:
             raise
     card = cards.card_path(settings.out)
     _tell(settings, written, card)
+    if not settings.private and job.all_same(settings.out):
+        _tell_same(written.card["rows"])
     _tell_curator(settings, model)
     return {
         "files": {"embeddings": str(settings.out), "card": str(card)},
@@ -322,6 +324,15 @@ def _tell(settings: Embed, written: "Written", card: Path) -> None:
         "privacy",
         "nothing was spent, since each record is embedded by itself; epsilon does not cover a "
         "model that has seen the private records",
+    )
+
+
+def _tell_same(rows: int) -> None:
+    tell(
+        err,
+        "warning",
+        f"all {rows:,} rows have the same features, so that no label can tell them apart; look at "
+        "the records, and name another model or other columns",
     )
 
 
