@@ -218,3 +218,51 @@ def test_text_of_white_space_alone_is_none(rknn, tmp_path):
     done = rknn("embed", "--text", "t.csv", "--out", "t.parquet")
     assert done.status == 0, done.err
     assert "2 records are left out" in " ".join(done.err.split())
+
+
+def titled(name, titles, bodies):
+    pairs = zip(titles, bodies, strict=True)
+    lines = [json.dumps({"title": title, "text": body}) for title, body in pairs]
+    Path(name).write_text("\n".join(lines) + "\n")
+
+
+def test_the_card_keeps_the_columns_of_the_text(rknn, tmp_path):
+    """The private side reads the same ones in the same order, without naming them."""
+    network = tiny_network.write_text(tmp_path, pooling="cls")
+    titled("p.jsonl", ["cat", "dog"], ["runs", "sleeps"])
+    words = ("--columns", "title", "text")
+    done = rknn("embed", "--text", "p.jsonl", "--model", network, *words, "--out", "p.parquet")
+    assert done.status == 0, done.err
+    assert json.loads(Path("p.card.json").read_text())["model"]["columns"] == ["title", "text"]
+    private = ("embed", "--text", "p.jsonl", "--card", "p.card.json", "--private")
+    done = rknn(*private, "--out", "r.parquet")
+    assert done.status == 0, done.err
+    assert pq.read_table("r.parquet")["embeddings"] == pq.read_table("p.parquet")["embeddings"]
+    assert rknn(*private, *words, "--out", "s.parquet").status == 0
+
+
+@pytest.mark.parametrize("columns", [["text"], ["text", "title"]])
+def test_columns_that_are_not_the_cards_are_refused(rknn, tmp_path, columns):
+    network = tiny_network.write_text(tmp_path)
+    titled("p.jsonl", ["cat", "dog"], ["runs", "sleeps"])
+    words = ("--columns", "title", "text")
+    rknn("embed", "--text", "p.jsonl", "--model", network, *words, "--out", "p.parquet")
+    private = ("embed", "--text", "p.jsonl", "--card", "p.card.json", "--private")
+    done = rknn(*private, "--columns", *columns, "--out", "r.parquet")
+    assert done.status == 2
+    told = " ".join(done.err.split())
+    assert "Expected --columns title text, as --card p.card.json has them" in told
+    assert f"got --columns {' '.join(columns)};" in told
+
+
+@pytest.mark.parametrize("held", [[], "text", [1]])
+def test_damaged_columns_of_a_card_are_refused(rknn, tmp_path, held):
+    network = tiny_network.write_text(tmp_path)
+    titled("p.jsonl", ["cat", "dog"], ["runs", "sleeps"])
+    rknn("embed", "--text", "p.jsonl", "--model", network, "--out", "p.parquet")
+    card = json.loads(Path("p.card.json").read_text())
+    card["model"]["columns"] = held
+    Path("p.card.json").write_text(json.dumps(card))
+    done = rknn("embed", "--text", "p.jsonl", "--card", "p.card.json", "--out", "r.parquet")
+    assert done.status == 2
+    assert "restore the card" in " ".join(done.err.split())

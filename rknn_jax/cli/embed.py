@@ -188,10 +188,10 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     known = _card(settings, kind)
     model: Model
     if kind == "text":
-        columns = settings.columns or ("text",)
+        columns = text.columns_of(settings.columns, known, f"--card {settings.card}")
         _check_columns(settings, path, kind, columns, label)
         name = settings.model or known.get("path") or text_vectors.DEFAULT
-        model = text.load(name)
+        model = text.ColumnsModel(text.load(name), columns)
         _check_same(model, known, name)
     elif known:
         model = table.of_card(known)
