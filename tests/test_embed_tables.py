@@ -275,3 +275,85 @@ def test_a_header_in_another_encoding_is_refused_by_its_encoding(rknn, encoding,
         assert done.status == 2
         told = " ".join(done.err.split())
         assert "save the file in UTF-8, as by iconv" in told, told
+
+
+@pytest.mark.parametrize("value", [[1, 2], {"a": 1}])
+def test_lists_and_objects_of_json_are_no_cells(rknn, value):
+    """A public one is refused as in Parquet, and a private one is missing."""
+    records = [{"a": i / 2, "b": "xyz"[i % 3]} for i in range(6)]
+    Path("p.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert rknn("embed", "--table", "p.jsonl", "--out", "p.parquet").status == 0
+    odd = [{**records[0], "b": value}, records[1]]
+    Path("o.jsonl").write_text("".join(json.dumps(record) + "\n" for record in odd))
+    done = rknn("embed", "--table", "o.jsonl", "--out", "o.parquet")
+    assert done.status == 2
+    assert "in row 0" in done.err
+    private = ("--card", "p.card.json", "--private")
+    done = rknn("embed", "--table", "o.jsonl", *private, "--out", "r.parquet")
+    assert done.status == 0, done.err
+    assert embeddings("r.parquet")[0, 1:].tolist() == [0, 0, 0]
+
+
+BOOLS = [True, False, None, True, False, False]
+
+
+def bools(name, kind):
+    """Write bools and numbers as a public or a private side has them."""
+    ages = [20.5 + i for i in range(6)]
+    words = {
+        "json": json.dumps,
+        "capitals": lambda one: str(one).upper(),
+        "letter": lambda one: str(one)[0],
+    }
+    match kind:
+        case "parquet":
+            pq.write_table(pa.table({"age": ages, "smokes": pa.array(BOOLS)}), name)
+        case "numbers" | "capitals" | "letter":
+            say = words.get(kind, lambda one: str(int(one)))
+            cells = ["" if one is None else say(one) for one in BOOLS]
+            lines = [f"{age},{cell}\n" for age, cell in zip(ages, cells, strict=True)]
+            Path(name).write_text("age,smokes\n" + "".join(lines))
+        case _:
+            pairs = zip(ages, BOOLS, strict=True)
+            lines = [json.dumps({"age": age, "smokes": one}) + "\n" for age, one in pairs]
+            Path(name).write_text("".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("parquet", "r.parquet"),
+        ("json", "r.jsonl"),
+        ("capitals", "r.csv"),
+        ("letter", "r.csv"),
+        ("numbers", "r.csv"),
+    ],
+)
+def test_bools_are_the_same_in_every_format_of_the_private_side(rknn, kind, name):
+    bools("p.parquet", "parquet")
+    assert rknn("embed", "--table", "p.parquet", "--out", "po.parquet").status == 0
+    bools(name, kind)
+    private = ("--card", "po.card.json", "--private")
+    done = rknn("embed", "--table", name, *private, "--out", "ro.parquet")
+    assert done.status == 0, done.err
+    np.testing.assert_array_equal(embeddings("ro.parquet"), embeddings("po.parquet"))
+    assert "are no numbers" not in done.err
+
+
+@pytest.mark.parametrize(("kind", "name"), [("json", "p.jsonl"), ("capitals", "p.csv")])
+def test_public_words_for_bools_are_found_in_a_private_column_of_bools(rknn, kind, name):
+    bools(name, kind)
+    assert rknn("embed", "--table", name, "--out", "po.parquet").status == 0
+    bools("r.parquet", "parquet")
+    private = ("--card", "po.card.json", "--private")
+    assert rknn("embed", "--table", "r.parquet", *private, "--out", "ro.parquet").status == 0
+    np.testing.assert_array_equal(embeddings("ro.parquet"), embeddings("po.parquet"))
+
+
+def test_a_word_is_no_number_in_a_column_of_numbers(rknn):
+    write("p.csv", AGES, ["a", "b", "c"] * 20)
+    write("r.csv", ["true", "20"], ["a", "b"])
+    rknn("embed", "--table", "p.csv", "--out", "p.parquet")
+    private = ("--card", "p.card.json", "--private")
+    done = rknn("embed", "--table", "r.csv", *private, "--out", "r.parquet")
+    assert "1 of 2 values of column 'age' are no numbers" in " ".join(done.err.split())

@@ -214,7 +214,15 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
             f"Expected features without the label, got --label {label}, which is among the columns"
             f"{card}; embed the public {kind} with --label {label} too, or without the column."
         )
-    source = rows.TableFile(path, f"--{kind}", columns, label, settings.keep, settings.private)
+    source = rows.TableFile(
+        path,
+        f"--{kind}",
+        columns,
+        label,
+        settings.keep,
+        settings.private,
+        texts=kind == "text",
+    )
     labeled = "without labels" if label is None else f"with labels {label!r}"
     read = model.roles if isinstance(model, table.TableModel) else f"texts {', '.join(columns)}"
     tell(err, "read", f"{len(source):,} rows; {read}; {labeled}")

@@ -29,6 +29,11 @@ MOST_VALUES = 32
 MISSING_NUMBERS = MISSING_WORDS | {"", "?", "-", "--", ".", "#n/a", "missing", "unknown"}
 """Text that stands for a missing number among numbers, in lower case."""
 
+TRUTHS = dict.fromkeys(("true", "t", "yes", "y"), "1") | dict.fromkeys(
+    ("false", "f", "no", "n"), "0"
+)
+"""Words for bools, in lower case."""
+
 NEARLY = 0.9
 """Least share of numbers among the public values of a column of text that is told to be one."""
 
@@ -57,9 +62,12 @@ class Number:
 
     def features(self, column: Any) -> np.ndarray:
         """Return standardized numbers, float64 `[b, 1]`, from an Arrow column; NaN for others."""
-        values, _ = numbers(column, self.name)
+        values = self._numbers(column)
         scaled = (values - self.mean) / self.std
         return np.where(np.isfinite(values), scaled, np.nan)[:, None]
+
+    def _numbers(self, column: Any) -> np.ndarray:
+        return numbers(column, self.name)[0]
 
     def review(self, column: Any, found: doubts.Unread) -> None:
         """Count the values of a private Arrow column that are no numbers."""
@@ -69,6 +77,24 @@ class Number:
         odd = [] if len(held) == len(values) else _no_numbers(texts(column), values)
         found.odd.update(odd)
         found.count += len(held) + len(odd)
+
+
+@dataclass(frozen=True)
+class Truth(Number):
+    """Column of bools, which are 1 and 0. The private side may have words for them.
+
+    Attributes:
+      truth: True, by which a card tells such a column.
+    """
+
+    truth: bool = True
+
+    def _numbers(self, column: Any) -> np.ndarray:
+        if not _is_text(_arrow.plain(column).type):
+            return super()._numbers(column)
+        words = [TRUTHS.get(_bare(text), text) if text else text for text in texts(column)]
+        pa = _arrow.pyarrow()
+        return super()._numbers(pa.chunked_array([pa.array(words, pa.large_string())]))
 
 
 @dataclass(frozen=True)
@@ -188,7 +214,8 @@ def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> Tab
     """
     where = f"{argument} {path}"
     pa = _arrow.pyarrow()
-    parts = list(table_files.tables(path, argument, names, 2**16, refuse=True)) if names else []
+    read = functools.partial(table_files.tables, path, argument, names, 2**16, refuse=True)
+    parts = list(read(unlike=dict.fromkeys(names, table_files.NO_CELL))) if names else []
     if not parts:
         raise ValueError(
             f"Expected columns of features and rows in {where}, got none; name the columns with "
@@ -215,7 +242,8 @@ def review(model: TableModel, path: Path, argument: str) -> list[str]:
     """
     names = [column.name for column in model.columns]
     found = {name: doubts.Unread() for name in names}
-    parts = table_files.tables(path, argument, names, 2**14, refuse=False)
+    unlike = dict.fromkeys(names, table_files.NO_CELL)
+    parts = table_files.tables(path, argument, names, 2**14, refuse=False, unlike=unlike)
     for table in itertools.islice(parts, -(-doubts.MOST_REVIEWED // 2**14)):
         for column in model.columns:
             column.review(table.column(column.name), found[column.name])
@@ -248,7 +276,8 @@ def of_card(card: dict[str, Any]) -> TableModel:
 def _column(given: dict[str, Any]) -> Number | Category:
     if "values" in given:
         return Category(given["name"], tuple(given["values"]))
-    return Number(given["name"], given["mean"], given["std"])
+    kind = Truth if given.get("truth") else Number
+    return kind(given["name"], given["mean"], given["std"])
 
 
 def _refuse_ids(table: Any, where: str) -> None:
@@ -280,7 +309,8 @@ def _fitted(column: Any, name: str, *, chosen: bool) -> tuple[Number | Category,
         std = float(there.std()) if len(there) else 0.0
         mean = float(there.mean()) if len(there) else 0.0
         told = () if chosen else tuple(doubts.of_numbers(name, there, MOST_VALUES))
-        return Number(name, mean, std or 1.0), told
+        fitted = Truth if _is_bool(column) else Number
+        return fitted(name, mean, std or 1.0), told
     given = texts(column)
     found = sorted({text for text in given if text})
     odd = _odd_values(given, values)
@@ -367,7 +397,7 @@ def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:
         column = column.cast(pa.int8())
     if types.is_integer(column.type) or types.is_floating(kind) or types.is_decimal(kind):
         return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), np.float64), True
-    if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
+    if not _is_text(kind):
         raise ValueError(
             f"Expected numbers or text in column {name!r}, got {kind}; convert it, or leave it out "
             "with --drop, or by naming the others with --columns."
@@ -380,6 +410,15 @@ def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:
     missing = compute.is_in(words, pa.array(sorted(MISSING_NUMBERS), pa.large_string())).to_numpy()
     are = compute.fill_null(is_number, False).to_numpy()
     return values, bool(np.all(are | missing)) and bool(are.any())
+
+
+def _is_text(kind: Any) -> bool:
+    types = _arrow.pyarrow().types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_bool(column: Any) -> bool:
+    return bool(_arrow.pyarrow().types.is_boolean(_arrow.plain(column).type))
 
 
 def _bare(text: str) -> str:
