@@ -357,3 +357,58 @@ def test_a_word_is_no_number_in_a_column_of_numbers(rknn):
     private = ("--card", "p.card.json", "--private")
     done = rknn("embed", "--table", "r.csv", *private, "--out", "r.parquet")
     assert "1 of 2 values of column 'age' are no numbers" in " ".join(done.err.split())
+
+
+def accented(name, count, others):
+    """Write records in Windows-1252, and others that are the same bytes in UTF-8."""
+    words = ["caf\u00e9 noir,a\n"] * count + ["plain,b\n"] * others
+    Path(name).write_bytes("".join(["text,labels\n", *words]).encode("cp1252"))
+
+
+@pytest.mark.parametrize(("count", "others"), [(10, 2), (20, 1000)])
+def test_many_private_records_in_another_encoding_are_told_with_the_remedy(rknn, count, others):
+    accented("r.csv", count, others)
+    lines = Path("r.csv").read_bytes().splitlines()[1:]
+    made = b"".join(b'{"text": "%s"}\n' % line.split(b",")[0] for line in lines)
+    Path("r.jsonl").write_bytes(made)
+    for name in ("r.csv", "r.jsonl"):
+        done = rknn("embed", "--text", name, "--private", "--out", f"{name}.parquet")
+        assert done.status == 0, done.err
+        told = " ".join(done.err.split())
+        assert f"{count} of {count + others:,} records hold bytes that are no UTF-8" in told
+        assert "iconv -f WINDOWS-1252 -t UTF-8" in told
+
+
+@pytest.mark.parametrize(("count", "others"), [(9, 0), (10, 1000)])
+def test_few_private_records_in_another_encoding_are_no_encoding(rknn, count, others):
+    accented("r.csv", count, others)
+    done = rknn("embed", "--text", "r.csv", "--private", "--out", "o.parquet")
+    assert done.status == 0, done.err
+    assert "iconv" not in done.err
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_compression_that_cannot_be_read_is_named(rknn, private):
+    """By the suffix, or by the first bytes of the header of CSV."""
+    zstd = b"\x28\xb5\x2f\xfd\x04\x00\x41\x00\x00age,town\n1,a\n"
+    for name in ("r.csv.zst", "r.jsonl.zst", "r.csv"):
+        Path(name).write_bytes(zstd)
+    Path("z.csv").write_bytes(gzip.compress(b"age,town\n1.5,a\n", mtime=0))
+    Path("p.csv").write_text("a,b\n1.5,2.5\n2.5,1.5\n")
+    words = ["--private"] if private else []
+    for name in ("r.csv.zst", "r.jsonl.zst", "r.csv", "z.csv"):
+        for command in (
+            ["embed", "--text", name, *words, "--out", "o.parquet"],
+            ["label", "--public", "p.csv", "--private", name, "--epsilon", 1, "--classes", 2],
+        ):
+            done = rknn(*command)
+            assert done.status == 2, (name, command)
+            told = " ".join(done.err.split())
+            assert ("gzip" if name == "z.csv" else "zstd") in told, told
+            assert "decompress" in told
+            assert "UTF-16" not in told
+
+
+def test_a_name_of_a_column_may_begin_as_a_compression(rknn):
+    Path("p.csv").write_text("BZh,PAR1\n1.5,2.5\n2.5,1\n")
+    assert rknn("embed", "--table", "p.csv", "--out", "o.parquet").status == 0

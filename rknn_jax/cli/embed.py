@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 NAMED = 10
 """Most records that cannot be used of which the terminal shows the names."""
 
+MANY = 10
+MANY_SHARE = 0.01
+"""Least number and share of private records with other bytes of which the curator is told."""
+
 
 def run(settings: Embed) -> dict[str, Any]:
     """Embed the records, and return what `--json` prints.
@@ -48,7 +52,7 @@ def run(settings: Embed) -> dict[str, Any]:
     _tell(settings, written, card)
     if not settings.private and job.all_same(settings.out):
         _tell_same(written.card["rows"])
-    _tell_curator(settings, model)
+    _tell_curator(settings, model, written.card["rows"])
     return {
         "files": {"embeddings": str(settings.out), "card": str(card)},
         "rows": written.card["rows"],
@@ -344,10 +348,30 @@ def _tell_same(rows: int) -> None:
     )
 
 
-def _tell_curator(settings: Embed, model: "Model") -> None:
-    """Tell whoever embeds a private table which of its values the model cannot use."""
+def _tell_encoding(settings: Embed, rows: int) -> None:
+    """Tell the curator of private text files in another encoding, by the number of records."""
+    from rknn_jax.embedding import table_files
+    from rknn_jax.formats._csv_records import NO_UTF8, save_as_utf8
+
+    path = settings.text or settings.table
+    if path is None:
+        return
+    count = table_files.num_no_utf8(path, "--table" if settings.table else "--text")
+    if count >= max(MANY, MANY_SHARE * rows):
+        tell(
+            err,
+            "private",
+            f"{count:,} of {rows:,} records hold {NO_UTF8}; {save_as_utf8('WINDOWS-1252')} (tell "
+            "nobody)",
+        )
+
+
+def _tell_curator(settings: Embed, model: "Model", rows: int) -> None:
+    """Tell whoever embeds private columns which of their values the model cannot use."""
     from rknn_jax.embedding import table
 
+    if settings.private:
+        _tell_encoding(settings, rows)
     if not (settings.table and settings.private and isinstance(model, table.TableModel)):
         return
     for sentence in table.review(model, settings.table, "--table"):

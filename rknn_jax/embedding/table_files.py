@@ -34,8 +34,10 @@ from rknn_jax.formats import (
     is_compressed,
     jsonl,
     parquet,
+    refuse_compression,
     suffix_of,
 )
+from rknn_jax.formats._csv_records import NO_UTF8
 
 TYPED = (*parquet.SUFFIXES, *feather.SUFFIXES)
 """Suffixes of files whose columns have types."""
@@ -127,6 +129,7 @@ def _opened(path: Path, argument: str) -> Iterator[IO[bytes]]:
     """Open a file, decompressed. Errors name it."""
     with ExitStack() as stack:
         stack.enter_context(clear_errors(f"{argument} {path}"))
+        refuse_compression(path.name)
         if is_compressed(path.name):
             yield stack.enter_context(fsspec.open(str(path), "rb", compression="infer"))
         else:
@@ -220,6 +223,20 @@ def _num_rows_of(path: Path, argument: str) -> int:
     assert form is not None
     with _opened(path, argument) as file:
         return int(form.num_rows(file, Columns()))
+
+
+def num_no_utf8(path: Path, argument: str) -> int:
+    """Return the number of private records of CSV or JSON lines with bytes that are no UTF-8."""
+    return sum(_num_no_utf8_of(one, argument) for one in files(path, argument))
+
+
+def _num_no_utf8_of(path: Path, argument: str) -> int:
+    if _suffix(path) in TYPED:
+        return 0
+    form = csv if _suffix(path) in csv.SUFFIXES else jsonl
+    with _opened(path, argument) as file:
+        found = form.broken(file)
+    return int(found[NO_UTF8] + found[jsonl.REPLACED])
 
 
 def empty(path: Path, argument: str, columns: Sequence[str]) -> Any:
