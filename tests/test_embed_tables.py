@@ -91,7 +91,7 @@ QUANTITIES = {
     "dates ": ["2024-11-07", "2024/1/2", "2023-12-31T10:00:00"],
     "dates  ": ["7 Nov 2024", "12-Jan-23", "March 3 2020"],
     "times of day": ["14:00", "9:30", "23:59:01"],
-    "numbers with a decimal comma": ['"36,9"', '"1.200,5"', '"-0,25"'],
+    "numbers with a decimal comma or a thousands separator": ['"36,9"', '"1.200,5"', '"-0,25"'],
     "numbers with a unit or a sign": ["97 %", "35mg", "120 mmHg"],
     "numbers with a unit or a sign ": ["<1.5", "<0.2", "3"],
 }
@@ -155,7 +155,9 @@ def test_the_curator_is_told_of_values_that_the_public_table_does_not_have(rknn)
     private = ("embed", "--table", "r.csv", "--card", "p.card.json", "--private", "--out")
     told = " ".join(rknn(*private, "r.parquet").err.split())
     assert "20 of 20 values of column 'heat' are no numbers, such as '36,9'" in told
-    assert "(numbers with a decimal comma: save them with a point); they count as missing" in told
+    assert (
+        "(numbers with a decimal comma or a thousands separator: save the numbers plainly" in told
+    )
     assert "10 of 30 values of column 'smokes' are in no public row, such as 'ja'" in told
     assert "'age'" not in told
     table_of("f.csv", age=ages[:40], heat=["98.1", "99.5"] * 20, smokes=["yes", "no"] * 20)
@@ -412,3 +414,83 @@ def test_a_compression_that_cannot_be_read_is_named(rknn, private):
 def test_a_name_of_a_column_may_begin_as_a_compression(rknn):
     Path("p.csv").write_text("BZh,PAR1\n1.5,2.5\n2.5,1\n")
     assert rknn("embed", "--table", "p.csv", "--out", "o.parquet").status == 0
+
+
+SEPARATED = [
+    ["5,133", "12,400", "900", "1,234,567"],
+    ["5.133.000", "1.234,5"],
+    ["5 133", "12'400.5"],
+]
+
+
+@pytest.mark.parametrize("values", SEPARATED)
+def test_thousands_separators_are_named_with_the_remedy(rknn, values):
+    table_of("p.csv", age=["20.5", "30", "44"] * 20, odd=[f'"{one}"' for one in values * 60][:60])
+    done = rknn("embed", "--table", "p.csv", "--out", "p.parquet")
+    assert done.status == 2
+    told = " ".join(done.err.split())
+    assert "numbers with a decimal comma or a thousands separator such as" in told
+    assert "save the numbers plainly, such as 5133 or 5.133" in told
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_points_that_may_separate_thousands_are_told(rknn, typed):
+    random = np.random.default_rng(0)
+    thousands = [f"{one:,}".replace(",", ".") for one in random.integers(300, 90_000, 60)]
+    decimals = [f"{one:.3f}" for one in random.normal(0, 2, 60)]
+    cents = [f"{one:.2f}" for one in random.uniform(1, 100, 60)]
+    columns = {"income": thousands, "score": decimals, "price": cents}
+    if typed:
+        floats = {name: [*map(float, values)] for name, values in columns.items()}
+        pq.write_table(pa.table(floats), "p.parquet")
+    else:
+        table_of("p.csv", **columns)
+    name = "p.parquet" if typed else "p.csv"
+    done = rknn("embed", "--table", name, "--out", "o.parquet")
+    assert done.status == 0, done.err
+    told = " ".join(done.err.split())
+    assert "column 'income' has three digits after every point" in told
+    assert told.count("warning") == 1, told
+
+
+def test_sentences_that_many_columns_share_are_one(rknn):
+    """Public refusals and what the curator is told."""
+    random = np.random.default_rng(0)
+    names = [f"f{i}" for i in range(30)]
+    numbers = random.integers(2000, 90_000, (30, 60))
+    commas = {name: [f'"{one:,}"' for one in row] for name, row in zip(names, numbers, strict=True)}
+    plain = {name: [f"{one}.5" for one in row] for name, row in zip(names, numbers, strict=True)}
+    table_of("c.csv", **commas)
+    table_of("p.csv", **plain)
+    refused = " ".join(rknn("embed", "--table", "c.csv", "--out", "c.parquet").err.split())
+    assert refused.count("Expected") == 1
+    assert "[and so in 29 other columns: 'f1', 'f2', 'f3', 'f4', 'f5', ...]" in refused
+    assert rknn("embed", "--table", "p.csv", "--out", "p.parquet").status == 0
+    private = ("--card", "p.card.json", "--private")
+    told = rknn("embed", "--table", "c.csv", *private, "--out", "r.parquet")
+    assert told.status == 0, told.err
+    assert " ".join(told.err.split()).count("tell nobody)") == 1
+    assert "[and so in 29 other columns" in " ".join(told.err.split())
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_row_of_totals_is_told(rknn, folder):
+    lines = [f"{20 + i / 2},{i % 7},{i * 3.7:.1f},{i % 2},x" for i in range(50)]
+    names = "age,visits,income,smokes,labels"
+    Path("p").mkdir()
+    Path("p/a.csv").write_text("\n".join([names, *lines, ",,4532.5,,"]) + "\n")
+    if folder:
+        Path("p/b.csv").write_text("\n".join([names, *lines, ",,4533.5,,"]) + "\n")
+    path = "p" if folder else "p/a.csv"
+    told = " ".join(rknn("embed", "--table", path, "--out", "o.parquet").err.split())
+    assert "row 50, the last one of a.csv, is empty but for 'income', as a row of totals" in told
+    assert told.count("as a row of totals") == 1 + folder
+    assert ("row 101, the last one of b.csv," in told) is folder
+    Path("q.csv").write_text("\n".join([names, ",,12.5,,", *lines, *[",,4.5,,"] * 9]) + "\n")
+    sparse = " ".join(rknn("embed", "--table", "q.csv", "--out", "q.parquet").err.split())
+    assert "totals" not in sparse
+    Path("r.csv").write_text("\n".join([names, *lines, ",,4532.5,,"]) + "\n")
+    private = ("--card", "q.card.json", "--private")
+    done = rknn("embed", "--table", "r.csv", *private, "--out", "r.parquet")
+    assert done.status == 0, done.err
+    assert "totals" not in done.err
