@@ -389,3 +389,37 @@ def test_a_table_about_images_is_refused_where_it_cannot_be_used(rknn, tmp_path)
     done = run(rknn, "photos", "o.parquet", network, "--image-table", "photos.csv")
     assert done.status == 2
     assert "or the result of this command" in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_files_of_other_suffixes_are_told(rknn, tmp_path, private):
+    """Of private ones, their number alone."""
+    network = tiny_network.write(tmp_path)
+    (tmp_path / "shown").mkdir()
+    Image.fromarray(RAMP).save(tmp_path / "shown/a.png")
+    Image.fromarray(RAMP).rotate(90).save(tmp_path / "shown/b.png")
+    for name in ("anna.gif", "b.GIF", "c.heic", "notes"):
+        (tmp_path / "shown" / name).write_bytes(b"")
+    done = run(rknn, "shown", "o.parquet", network, *(["--private"] if private else []))
+    assert done.status == 0, done.err
+    told = " ".join(done.err.split())
+    assert "4 files are left out" in told
+    assert "save others as one of these" in told
+    assert ("by their suffix (2 .gif, 1 .heic, 1 without), such as anna.gif" in told) is not private
+    assert ("anna" in told) is not private
+    assert ("tell nobody" in told) is private
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_names_that_differ_in_capitals_are_hinted(rknn, tmp_path, private):
+    network = tiny_network.write(tmp_path)
+    for name in ("cat/a.png", "cat/b.PNG", "dog/a.png", "dog/c.png"):
+        (tmp_path / "shown" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(RAMP).save(tmp_path / "shown" / name, "PNG")
+    Path("t.csv").write_text("file,labels\nCat/a.png,x\nB.png,y\ndog/c.png,z\n")
+    words = ["--image-table", "t.csv", *(["--private"] if private else [])]
+    done = run(rknn, "shown", "o.parquet", network, *words)
+    assert done.status == 0, done.err
+    told = " ".join(done.err.split())
+    assert "3 images stand in no row of t.csv" in told
+    assert "2 of them have a row but for capitals, so write the names as the files have" in told

@@ -1,7 +1,8 @@
 """`rknn embed`: embeddings of images, text and tables, in files that `rknn label` reads."""
 
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from rknn_jax._internal.checks import check_together
@@ -133,9 +134,7 @@ def _image_folder(settings: Embed) -> "ImageFolder":
     assert settings.images is not None
     about = _image_table(settings)
     source = ImageFolder.find(settings.images, private=settings.private, about=about)
-    if source.skipped:
-        named = ", ".join(source.skipped[:NAMED])
-        tell(err, "skipped", f"{len(source.skipped):,} files that are no images, such as {named}")
+    _tell_skipped(settings, source.skipped)
     classes = ", ".join(source.classes) or "none, since there are no folders in it"
     named = "with" if about is not None and LABELS in about.columns else "without"
     labeled = f"classes: {classes}" if about is None else f"{named} labels {settings.label!r}"
@@ -146,17 +145,37 @@ def _image_folder(settings: Embed) -> "ImageFolder":
             f"Expected a row for each image in --image-table {settings.image_table}, got none that "
             f"names {source.files[0]}; column {settings.file_column!r} holds names such as "
             f"{next(iter(about.places), '')!r}, and paths within the folder or names alone are "
-            "found."
+            "found, in the same capitals."
         )
     if unknown:
         secret = " (tell nobody)" if settings.private else ""
+        alike = 0 if about is None else about.num_alike(source.names, source.rows)
+        remedy = "have a row but for capitals, so write the names as the files have them"
+        hint = f"; {alike:,} of them {remedy}" if alike else ""
         tell(
             err,
             "private" if settings.private else "warning",
             f"{unknown:,} images stand in no row of {settings.image_table}, or in several, and "
-            f"have missing values{secret}",
+            f"have missing values{hint}{secret}",
         )
     return source
+
+
+def _tell_skipped(settings: Embed, skipped: Sequence[str]) -> None:
+    """Tell which files of a folder are left out, and of private ones their number alone."""
+    from rknn_jax.embedding.images import SUFFIXES
+
+    if not skipped:
+        return
+    count = f"{len(skipped):,} files are left out"
+    remedy = f"; images end in {', '.join(SUFFIXES)}, so save others as one of these"
+    if settings.private:
+        tell(err, "skipped", f"{count}{remedy} (tell nobody)")
+        return
+    suffixes = Counter(PurePosixPath(name).suffix.lower() or "without" for name in skipped)
+    kinds = ", ".join(f"{number:,} {suffix}" for suffix, number in suffixes.most_common(NAMED))
+    named = ", ".join(skipped[:NAMED])
+    tell(err, "skipped", f"{count} by their suffix ({kinds}), such as {named}{remedy}")
 
 
 def _image_table(settings: Embed) -> "FileRows | None":

@@ -96,6 +96,23 @@ class FileRows:
             for key in keys
         ]
 
+    def num_alike(self, files: Sequence[str], rows: Sequence[int | None]) -> int:
+        """Return how many files without a row have one but for capitals.
+
+        Args:
+          files: Paths within the folder, with slashes.
+          rows: Row of each of them, or None.
+        """
+        bases = {_base(key) for key in self.places}
+        folded = {key.casefold() for key in (*self.places, *bases - self.places.keys())}
+        absent = [_key(file) for file, row in zip(files, rows, strict=True) if row is None]
+        other = [key for key in absent if key not in self.places]
+        return sum(
+            key.casefold() in folded
+            or (_base(key).casefold() in folded and _base(key) not in bases)
+            for key in other
+        )
+
     def take(self, rows: Sequence[int | None]) -> dict[str, Any]:
         """Return the columns at some rows, with null for None."""
         places = _arrow.pyarrow().array(rows, "int64")
