@@ -289,6 +289,7 @@ def test_lists_and_objects_of_json_are_no_cells(rknn, value):
     Path("o.jsonl").write_text("".join(json.dumps(record) + "\n" for record in odd))
     done = rknn("embed", "--table", "o.jsonl", "--out", "o.parquet")
     assert done.status == 2
+    assert "Expected text or a number in column 'b'" in " ".join(done.err.split())
     assert "in row 0" in done.err
     private = ("--card", "p.card.json", "--private")
     done = rknn("embed", "--table", "o.jsonl", *private, "--out", "r.parquet")

@@ -359,7 +359,7 @@ def _json_tables(
         records = list(jsonl.parsed(block, public=False))
         odd = [_unlike(record or {}, unlike) for record in records]
         if refuse:
-            _refuse_unlike(records, odd, first)
+            _refuse_unlike(records, odd, unlike, first)
         texts = [_as_text(record or {}, label) for record in records]
         values = {
             name: [
@@ -381,21 +381,26 @@ def _unlike(record: Mapping[str, Any], unlike: Mapping[str, tuple[type, ...]]) -
 
 
 def _refuse_unlike(
-    records: Sequence[Mapping[str, Any] | None], odd: Sequence[Sequence[str]], first: int
+    records: Sequence[Mapping[str, Any] | None],
+    odd: Sequence[Sequence[str]],
+    unlike: Mapping[str, tuple[type, ...]],
+    first: int,
 ) -> None:
     """Raise FormatError for the first public value of another type.
 
     Args:
       records: Records.
       odd: Names of the columns with such values, for each record.
+      unlike: Types that are no values of a column.
       first: Number of the first record.
     """
     for row, (record, names) in enumerate(zip(records, odd, strict=True), first):
         if record is not None and names:
             kind = _KINDS[type(record[names[0]])]
+            wanted = "text" if float in unlike[names[0]] else "text or a number"
             raise FormatError(
-                f"Expected text in column {names[0]!r}, got {kind} in row {row}; save the value "
-                "itself as text, or name other columns with --columns."
+                f"Expected {wanted} in column {names[0]!r}, got {kind} in row {row}; save the value "
+                f"itself as {wanted}, or name other columns with --columns."
             )
 
 
