@@ -399,8 +399,8 @@ def _refuse_unlike(
             kind = _KINDS[type(record[names[0]])]
             wanted = "text" if float in unlike[names[0]] else "text or a number"
             raise FormatError(
-                f"Expected {wanted} in column {names[0]!r}, got {kind} in row {row}; save the value "
-                f"itself as {wanted}, or name other columns with --columns."
+                f"Expected {wanted} in column {names[0]!r}, got {kind} in row {row}; save "
+                f"the value itself as {wanted}, or name other columns with --columns."
             )
 
 
