@@ -196,6 +196,15 @@ def test_a_broken_public_record_is_refused_by_its_row(tmp_path, record, words):
     assert block.labels.tolist() == ["b", "", "d"]
 
 
+def test_private_records_in_another_encoding_are_told_with_the_remedy(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes("text,label\ncaf\u00e9,a\nplain,b\n".encode("cp1252"))
+    columns = Columns(("text",), "label", raw=True)
+    with pytest.warns(UserWarning, match="1 have bytes that are no UTF-8.*iconv -f WINDOWS-1252"):
+        (block,) = FileShard(str(path), "--private", columns).blocks(10)
+    assert block.labels.tolist() == ["", "b"]
+
+
 def test_a_thousand_lines_inside_a_record_cast_one_vote(tmp_path):
     path = tmp_path / "t.csv"
     with path.open("w", newline="") as file:

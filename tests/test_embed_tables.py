@@ -91,7 +91,7 @@ QUANTITIES = {
     "dates ": ["2024-11-07", "2024/1/2", "2023-12-31T10:00:00"],
     "dates  ": ["7 Nov 2024", "12-Jan-23", "March 3 2020"],
     "times of day": ["14:00", "9:30", "23:59:01"],
-    "numbers with a decimal comma": ['"36,9"', '"1.200,5"', '"-0,25"'],
+    "numbers with a decimal comma or a thousands separator": ['"36,9"', '"1.200,5"', '"-0,25"'],
     "numbers with a unit or a sign": ["97 %", "35mg", "120 mmHg"],
     "numbers with a unit or a sign ": ["<1.5", "<0.2", "3"],
 }
@@ -155,7 +155,9 @@ def test_the_curator_is_told_of_values_that_the_public_table_does_not_have(rknn)
     private = ("embed", "--table", "r.csv", "--card", "p.card.json", "--private", "--out")
     told = " ".join(rknn(*private, "r.parquet").err.split())
     assert "20 of 20 values of column 'heat' are no numbers, such as '36,9'" in told
-    assert "(numbers with a decimal comma: save them with a point); they count as missing" in told
+    assert (
+        "(numbers with a decimal comma or a thousands separator: save the numbers plainly" in told
+    )
     assert "10 of 30 values of column 'smokes' are in no public row, such as 'ja'" in told
     assert "'age'" not in told
     table_of("f.csv", age=ages[:40], heat=["98.1", "99.5"] * 20, smokes=["yes", "no"] * 20)
@@ -275,3 +277,221 @@ def test_a_header_in_another_encoding_is_refused_by_its_encoding(rknn, encoding,
         assert done.status == 2
         told = " ".join(done.err.split())
         assert "save the file in UTF-8, as by iconv" in told, told
+
+
+@pytest.mark.parametrize("value", [[1, 2], {"a": 1}])
+def test_lists_and_objects_of_json_are_no_cells(rknn, value):
+    """A public one is refused as in Parquet, and a private one is missing."""
+    records = [{"a": i / 2, "b": "xyz"[i % 3]} for i in range(6)]
+    Path("p.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert rknn("embed", "--table", "p.jsonl", "--out", "p.parquet").status == 0
+    odd = [{**records[0], "b": value}, records[1]]
+    Path("o.jsonl").write_text("".join(json.dumps(record) + "\n" for record in odd))
+    done = rknn("embed", "--table", "o.jsonl", "--out", "o.parquet")
+    assert done.status == 2
+    assert "Expected text or a number in column 'b'" in " ".join(done.err.split())
+    assert "in row 0" in done.err
+    private = ("--card", "p.card.json", "--private")
+    done = rknn("embed", "--table", "o.jsonl", *private, "--out", "r.parquet")
+    assert done.status == 0, done.err
+    assert embeddings("r.parquet")[0, 1:].tolist() == [0, 0, 0]
+
+
+BOOLS = [True, False, None, True, False, False]
+
+
+def bools(name, kind):
+    """Write bools and numbers as a public or a private side has them."""
+    ages = [20.5 + i for i in range(6)]
+    words = {
+        "json": json.dumps,
+        "capitals": lambda one: str(one).upper(),
+        "letter": lambda one: str(one)[0],
+    }
+    match kind:
+        case "parquet":
+            pq.write_table(pa.table({"age": ages, "smokes": pa.array(BOOLS)}), name)
+        case "numbers" | "capitals" | "letter":
+            say = words.get(kind, lambda one: str(int(one)))
+            cells = ["" if one is None else say(one) for one in BOOLS]
+            lines = [f"{age},{cell}\n" for age, cell in zip(ages, cells, strict=True)]
+            Path(name).write_text("age,smokes\n" + "".join(lines))
+        case _:
+            pairs = zip(ages, BOOLS, strict=True)
+            lines = [json.dumps({"age": age, "smokes": one}) + "\n" for age, one in pairs]
+            Path(name).write_text("".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("parquet", "r.parquet"),
+        ("json", "r.jsonl"),
+        ("capitals", "r.csv"),
+        ("letter", "r.csv"),
+        ("numbers", "r.csv"),
+    ],
+)
+def test_bools_are_the_same_in_every_format_of_the_private_side(rknn, kind, name):
+    bools("p.parquet", "parquet")
+    assert rknn("embed", "--table", "p.parquet", "--out", "po.parquet").status == 0
+    bools(name, kind)
+    private = ("--card", "po.card.json", "--private")
+    done = rknn("embed", "--table", name, *private, "--out", "ro.parquet")
+    assert done.status == 0, done.err
+    np.testing.assert_array_equal(embeddings("ro.parquet"), embeddings("po.parquet"))
+    assert "are no numbers" not in done.err
+
+
+@pytest.mark.parametrize(("kind", "name"), [("json", "p.jsonl"), ("capitals", "p.csv")])
+def test_public_words_for_bools_are_found_in_a_private_column_of_bools(rknn, kind, name):
+    bools(name, kind)
+    assert rknn("embed", "--table", name, "--out", "po.parquet").status == 0
+    bools("r.parquet", "parquet")
+    private = ("--card", "po.card.json", "--private")
+    assert rknn("embed", "--table", "r.parquet", *private, "--out", "ro.parquet").status == 0
+    np.testing.assert_array_equal(embeddings("ro.parquet"), embeddings("po.parquet"))
+
+
+def test_a_word_is_no_number_in_a_column_of_numbers(rknn):
+    write("p.csv", AGES, ["a", "b", "c"] * 20)
+    write("r.csv", ["true", "20"], ["a", "b"])
+    rknn("embed", "--table", "p.csv", "--out", "p.parquet")
+    private = ("--card", "p.card.json", "--private")
+    done = rknn("embed", "--table", "r.csv", *private, "--out", "r.parquet")
+    assert "1 of 2 values of column 'age' are no numbers" in " ".join(done.err.split())
+
+
+def accented(name, count, others):
+    """Write records in Windows-1252, and others that are the same bytes in UTF-8."""
+    words = ["caf\u00e9 noir,a\n"] * count + ["plain,b\n"] * others
+    Path(name).write_bytes("".join(["text,labels\n", *words]).encode("cp1252"))
+
+
+@pytest.mark.parametrize(("count", "others"), [(10, 2), (20, 1000)])
+def test_many_private_records_in_another_encoding_are_told_with_the_remedy(rknn, count, others):
+    accented("r.csv", count, others)
+    lines = Path("r.csv").read_bytes().splitlines()[1:]
+    made = b"".join(b'{"text": "%s"}\n' % line.split(b",")[0] for line in lines)
+    Path("r.jsonl").write_bytes(made)
+    for name in ("r.csv", "r.jsonl"):
+        done = rknn("embed", "--text", name, "--private", "--out", f"{name}.parquet")
+        assert done.status == 0, done.err
+        told = " ".join(done.err.split())
+        assert f"{count} of {count + others:,} records hold bytes that are no UTF-8" in told
+        assert "iconv -f WINDOWS-1252 -t UTF-8" in told
+
+
+@pytest.mark.parametrize(("count", "others"), [(9, 0), (10, 1000)])
+def test_few_private_records_in_another_encoding_are_no_encoding(rknn, count, others):
+    accented("r.csv", count, others)
+    done = rknn("embed", "--text", "r.csv", "--private", "--out", "o.parquet")
+    assert done.status == 0, done.err
+    assert "iconv" not in done.err
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_compression_that_cannot_be_read_is_named(rknn, private):
+    """By the suffix, or by the first bytes of the header of CSV."""
+    zstd = b"\x28\xb5\x2f\xfd\x04\x00\x41\x00\x00age,town\n1,a\n"
+    for name in ("r.csv.zst", "r.jsonl.zst", "r.csv"):
+        Path(name).write_bytes(zstd)
+    Path("z.csv").write_bytes(gzip.compress(b"age,town\n1.5,a\n", mtime=0))
+    Path("p.csv").write_text("a,b\n1.5,2.5\n2.5,1.5\n")
+    words = ["--private"] if private else []
+    for name in ("r.csv.zst", "r.jsonl.zst", "r.csv", "z.csv"):
+        for command in (
+            ["embed", "--text", name, *words, "--out", "o.parquet"],
+            ["label", "--public", "p.csv", "--private", name, "--epsilon", 1, "--classes", 2],
+        ):
+            done = rknn(*command)
+            assert done.status == 2, (name, command)
+            told = " ".join(done.err.split())
+            assert ("gzip" if name == "z.csv" else "zstd") in told, told
+            assert "decompress" in told
+            assert "UTF-16" not in told
+
+
+def test_a_name_of_a_column_may_begin_as_a_compression(rknn):
+    Path("p.csv").write_text("BZh,PAR1\n1.5,2.5\n2.5,1\n")
+    assert rknn("embed", "--table", "p.csv", "--out", "o.parquet").status == 0
+
+
+SEPARATED = [
+    ["5,133", "12,400", "900", "1,234,567"],
+    ["5.133.000", "1.234,5"],
+    ["5 133", "12'400.5"],
+]
+
+
+@pytest.mark.parametrize("values", SEPARATED)
+def test_thousands_separators_are_named_with_the_remedy(rknn, values):
+    table_of("p.csv", age=["20.5", "30", "44"] * 20, odd=[f'"{one}"' for one in values * 60][:60])
+    done = rknn("embed", "--table", "p.csv", "--out", "p.parquet")
+    assert done.status == 2
+    told = " ".join(done.err.split())
+    assert "numbers with a decimal comma or a thousands separator such as" in told
+    assert "save the numbers plainly, such as 5133 or 5.133" in told
+
+
+@pytest.mark.parametrize("typed", [False, True])
+def test_points_that_may_separate_thousands_are_told(rknn, typed):
+    random = np.random.default_rng(0)
+    thousands = [f"{one:,}".replace(",", ".") for one in random.integers(300, 90_000, 60)]
+    decimals = [f"{one:.3f}" for one in random.normal(0, 2, 60)]
+    cents = [f"{one:.2f}" for one in random.uniform(1, 100, 60)]
+    columns = {"income": thousands, "score": decimals, "price": cents}
+    if typed:
+        floats = {name: [*map(float, values)] for name, values in columns.items()}
+        pq.write_table(pa.table(floats), "p.parquet")
+    else:
+        table_of("p.csv", **columns)
+    name = "p.parquet" if typed else "p.csv"
+    done = rknn("embed", "--table", name, "--out", "o.parquet")
+    assert done.status == 0, done.err
+    told = " ".join(done.err.split())
+    assert "column 'income' has three digits after every point" in told
+    assert told.count("warning") == 1, told
+
+
+def test_sentences_that_many_columns_share_are_one(rknn):
+    """Public refusals and what the curator is told."""
+    random = np.random.default_rng(0)
+    names = [f"f{i}" for i in range(30)]
+    numbers = random.integers(2000, 90_000, (30, 60))
+    commas = {name: [f'"{one:,}"' for one in row] for name, row in zip(names, numbers, strict=True)}
+    plain = {name: [f"{one}.5" for one in row] for name, row in zip(names, numbers, strict=True)}
+    table_of("c.csv", **commas)
+    table_of("p.csv", **plain)
+    refused = " ".join(rknn("embed", "--table", "c.csv", "--out", "c.parquet").err.split())
+    assert refused.count("Expected") == 1
+    assert "[and so in 29 other columns: 'f1', 'f2', 'f3', 'f4', 'f5', ...]" in refused
+    assert rknn("embed", "--table", "p.csv", "--out", "p.parquet").status == 0
+    private = ("--card", "p.card.json", "--private")
+    told = rknn("embed", "--table", "c.csv", *private, "--out", "r.parquet")
+    assert told.status == 0, told.err
+    assert " ".join(told.err.split()).count("tell nobody)") == 1
+    assert "[and so in 29 other columns" in " ".join(told.err.split())
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_row_of_totals_is_told(rknn, folder):
+    lines = [f"{20 + i / 2},{i % 7},{i * 3.7:.1f},{i % 2},x" for i in range(50)]
+    names = "age,visits,income,smokes,labels"
+    Path("p").mkdir()
+    Path("p/a.csv").write_text("\n".join([names, *lines, ",,4532.5,,"]) + "\n")
+    if folder:
+        Path("p/b.csv").write_text("\n".join([names, *lines, ",,4533.5,,"]) + "\n")
+    path = "p" if folder else "p/a.csv"
+    told = " ".join(rknn("embed", "--table", path, "--out", "o.parquet").err.split())
+    assert "row 50, the last one of a.csv, is empty but for 'income', as a row of totals" in told
+    assert told.count("as a row of totals") == 1 + folder
+    assert ("row 101, the last one of b.csv," in told) is folder
+    Path("q.csv").write_text("\n".join([names, ",,12.5,,", *lines, *[",,4.5,,"] * 9]) + "\n")
+    sparse = " ".join(rknn("embed", "--table", "q.csv", "--out", "q.parquet").err.split())
+    assert "totals" not in sparse
+    Path("r.csv").write_text("\n".join([names, *lines, ",,4532.5,,"]) + "\n")
+    private = ("--card", "q.card.json", "--private")
+    done = rknn("embed", "--table", "r.csv", *private, "--out", "r.parquet")
+    assert done.status == 0, done.err
+    assert "totals" not in done.err

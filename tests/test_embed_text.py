@@ -218,3 +218,90 @@ def test_text_of_white_space_alone_is_none(rknn, tmp_path):
     done = rknn("embed", "--text", "t.csv", "--out", "t.parquet")
     assert done.status == 0, done.err
     assert "2 records are left out" in " ".join(done.err.split())
+
+
+def titled(name, titles, bodies):
+    pairs = zip(titles, bodies, strict=True)
+    lines = [json.dumps({"title": title, "text": body}) for title, body in pairs]
+    Path(name).write_text("\n".join(lines) + "\n")
+
+
+def test_the_card_keeps_the_columns_of_the_text(rknn, tmp_path):
+    """The private side reads the same ones in the same order, without naming them."""
+    network = tiny_network.write_text(tmp_path, pooling="cls")
+    titled("p.jsonl", ["cat", "dog"], ["runs", "sleeps"])
+    words = ("--columns", "title", "text")
+    done = rknn("embed", "--text", "p.jsonl", "--model", network, *words, "--out", "p.parquet")
+    assert done.status == 0, done.err
+    assert json.loads(Path("p.card.json").read_text())["model"]["columns"] == ["title", "text"]
+    private = ("embed", "--text", "p.jsonl", "--card", "p.card.json", "--private")
+    done = rknn(*private, "--out", "r.parquet")
+    assert done.status == 0, done.err
+    assert pq.read_table("r.parquet")["embeddings"] == pq.read_table("p.parquet")["embeddings"]
+    assert rknn(*private, *words, "--out", "s.parquet").status == 0
+
+
+@pytest.mark.parametrize("columns", [["text"], ["text", "title"]])
+def test_columns_that_are_not_the_cards_are_refused(rknn, tmp_path, columns):
+    network = tiny_network.write_text(tmp_path)
+    titled("p.jsonl", ["cat", "dog"], ["runs", "sleeps"])
+    words = ("--columns", "title", "text")
+    rknn("embed", "--text", "p.jsonl", "--model", network, *words, "--out", "p.parquet")
+    private = ("embed", "--text", "p.jsonl", "--card", "p.card.json", "--private")
+    done = rknn(*private, "--columns", *columns, "--out", "r.parquet")
+    assert done.status == 2
+    told = " ".join(done.err.split())
+    assert "Expected --columns title text, as --card p.card.json has them" in told
+    assert f"got --columns {' '.join(columns)};" in told
+
+
+@pytest.mark.parametrize("held", [[], "text", [1]])
+def test_damaged_columns_of_a_card_are_refused(rknn, tmp_path, held):
+    network = tiny_network.write_text(tmp_path)
+    titled("p.jsonl", ["cat", "dog"], ["runs", "sleeps"])
+    rknn("embed", "--text", "p.jsonl", "--model", network, "--out", "p.parquet")
+    card = json.loads(Path("p.card.json").read_text())
+    card["model"]["columns"] = held
+    Path("p.card.json").write_text(json.dumps(card))
+    done = rknn("embed", "--text", "p.jsonl", "--card", "p.card.json", "--out", "r.parquet")
+    assert done.status == 2
+    assert "restore the card" in " ".join(done.err.split())
+
+
+NO_TEXTS = {"a list": ["cat"], "an object": {"raw": "cat"}, "a bool": True, "a number": 1.5}
+
+
+@pytest.mark.parametrize("kind", NO_TEXTS)
+def test_a_public_value_that_is_no_text_is_refused_by_its_row(rknn, tmp_path, kind):
+    network = tiny_network.write_text(tmp_path)
+    records = [{"text": "cat", "tags": [1]}, {"text": None}, {"text": NO_TEXTS[kind]}]
+    Path("p.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    done = rknn("embed", "--text", "p.jsonl", "--model", network, "--out", "p.parquet")
+    assert done.status == 2
+    told = " ".join(done.err.split())
+    assert f"Expected text in column 'text', got {kind} in row 2; save the value" in told
+
+
+def test_a_private_value_that_is_no_text_is_none(rknn, tmp_path):
+    network = tiny_network.write_text(tmp_path)
+    values = ["cat", *NO_TEXTS.values(), "dog"]
+    Path("r.jsonl").write_text("".join(json.dumps({"text": one}) + "\n" for one in values))
+    command = ("embed", "--text", "r.jsonl", "--model", network, "--private")
+    done = rknn(*command, "--out", "r.parquet", "--json")
+    assert done.status == 0, done.err
+    assert done.json["unusable"] == 4
+    assert "4 private records stay as rows that cast no vote" in " ".join(done.err.split())
+    found = np.array(pq.read_table("r.parquet")["embeddings"].to_pylist())
+    assert np.isfinite(found).all(axis=1).tolist() == [True, *[False] * 4, True]
+    assert "r.jsonl" not in Path("r.card.json").read_text()
+
+
+def test_a_parquet_column_of_json_is_no_text(rknn, tmp_path):
+    if not hasattr(pa, "json_"):
+        pytest.skip("this pyarrow has no type of JSON")
+    network = tiny_network.write_text(tmp_path)
+    column = pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"raw": "cat"}', '["dog"]']))
+    pq.write_table(pa.table({"text": column}), "p.parquet")
+    done = rknn("embed", "--text", "p.parquet", "--model", network, "--out", "o.parquet")
+    assert done.status == 2
+    assert "Expected text in column 'text'" in " ".join(done.err.split())

@@ -51,6 +51,92 @@ def test_pixels_without_a_scale_are_refused(tmp_path, dtype):
         files.read(path)
 
 
+def saved(image, suffix=".png", **options):
+    content = io.BytesIO()
+    image.save(content, suffix[1:].replace("tif", "tiff"), **options)
+    content.seek(0)
+    return content
+
+
+STROKES = np.repeat(np.array([0, 255], np.uint8), 32).reshape(8, 8)
+"""Alpha of a drawing: nothing in the upper half, and ink in the lower one."""
+
+
+@pytest.mark.parametrize(
+    ("mode", "suffix"),
+    [("RGBA", ".png"), ("RGBA", ".tif"), ("RGBA", ".webp"), ("RGBA", ".gif"), ("LA", ".png")],
+)
+def test_ink_in_the_alpha_of_a_black_image_lies_on_white(mode, suffix):
+    """Its colors are black everywhere, and alpha alone is the drawing."""
+    black = np.zeros((8, 8, len(mode)), np.uint8)
+    black[..., -1] = STROKES
+    content = saved(Image.fromarray(black), suffix, lossless=True)
+    assert Image.open(content).has_transparency_data
+    found = np.asarray(files.read(content, upright=True).convert("L"))
+    np.testing.assert_array_equal(found, 255 - STROKES)
+
+
+@pytest.mark.parametrize(
+    ("image", "clear", "bits"),
+    [
+        (Image.fromarray(RAMP), 0, RAMP),
+        (Image.fromarray(np.stack([RAMP] * 3, -1)), (0, 0, 0), RAMP),
+        (Image.fromarray(RAMP).convert("P"), 0, RAMP),
+        (Image.fromarray(RAMP.astype(np.uint16) * 257), 0, RAMP),
+        (Image.fromarray(STROKES).convert("1"), 0, STROKES),
+    ],
+    ids=["gray", "color", "palette", "16 bits", "1 bit"],
+)
+def test_one_transparent_color_is_white_and_others_keep_their_bits(image, clear, bits):
+    found = np.asarray(files.read(saved(image, transparency=clear)).convert("L"))
+    np.testing.assert_array_equal(found, np.where(bits == 0, 255, bits))
+
+
+def test_an_opaque_image_with_alpha_keeps_its_bits():
+    colors = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.uint8)
+    opaque = Image.fromarray(np.dstack([colors, np.full((16, 16), 255, np.uint8)]))
+    np.testing.assert_array_equal(np.asarray(files.read(saved(opaque))), colors)
+    half = Image.fromarray(np.dstack([colors, np.full((16, 16), 128, np.uint8)]))
+    blended = 255 - (255 - colors.astype(float)) * 128 / 255
+    np.testing.assert_allclose(np.asarray(files.read(saved(half))), blended, atol=1)
+
+
+def test_drawings_in_alpha_differ_in_every_door(rknn, tmp_path):
+    """Folders, columns of bytes and `image_folder` see the ink."""
+    network = tiny_network.write(tmp_path)
+    random = np.random.default_rng(0)
+    contents = []
+    for i in range(4):
+        black = np.zeros((9, 9, 4), np.uint8)
+        black[..., 3] = random.integers(0, 256, (9, 9))
+        contents.append(saved(Image.fromarray(black)).getvalue())
+        for part in ("drawn", "data/train", "data/test"):
+            path = tmp_path / part / "x" / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(contents[-1])
+    pq.write_table(pa.table({"image": contents}), tmp_path / "drawn.parquet")
+    for name, out in (("drawn", "folder.parquet"), ("drawn.parquet", "column.parquet")):
+        done = run(rknn, name, out, network)
+        assert done.status == 0, done.err
+        assert "same features" not in done.err
+    found = embedded("folder.parquet")
+    assert len(np.unique(found, axis=0)) == 4
+    np.testing.assert_array_equal(found, embedded("column.parquet"))
+    images, *_ = image_folder.read(tmp_path / "data")
+    assert len(np.unique(images.reshape(8, -1), axis=0)) == 4
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_public_images_that_all_look_alike_are_told(rknn, tmp_path, private):
+    network = tiny_network.write(tmp_path)
+    (tmp_path / "blank").mkdir()
+    for i in range(3):
+        Image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(tmp_path / f"blank/{i}.png")
+    done = run(rknn, "blank", "blank.parquet", network, *(["--private"] if private else []))
+    assert done.status == 0, done.err
+    assert ("all 3 rows have the same features" in " ".join(done.err.split())) is not private
+
+
 def test_files_that_are_no_images_are_counted(tmp_path):
     (tmp_path / "cat").mkdir()
     Image.fromarray(RAMP).save(tmp_path / "cat/a.png")
@@ -310,3 +396,37 @@ def test_a_table_about_images_is_refused_where_it_cannot_be_used(rknn, tmp_path)
     done = run(rknn, "photos", "o.parquet", network, "--image-table", "photos.csv")
     assert done.status == 2
     assert "or the result of this command" in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_files_of_other_suffixes_are_told(rknn, tmp_path, private):
+    """Of private ones, their number alone."""
+    network = tiny_network.write(tmp_path)
+    (tmp_path / "shown").mkdir()
+    Image.fromarray(RAMP).save(tmp_path / "shown/a.png")
+    Image.fromarray(RAMP).rotate(90).save(tmp_path / "shown/b.png")
+    for name in ("anna.gif", "b.GIF", "c.heic", "notes"):
+        (tmp_path / "shown" / name).write_bytes(b"")
+    done = run(rknn, "shown", "o.parquet", network, *(["--private"] if private else []))
+    assert done.status == 0, done.err
+    told = " ".join(done.err.split())
+    assert "4 files are left out" in told
+    assert "save others as one of these" in told
+    assert ("by their suffix (2 .gif, 1 .heic, 1 without), such as anna.gif" in told) is not private
+    assert ("anna" in told) is not private
+    assert ("tell nobody" in told) is private
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_names_that_differ_in_capitals_are_hinted(rknn, tmp_path, private):
+    network = tiny_network.write(tmp_path)
+    for name in ("cat/a.png", "cat/b.PNG", "dog/a.png", "dog/c.png"):
+        (tmp_path / "shown" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(RAMP).save(tmp_path / "shown" / name, "PNG")
+    Path("t.csv").write_text("file,labels\nCat/a.png,x\nB.png,y\ndog/c.png,z\n")
+    words = ["--image-table", "t.csv", *(["--private"] if private else [])]
+    done = run(rknn, "shown", "o.parquet", network, *words)
+    assert done.status == 0, done.err
+    told = " ".join(done.err.split())
+    assert "3 images stand in no row of t.csv" in told
+    assert "2 of them have a row but for capitals, so write the names as the files have" in told

@@ -1,7 +1,8 @@
 """`rknn embed`: embeddings of images, text and tables, in files that `rknn label` reads."""
 
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from rknn_jax._internal.checks import check_together
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 NAMED = 10
 """Most records that cannot be used of which the terminal shows the names."""
+
+MANY = 10
+MANY_SHARE = 0.01
+"""Least number and share of private records with other bytes of which the curator is told."""
 
 
 def run(settings: Embed) -> dict[str, Any]:
@@ -46,7 +51,9 @@ def run(settings: Embed) -> dict[str, Any]:
             raise
     card = cards.card_path(settings.out)
     _tell(settings, written, card)
-    _tell_curator(settings, model)
+    if not settings.private and job.all_same(settings.out):
+        _tell_same(written.card["rows"])
+    _tell_curator(settings, model, written.card["rows"])
     return {
         "files": {"embeddings": str(settings.out), "card": str(card)},
         "rows": written.card["rows"],
@@ -127,9 +134,7 @@ def _image_folder(settings: Embed) -> "ImageFolder":
     assert settings.images is not None
     about = _image_table(settings)
     source = ImageFolder.find(settings.images, private=settings.private, about=about)
-    if source.skipped:
-        named = ", ".join(source.skipped[:NAMED])
-        tell(err, "skipped", f"{len(source.skipped):,} files that are no images, such as {named}")
+    _tell_skipped(settings, source.skipped)
     classes = ", ".join(source.classes) or "none, since there are no folders in it"
     named = "with" if about is not None and LABELS in about.columns else "without"
     labeled = f"classes: {classes}" if about is None else f"{named} labels {settings.label!r}"
@@ -140,17 +145,37 @@ def _image_folder(settings: Embed) -> "ImageFolder":
             f"Expected a row for each image in --image-table {settings.image_table}, got none that "
             f"names {source.files[0]}; column {settings.file_column!r} holds names such as "
             f"{next(iter(about.places), '')!r}, and --file-match {settings.file_match} compares "
-            f"their {settings.file_match}s."
+            f"their {settings.file_match}s, in the same capitals."
         )
     if unknown:
         secret = " (tell nobody)" if settings.private else ""
+        alike = 0 if about is None else about.num_alike(source.names, source.rows)
+        remedy = "have a row but for capitals, so write the names as the files have them"
+        hint = f"; {alike:,} of them {remedy}" if alike else ""
         tell(
             err,
             "private" if settings.private else "warning",
             f"{unknown:,} images stand in no row of {settings.image_table}, or in several, or "
-            f"share their {settings.file_match}, and have missing values{secret}",
+            f"share their {settings.file_match}, and have missing values{hint}{secret}",
         )
     return source
+
+
+def _tell_skipped(settings: Embed, skipped: Sequence[str]) -> None:
+    """Tell which files of a folder are left out, and of private ones their number alone."""
+    from rknn_jax.embedding.images import SUFFIXES
+
+    if not skipped:
+        return
+    count = f"{len(skipped):,} files are left out"
+    remedy = f"; images end in {', '.join(SUFFIXES)}, so save others as one of these"
+    if settings.private:
+        tell(err, "skipped", f"{count}{remedy} (tell nobody)")
+        return
+    suffixes = Counter(PurePosixPath(name).suffix.lower() or "without" for name in skipped)
+    kinds = ", ".join(f"{number:,} {suffix}" for suffix, number in suffixes.most_common(NAMED))
+    named = ", ".join(skipped[:NAMED])
+    tell(err, "skipped", f"{count} by their suffix ({kinds}), such as {named}{remedy}")
 
 
 def _image_table(settings: Embed) -> "FileRows | None":
@@ -189,10 +214,10 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     known = _card(settings, kind)
     model: Model
     if kind == "text":
-        columns = settings.columns or ("text",)
+        columns = text.columns_of(settings.columns, known, f"--card {settings.card}")
         _check_columns(settings, path, kind, columns, label)
         name = settings.model or known.get("path") or text_vectors.DEFAULT
-        model = text.load(name)
+        model = text.ColumnsModel(text.load(name), columns)
         _check_same(model, known, name)
     elif known:
         model = table.of_card(known)
@@ -215,7 +240,15 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
             f"Expected features without the label, got --label {label}, which is among the columns"
             f"{card}; embed the public {kind} with --label {label} too, or without the column."
         )
-    source = rows.TableFile(path, f"--{kind}", columns, label, settings.keep, settings.private)
+    source = rows.TableFile(
+        path,
+        f"--{kind}",
+        columns,
+        label,
+        settings.keep,
+        settings.private,
+        texts=kind == "text",
+    )
     labeled = "without labels" if label is None else f"with labels {label!r}"
     read = model.roles if isinstance(model, table.TableModel) else f"texts {', '.join(columns)}"
     tell(err, "read", f"{len(source):,} rows; {read}; {labeled}")
@@ -328,10 +361,39 @@ def _tell(settings: Embed, written: "Written", card: Path) -> None:
     )
 
 
-def _tell_curator(settings: Embed, model: "Model") -> None:
-    """Tell whoever embeds a private table which of its values the model cannot use."""
+def _tell_same(rows: int) -> None:
+    tell(
+        err,
+        "warning",
+        f"all {rows:,} rows have the same features, so that no label can tell them apart; look at "
+        "the records, and name another model or other columns",
+    )
+
+
+def _tell_encoding(settings: Embed, rows: int) -> None:
+    """Tell the curator of private text files in another encoding, by the number of records."""
+    from rknn_jax.embedding import table_files
+    from rknn_jax.formats._csv_records import NO_UTF8, save_as_utf8
+
+    path = settings.text or settings.table
+    if path is None:
+        return
+    count = table_files.num_no_utf8(path, "--table" if settings.table else "--text")
+    if count >= max(MANY, MANY_SHARE * rows):
+        tell(
+            err,
+            "private",
+            f"{count:,} of {rows:,} records hold {NO_UTF8}; {save_as_utf8('WINDOWS-1252')} (tell "
+            "nobody)",
+        )
+
+
+def _tell_curator(settings: Embed, model: "Model", rows: int) -> None:
+    """Tell whoever embeds private columns which of their values the model cannot use."""
     from rknn_jax.embedding import table
 
+    if settings.private:
+        _tell_encoding(settings, rows)
     if not (settings.table and settings.private and isinstance(model, table.TableModel)):
         return
     for sentence in table.review(model, settings.table, "--table"):

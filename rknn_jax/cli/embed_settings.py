@@ -15,12 +15,12 @@ class Embed:
 
     Attributes:
       out: Parquet file to write, with columns `embeddings`, `labels` if there are any, and `file` or `row`.
-      images: folder of images, and folders in it are the classes; or a column of images in .parquet, .feather or .arrow files, as `datasets` and its hub have them.
-      text: .csv, .jsonl, .parquet, .feather or .arrow file with a column of text, or a folder or pattern of such files. They may be compressed, as in .csv.gz.
+      images: folder of images, and folders in it are the classes; or a column of images in .parquet, .feather or .arrow files, as `datasets` and its hub have them. Transparent images lie on white.
+      text: .csv, .jsonl, .parquet, .feather or .arrow file with a column of text, or a folder or pattern of such files. They may be compressed by gzip, bzip2 or xz, as in .csv.gz.
       table: file, folder or pattern as for --text, with columns of numbers, and text of few different values. Numbers are standardized and text is one-hot, as the public table has them.
       model: for images, an ONNX file with its card beside it; for text, wordllama, which is the default, a .safetensors or .npy file of vectors with tokenizer.json beside it, an .onnx file with tokenizer.json and its card beside it, or sentence-transformers/NAME or a folder of such a model, which the package sentence-transformers loads without a download.
-      card: card of the embedded public records. The model must be the same, and a table is transformed as the public one.
-      columns: names of the columns of text, `text` if none is given, or of a table's features, all but the label, --keep and --drop if none is given, or of the column of images.
+      card: card of the embedded public records. The model must be the same, a text has the same columns, and a table is transformed as the public one.
+      columns: names of the columns of text, those of --card or else `text` if none is given, or of a table's features, all but the label, --keep and --drop if none is given, or of the column of images.
       drop: names of columns of a table that are no features.
       image_table: for a folder of image files, a table as for --table with a row for each image, whose columns --label and --keep name, in place of classes as folders. An image of which no row tells, or several do, has no label.
       file_column: name of the column of --image-table that names the images.

@@ -30,7 +30,8 @@ class Kind(NamedTuple):
 _CLOCK = r"\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?( ?[ap]\.?m\.?)?"
 _DAY = r"(\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./](\d{4}|\d{2})\.?)"
 _NAMED_DAY = r"(\d{1,2}\.?[- ][a-z]{3,9}\.?[- ]\d{2,4}|[a-z]{3,9}\.? \d{1,2},? \d{4})"
-_NUMBER = r"[-+]?\d+([.,]\d+)?"
+_NUMBER = r"[-+]?\d+([.,]\d+)*"
+_GROUPS = r"\d{1,3}([,'’ \u00a0\u202f]\d{3})+(\.\d+)?"
 _UNITS = (
     r"%|‰|°[cf]?|k?g|[mµu]g|[ckmµ]?m|[mdµ]?l|mmhg|bpm|mm?ol(/l)?|[mµ]?g/d?l|years?|y|yrs?|months?|"
     r"days?|d|hours?|h|hrs?|min|sec|s|€|\$|£|eur|usd|gbp|k"
@@ -45,7 +46,11 @@ KINDS = tuple(
             rf"({_DAY}|{_NAMED_DAY})([ T]{_CLOCK}.*)?",
         ),
         ("times of day", "make numbers of them, such as hours", _CLOCK),
-        ("numbers with a decimal comma", "save them with a point", r"[-+]?\d{1,3}(\.\d{3})*,\d+"),
+        (
+            "numbers with a decimal comma or a thousands separator",
+            "save the numbers plainly, such as 5133 or 5.133",
+            rf"[-+]?(\d+,\d+|\d{{1,3}}(\.\d{{3}})+(,\d+)?|{_GROUPS})",
+        ),
         (
             "numbers with a unit or a sign",
             "save the number alone",
@@ -57,8 +62,20 @@ KINDS = tuple(
 MOST = 0.9
 """Least share of a column's texts that are of one kind."""
 
+MOST_TYPED = 0.8
+"""Least share of three digits among floats, of which one in ten ends by a zero."""
+
 FAR = 2.0
 """Distance of a value that may stand for a missing one, in ranges of all other values."""
+
+ALIKE = 3
+"""Least number of columns whose sentences are told as one."""
+
+NAMED = 5
+"""Most other columns that such a sentence names."""
+
+MARKED = 5
+"""Least number of numbers with a point that are doubted."""
 
 FEW = 3
 """Values that are shown."""
@@ -109,6 +126,69 @@ def of_numbers(name: str, values: np.ndarray, most_values: int) -> Iterator[str]
             f"column {name!r} of whole numbers is named like an id, whose distances mean nothing; "
             "leave it out with --drop, or with --keep beside the embeddings"
         )
+
+
+def of_points(name: str, texts: Iterable[str], *, typed: bool) -> Iterator[str]:
+    """Yield whether the points of a public column of numbers may separate thousands.
+
+    Args:
+      name: Name of the column.
+      texts: Numbers as text.
+      typed: Whether the file has the numbers as floats, which end without zeros.
+    """
+    digits = r"\d{1,3}" if typed else r"\d{3}"
+    given = [text.strip().lstrip("+-") for text in texts]
+    marked = [text for text in given if "." in text]
+    grouped = all(re.fullmatch(rf"[1-9]\d{{0,2}}\.{digits}", text) for text in marked)
+    small = all(re.fullmatch(r"\d{1,3}", text) for text in given if "." not in text)
+    full = sum(len(text.rpartition(".")[2]) == 3 for text in marked)
+    if len(marked) >= MARKED and grouped and small and full >= MOST_TYPED * len(marked):
+        yield (
+            f"column {name!r} has three digits after every point, such as {marked[0]!r}, as "
+            "thousands separators have; if they are such, save the numbers plainly, such as 5133"
+        )
+
+
+def grouped(sentences: Iterable[tuple[str, str]]) -> list[str]:
+    """Return sentences on columns, and those that many columns share as one.
+
+    Sentences are alike but for the name of the column, and the numbers and values in them.
+
+    Args:
+      sentences: Names of columns, and a sentence on each.
+    """
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for name, sentence in sentences:
+        bare = re.sub(r"\d[\d.,]*", "", _QUOTED.sub("", sentence.replace(repr(name), "")))
+        alike.setdefault(bare, []).append((name, sentence))
+    return [text for found in alike.values() for text in _as_one(found)]
+
+
+def _as_one(found: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the first of several sentences, with the other columns of which it is told."""
+    if len(found) < ALIKE:
+        return [sentence for _, sentence in found]
+    others = [repr(name) for name, _ in found[1:]]
+    more = ", ..." if len(others) > NAMED else ""
+    shown = ", ".join(others[:NAMED])
+    return [f"{found[0][1]} [and so in {len(others):,} other columns: {shown}{more}]"]
+
+
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
+
+
+def of_totals(last: str, filled: Sequence[str]) -> str:
+    """Return that a public row may be one of totals.
+
+    Args:
+      last: Which row it is.
+      filled: Names of the columns that are not empty in it.
+    """
+    names = ", ".join(map(repr, filled))
+    return (
+        f"{last} is empty but for {names}, as a row of totals is; if it is one, remove it, because "
+        "means and deviations count it"
+    )
 
 
 @dataclass
@@ -170,4 +250,14 @@ def roles(numbers: Sequence[str], categories: Sequence[tuple[str, int]]) -> str:
     return "; ".join(parts)
 
 
-__all__ = ["KINDS", "Unread", "kind_of", "of_numbers", "roles", "told"]
+__all__ = [
+    "KINDS",
+    "Unread",
+    "grouped",
+    "kind_of",
+    "of_numbers",
+    "of_points",
+    "of_totals",
+    "roles",
+    "told",
+]

@@ -100,6 +100,17 @@ class FileRows:
         counts = Counter(keys)
         return [self.places.get(key) if counts[key] == 1 else None for key in keys]
 
+    def num_alike(self, files: Sequence[str], rows: Sequence[int | None]) -> int:
+        """Return how many files without a row have one but for capitals.
+
+        Args:
+          files: Paths within the folder, with slashes.
+          rows: Row of each of them, or None.
+        """
+        folded = {key.casefold() for key in self.places}
+        absent = (_key(f, self.by) for f, row in zip(files, rows, strict=True) if row is None)
+        return sum(key not in self.places and key.casefold() in folded for key in absent)
+
     def take(self, rows: Sequence[int | None]) -> dict[str, Any]:
         """Return the columns at some rows, with null for None."""
         places = _arrow.pyarrow().array(rows, "int64")

@@ -96,7 +96,12 @@ class ImageFolder:
     @functools.cached_property
     def rows(self) -> list[int | None]:
         """Row of each image in the table about them, or None."""
-        return [] if self.about is None else self.about.rows_of([*map(_text, self.files)])
+        return [] if self.about is None else self.about.rows_of(self.names)
+
+    @property
+    def names(self) -> list[str]:
+        """Path of each image as Unicode."""
+        return [*map(_text, self.files)]
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -11,6 +11,9 @@ import numpy as np
 from rknn_jax.embedding import Rows, table_files
 from rknn_jax.formats import LABELS, _arrow, clear_errors, refuse_absent
 
+JSON = "arrow.json"
+"""Arrow type of serialized JSON, which is no text."""
+
 
 @dataclass(frozen=True)
 class TableFile:
@@ -25,6 +28,7 @@ class TableFile:
       keep: Names of further columns that are copied. Defaults to none.
       private: Whether the records are private. Then a broken record of a CSV file is a row without
         values, and otherwise an error. Defaults to False.
+      texts: Whether the features are text alone, and no numbers. Defaults to False.
     """
 
     path: Path
@@ -33,6 +37,7 @@ class TableFile:
     label: str | None = None
     keep: tuple[str, ...] = ()
     private: bool = False
+    texts: bool = False
 
     def __post_init__(self) -> None:
         found = table_files.names(self.path, self.argument)
@@ -77,7 +82,15 @@ class TableFile:
         refuse = not self.private
         classes = table_files.class_names(self.path, self.argument, self.label)
         found = table_files.tables(
-            self.path, self.argument, self._wanted, size, refuse=refuse, label=self.label
+            self.path,
+            self.argument,
+            self._wanted,
+            size,
+            refuse=refuse,
+            label=self.label,
+            unlike=dict.fromkeys(
+                self.features, table_files.NO_TEXT if self.texts else table_files.NO_CELL
+            ),
         )
         begun = next(found, None)
         if begun is None:
@@ -125,9 +138,13 @@ def _text_values(column: Any, name: str) -> list[str | None]:
       ValueError: If the column holds something else.
     """
     types = _arrow.pyarrow().types
-    column = _arrow.plain(column)
     kind = column.type
-    if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
+    is_json = getattr(kind, "extension_name", "") == JSON
+    column = _arrow.plain(column)
+    kind = kind if is_json else column.type
+    if is_json or not (
+        types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    ):
         raise ValueError(
             f"Expected text in column {name!r}, got {kind}; name the columns of the text with "
             "--columns."

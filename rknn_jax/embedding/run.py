@@ -111,6 +111,20 @@ def embed(
     return Written(card, unusable, resumed, truncated)
 
 
+def all_same(out: Path) -> bool:
+    """Return whether an embedded file has several rows, and all have the same features."""
+    pa = _arrow.pyarrow()
+    first = None
+    rows = 0
+    for batch in pa.parquet.ParquetFile(out).iter_batches(columns=[EMBEDDINGS]):
+        found = _arrow.plain(batch.column(0)).flatten().to_numpy().reshape(batch.num_rows, -1)
+        first = found[:1] if first is None else first
+        if not (found == first).all():
+            return False
+        rows += len(found)
+    return rows > 1
+
+
 def _finished(out: Path, digest: str) -> Written:
     """Return the result of a complete run of the same plan.
 

@@ -8,8 +8,9 @@ import functools
 import hashlib
 import itertools
 import json
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,19 @@ MOST_VALUES = 32
 MISSING_NUMBERS = MISSING_WORDS | {"", "?", "-", "--", ".", "#n/a", "missing", "unknown"}
 """Text that stands for a missing number among numbers, in lower case."""
 
+TRUTHS = dict.fromkeys(("true", "t", "yes", "y"), "1") | dict.fromkeys(
+    ("false", "f", "no", "n"), "0"
+)
+"""Words for bools, in lower case."""
+
 NEARLY = 0.9
 """Least share of numbers among the public values of a column of text that is told to be one."""
+
+LEAST_COLUMNS = 4
+"""Least number of columns of which a row of totals is told."""
+
+RARELY = 0.01
+"""Most share of nearly empty rows beside those of totals."""
 
 MOST_TOLD = 5
 """Most values that are told of a column."""
@@ -57,9 +69,12 @@ class Number:
 
     def features(self, column: Any) -> np.ndarray:
         """Return standardized numbers, float64 `[b, 1]`, from an Arrow column; NaN for others."""
-        values, _ = numbers(column, self.name)
+        values = self._numbers(column)
         scaled = (values - self.mean) / self.std
         return np.where(np.isfinite(values), scaled, np.nan)[:, None]
+
+    def _numbers(self, column: Any) -> np.ndarray:
+        return numbers(column, self.name)[0]
 
     def review(self, column: Any, found: doubts.Unread) -> None:
         """Count the values of a private Arrow column that are no numbers."""
@@ -69,6 +84,24 @@ class Number:
         odd = [] if len(held) == len(values) else _no_numbers(texts(column), values)
         found.odd.update(odd)
         found.count += len(held) + len(odd)
+
+
+@dataclass(frozen=True)
+class Truth(Number):
+    """Column of bools, which are 1 and 0. The private side may have words for them.
+
+    Attributes:
+      truth: True, by which a card tells such a column.
+    """
+
+    truth: bool = True
+
+    def _numbers(self, column: Any) -> np.ndarray:
+        if not _is_text(_arrow.plain(column).type):
+            return super()._numbers(column)
+        words = [TRUTHS.get(_bare(text), text) if text else text for text in texts(column)]
+        pa = _arrow.pyarrow()
+        return super()._numbers(pa.chunked_array([pa.array(words, pa.large_string())]))
 
 
 @dataclass(frozen=True)
@@ -188,18 +221,22 @@ def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> Tab
     """
     where = f"{argument} {path}"
     pa = _arrow.pyarrow()
-    parts = list(table_files.tables(path, argument, names, 2**16, refuse=True)) if names else []
+    read = functools.partial(table_files.tables, path, argument, names, 2**16, refuse=True)
+    parts = list(read(unlike=dict.fromkeys(names, table_files.NO_CELL))) if names else []
     if not parts:
         raise ValueError(
             f"Expected columns of features and rows in {where}, got none; name the columns with "
             "--columns."
         )
     table = pa.concat_tables(parts).select(list(names))
-    fitted = [functools.partial(_fitted, table.column(name), name, chosen=chosen) for name in names]
     refuse = [] if chosen else [functools.partial(_refuse_ids, table, where)]
-    found = check_together(*fitted, *refuse)
-    fits, notes = zip(*found[: len(names)], strict=True)
-    model = TableModel(tuple(fits), tuple(itertools.chain.from_iterable(notes)))
+    fits, told, *_ = check_together(
+        functools.partial(_fit_columns, table, chosen=chosen),
+        functools.partial(_totals, table, path, argument),
+        *refuse,
+    )
+    columns, notes = fits
+    model = TableModel(columns, (*notes, *told))
     if not model.width:
         raise ValueError(f"Expected values in {where}, got none in {', '.join(names)}.")
     return model
@@ -215,15 +252,16 @@ def review(model: TableModel, path: Path, argument: str) -> list[str]:
     """
     names = [column.name for column in model.columns]
     found = {name: doubts.Unread() for name in names}
-    parts = table_files.tables(path, argument, names, 2**14, refuse=False)
+    unlike = dict.fromkeys(names, table_files.NO_CELL)
+    parts = table_files.tables(path, argument, names, 2**14, refuse=False, unlike=unlike)
     for table in itertools.islice(parts, -(-doubts.MOST_REVIEWED // 2**14)):
         for column in model.columns:
             column.review(table.column(column.name), found[column.name])
-    sentences = (
-        doubts.told(one.name, found[one.name], is_number=isinstance(one, Number))
+    return doubts.grouped(
+        (one.name, sentence)
         for one in model.columns
+        for sentence in doubts.told(one.name, found[one.name], is_number=isinstance(one, Number))
     )
-    return list(itertools.chain.from_iterable(sentences))
 
 
 def of_card(card: dict[str, Any]) -> TableModel:
@@ -248,7 +286,8 @@ def of_card(card: dict[str, Any]) -> TableModel:
 def _column(given: dict[str, Any]) -> Number | Category:
     if "values" in given:
         return Category(given["name"], tuple(given["values"]))
-    return Number(given["name"], given["mean"], given["std"])
+    kind = Truth if given.get("truth") else Number
+    return kind(given["name"], given["mean"], given["std"])
 
 
 def _refuse_ids(table: Any, where: str) -> None:
@@ -272,6 +311,58 @@ def _whole_column(column: Any, name: str) -> np.ndarray:
     return values[np.isfinite(values)] if every else np.zeros(0)
 
 
+def _fit_columns(
+    table: Any, *, chosen: bool
+) -> tuple[tuple[Number | Category, ...], tuple[str, ...]]:
+    """Return the fitted columns of a table, and sentences on what may be wrong with them.
+
+    Raises:
+      ValueError: If a column cannot be used, with the words on all that cannot.
+    """
+    columns: list[Number | Category] = []
+    notes: list[tuple[str, str]] = []
+    failures: list[tuple[str, str]] = []
+    for name in table.column_names:
+        try:
+            column, told = _fitted(table.column(name), name, chosen=chosen)
+        except ValueError as error:
+            failures.append((name, str(error)))
+            continue
+        columns.append(column)
+        notes += [(name, sentence) for sentence in told]
+    if failures:
+        raise ValueError(" ".join(doubts.grouped(failures)))
+    return tuple(columns), tuple(doubts.grouped(notes))
+
+
+def _totals(table: Any, path: Path, argument: str) -> list[str]:
+    """Return which last rows of public files may be totals, in words.
+
+    Such a row is nearly empty, and nearly all others are not.
+    """
+    names = table.column_names
+    if len(names) < LEAST_COLUMNS or not table.num_rows:
+        return []
+    filled = np.stack([np.asarray(column.is_valid()) for column in table.columns], axis=1)
+    bare = filled.sum(axis=1) <= max(1, len(names) // 4)
+    if not bare.any():
+        return []
+    files = table_files.files(path, argument)
+    counts = [table_files.num_rows(one, argument) for one in files] if len(files) > 1 else []
+    ends = np.cumsum(counts) if counts else np.array([table.num_rows])
+    last = {end - 1 for end in ends.tolist() if end}
+    if sum(row not in last for row in np.flatnonzero(bare).tolist()) > RARELY * len(bare):
+        return []
+    return [
+        doubts.of_totals(
+            f"row {end - 1:,}, the last one of {file.name},",
+            [name for name, held in zip(names, filled[end - 1], strict=True) if held],
+        )
+        for file, end in zip(files, ends.tolist(), strict=True)
+        if end and bare[end - 1] and filled[end - 1].any()
+    ]
+
+
 def _fitted(column: Any, name: str, *, chosen: bool) -> tuple[Number | Category, tuple[str, ...]]:
     """Return a fitted column, and sentences on what may be wrong with it."""
     values, all_numbers = numbers(column, name)
@@ -279,8 +370,9 @@ def _fitted(column: Any, name: str, *, chosen: bool) -> tuple[Number | Category,
     if all_numbers:
         std = float(there.std()) if len(there) else 0.0
         mean = float(there.mean()) if len(there) else 0.0
-        told = () if chosen else tuple(doubts.of_numbers(name, there, MOST_VALUES))
-        return Number(name, mean, std or 1.0), told
+        told = () if chosen else tuple(_doubts(column, name, there))
+        fitted = Truth if _is_bool(column) else Number
+        return fitted(name, mean, std or 1.0), told
     given = texts(column)
     found = sorted({text for text in given if text})
     odd = _odd_values(given, values)
@@ -302,6 +394,24 @@ def _fitted(column: Any, name: str, *, chosen: bool) -> tuple[Number | Category,
         )
     note = (f"column {name!r} is one-hot, because of {odd}",) if odd else ()
     return Category(name, tuple(found)), note
+
+
+def _doubts(column: Any, name: str, values: np.ndarray) -> Iterator[str]:
+    """Yield what may be wrong with a public column of numbers.
+
+    Args:
+      column: Arrow column.
+      name: Name of the column.
+      values: Its finite numbers.
+    """
+    yield from doubts.of_numbers(name, values, MOST_VALUES)
+    plain = _arrow.plain(column)
+    if _is_text(plain.type):
+        given = [text for text in texts(column) if text and re.match(NUMBER, text)]
+        yield from doubts.of_points(name, given, typed=False)
+    elif _arrow.pyarrow().types.is_floating(plain.type):
+        shown = [f"{value:.15g}" for value in values.tolist()]
+        yield from doubts.of_points(name, shown, typed=True)
 
 
 def _no_numbers(given: Sequence[str | None], values: np.ndarray) -> list[str]:
@@ -367,7 +477,7 @@ def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:
         column = column.cast(pa.int8())
     if types.is_integer(column.type) or types.is_floating(kind) or types.is_decimal(kind):
         return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), np.float64), True
-    if not (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)):
+    if not _is_text(kind):
         raise ValueError(
             f"Expected numbers or text in column {name!r}, got {kind}; convert it, or leave it out "
             "with --drop, or by naming the others with --columns."
@@ -380,6 +490,15 @@ def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:
     missing = compute.is_in(words, pa.array(sorted(MISSING_NUMBERS), pa.large_string())).to_numpy()
     are = compute.fill_null(is_number, False).to_numpy()
     return values, bool(np.all(are | missing)) and bool(are.any())
+
+
+def _is_text(kind: Any) -> bool:
+    types = _arrow.pyarrow().types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_bool(column: Any) -> bool:
+    return bool(_arrow.pyarrow().types.is_boolean(_arrow.plain(column).type))
 
 
 def _bare(text: str) -> str:

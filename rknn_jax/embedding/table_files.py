@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 import fsspec
@@ -22,6 +23,7 @@ from rknn_jax import formats
 from rknn_jax.formats import (
     LEDGER,
     Columns,
+    FormatError,
     _arrow,
     _csv_records,
     _hub,
@@ -32,8 +34,10 @@ from rknn_jax.formats import (
     is_compressed,
     jsonl,
     parquet,
+    refuse_compression,
     suffix_of,
 )
+from rknn_jax.formats._csv_records import NO_UTF8
 
 TYPED = (*parquet.SUFFIXES, *feather.SUFFIXES)
 """Suffixes of files whose columns have types."""
@@ -42,6 +46,14 @@ SUFFIXES = (*csv.SUFFIXES, *jsonl.SUFFIXES, *TYPED)
 
 LINES_WITH_NAMES = 100
 """Lines of a JSON-lines file that tell the names of its columns."""
+
+NO_TEXT = (bool, int, float, list, dict)
+"""Values of JSON that are no text."""
+
+NO_CELL = (list, dict)
+"""Values of JSON that are neither text nor a number."""
+
+_KINDS = {bool: "a bool", int: "a number", float: "a number", list: "a list", dict: "an object"}
 
 BROKEN = "\0broken"
 """Name of the column that tells why records of a file without types are broken, as text."""
@@ -117,6 +129,7 @@ def _opened(path: Path, argument: str) -> Iterator[IO[bytes]]:
     """Open a file, decompressed. Errors name it."""
     with ExitStack() as stack:
         stack.enter_context(clear_errors(f"{argument} {path}"))
+        refuse_compression(path.name)
         if is_compressed(path.name):
             yield stack.enter_context(fsspec.open(str(path), "rb", compression="infer"))
         else:
@@ -212,6 +225,20 @@ def _num_rows_of(path: Path, argument: str) -> int:
         return int(form.num_rows(file, Columns()))
 
 
+def num_no_utf8(path: Path, argument: str) -> int:
+    """Return the number of private records of CSV or JSON lines with bytes that are no UTF-8."""
+    return sum(_num_no_utf8_of(one, argument) for one in files(path, argument))
+
+
+def _num_no_utf8_of(path: Path, argument: str) -> int:
+    if _suffix(path) in TYPED:
+        return 0
+    form = csv if _suffix(path) in csv.SUFFIXES else jsonl
+    with _opened(path, argument) as file:
+        found = form.broken(file)
+    return int(found[NO_UTF8] + found[jsonl.REPLACED])
+
+
 def empty(path: Path, argument: str, columns: Sequence[str]) -> Any:
     """Return an Arrow table of the named columns without a record."""
     found = files(path, argument)
@@ -233,6 +260,7 @@ def tables(
     *,
     refuse: bool,
     label: str | None = None,
+    unlike: Mapping[str, tuple[type, ...]] = MappingProxyType({}),
 ) -> Iterator[Any]:
     """Yield Arrow tables of the named columns, of `size` rows each, but for the last one.
 
@@ -244,20 +272,27 @@ def tables(
       argument: Command-line argument that named it, for the errors.
       columns: Names of the columns.
       size: Number of rows of a table.
-      refuse: Whether a broken record of a CSV file is an error.
+      refuse: Whether a broken record of a CSV file, and a value of `unlike`, is an error.
       label: Name of the column of labels, of which JSON lines may hold lists. Defaults to None.
+      unlike: Types of JSON that are no values of a column, and missing then. Defaults to none.
 
     Raises:
-      ValueError: If `refuse`, and a record of a CSV file is broken.
+      ValueError: If `refuse`, and a record of a CSV file is broken, or a value is in `unlike`.
     """
     parts = itertools.chain.from_iterable(
-        _parts(one, argument, columns, size, refuse, label) for one in files(path, argument)
+        _parts(one, argument, columns, size, refuse, label, unlike) for one in files(path, argument)
     )
     yield from map(_as_unicode, _resized(parts, size))
 
 
 def _parts(
-    path: Path, argument: str, columns: Sequence[str], size: int, refuse: bool, label: str | None
+    path: Path,
+    argument: str,
+    columns: Sequence[str],
+    size: int,
+    refuse: bool,
+    label: str | None,
+    unlike: Mapping[str, tuple[type, ...]],
 ) -> Iterator[Any]:
     """Yield the columns of a file as tables of any number of rows."""
     pa = _arrow.pyarrow()
@@ -265,7 +300,7 @@ def _parts(
         if _suffix(path) in csv.SUFFIXES:
             yield from _csv_tables(file, columns, refuse)
         elif _suffix(path) in jsonl.SUFFIXES:
-            yield from _json_tables(file, columns, size, label)
+            yield from _json_tables(file, columns, size, label, unlike, refuse)
         elif _suffix(path) in parquet.SUFFIXES:
             reader = pa.parquet.ParquetFile(file)
             for batch in reader.iter_batches(batch_size=size, columns=list(columns)):
@@ -305,17 +340,68 @@ def _csv_tables(file: IO[bytes], columns: Sequence[str], refuse: bool) -> Iterat
 
 
 def _json_tables(
-    file: IO[bytes], columns: Sequence[str], size: int, label: str | None
+    file: IO[bytes],
+    columns: Sequence[str],
+    size: int,
+    label: str | None,
+    unlike: Mapping[str, tuple[type, ...]],
+    refuse: bool,
 ) -> Iterator[Any]:
-    """Yield the values of JSON lines as text."""
+    """Yield the values of JSON lines as text.
+
+    Raises:
+      FormatError: If `refuse`, and a value is in `unlike`.
+    """
     pa = _arrow.pyarrow()
     found = jsonl.lines(file)
+    first = 0
     while block := list(itertools.islice(found, size)):
         records = list(jsonl.parsed(block, public=False))
+        odd = [_unlike(record or {}, unlike) for record in records]
+        if refuse:
+            _refuse_unlike(records, odd, unlike, first)
         texts = [_as_text(record or {}, label) for record in records]
-        values = {name: [text.get(name) for text in texts] for name in columns}
-        why = [jsonl.NO_OBJECT if record is None else None for record in records]
+        values = {
+            name: [
+                None if name in no else text.get(name) for text, no in zip(texts, odd, strict=True)
+            ]
+            for name in columns
+        }
+        why = [
+            jsonl.NO_OBJECT if record is None else f"{no[0]!r} holds no text" if no else None
+            for record, no in zip(records, odd, strict=True)
+        ]
         yield pa.table(values | {BROKEN: why}, schema=_text_schema(columns))
+        first += len(block)
+
+
+def _unlike(record: Mapping[str, Any], unlike: Mapping[str, tuple[type, ...]]) -> list[str]:
+    """Return the names of the columns of which a record holds a value of another type."""
+    return [name for name, kinds in unlike.items() if isinstance(record.get(name), kinds)]
+
+
+def _refuse_unlike(
+    records: Sequence[Mapping[str, Any] | None],
+    odd: Sequence[Sequence[str]],
+    unlike: Mapping[str, tuple[type, ...]],
+    first: int,
+) -> None:
+    """Raise FormatError for the first public value of another type.
+
+    Args:
+      records: Records.
+      odd: Names of the columns with such values, for each record.
+      unlike: Types that are no values of a column.
+      first: Number of the first record.
+    """
+    for row, (record, names) in enumerate(zip(records, odd, strict=True), first):
+        if record is not None and names:
+            kind = _KINDS[type(record[names[0]])]
+            wanted = "text" if float in unlike[names[0]] else "text or a number"
+            raise FormatError(
+                f"Expected {wanted} in column {names[0]!r}, got {kind} in row {row}; save "
+                f"the value itself as {wanted}, or name other columns with --columns."
+            )
 
 
 def _resized(parts: Iterator[Any], size: int) -> Iterator[Any]:

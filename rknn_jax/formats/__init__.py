@@ -156,6 +156,23 @@ def is_compressed(name: str) -> bool:
     return PurePosixPath(name.lower()).suffix in COMPRESSED
 
 
+def refuse_compression(name: str) -> None:
+    """Raise FormatError if a file's name ends as one of a compression that cannot be read here.
+
+    Args:
+      name: Path or URL.
+    """
+    from fsspec.utils import compressions
+
+    suffix = PurePosixPath(name.lower()).suffix
+    if suffix in COMPRESSED and suffix.removeprefix(".") not in compressions:
+        what = "zstd" if suffix == ".zst" else suffix
+        raise FormatError(
+            f"Expected a file compressed by gzip, bzip2 or xz, got one by {what} ({suffix}), which "
+            f"cannot be read here; decompress it, as by {what} -d, or compress it by gzip."
+        )
+
+
 def absent(names: Sequence[str], found: Sequence[str]) -> AbsentError:
     """Return the error for absent arrays or columns.
 

@@ -84,11 +84,28 @@ def header(file: IO[bytes]) -> list[str]:
         ) from error
 
 
+MAGIC = {
+    b"\x28\xb5\x2f\xfd": "zstd compression",
+    b"\x1f\x8b": "gzip compression",
+    b"BZh": "bzip2 compression",
+    b"\xfd7zXZ\x00": "xz compression",
+    b"PK\x03\x04": "a ZIP archive or a spreadsheet",
+    b"PAR1": "Parquet",
+}
+"""First bytes of files that are no text."""
+
+
 def _header_text(line: bytes) -> str:
     """Return a line of the header as text.
 
     The header is no record, so that its bytes may decide on an error.
     """
+    other = next((name for magic, name in MAGIC.items() if line.startswith(magic)), None)
+    if other and not (is_utf8(line) and line.strip().decode().isprintable()):
+        raise FormatError(
+            f"Expected a first line of text with the names of the columns, got {other}; decompress "
+            "the file, or save it as CSV, or end its name as its format does, such as .csv.gz."
+        )
     if b"\0" in line:
         raise FormatError(
             "Expected a first line in UTF-8, got one with zero bytes, as UTF-16 has; "

@@ -81,11 +81,15 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
             part = slice(start, start + size)
             yield Block(*(None if values is None else values[part] for values in whole))
     if reasons:
-        told = ", ".join(f"{count:,} have {reason}" for reason, count in sorted(reasons.items()))
+        why = ", ".join(f"{count:,} have {reason}" for reason, count in sorted(reasons.items()))
+        advice = ""
+        if reasons[_csv_records.NO_UTF8]:
+            told = _csv_records.save_as_utf8("WINDOWS-1252")
+            advice = f". If all of it is in another encoding, {told}"
         warnings.warn(
             f"{reasons.total():,} records of {getattr(file, 'name', 'a CSV file')} are broken and "
-            f"cast no vote ({told}); tell nobody how many, and save the data in UTF-8 with the "
-            "quotes of RFC 4180, or as Parquet",
+            f"cast no vote ({why}); tell nobody how many, and save the data in UTF-8 with the "
+            f"quotes of RFC 4180, or as Parquet{advice}",
             stacklevel=2,
         )
 

@@ -30,6 +30,7 @@ def read(path: Path | IO[bytes], *, upright: bool = False, white: int = WHITE) -
 
     Gray pixels of 16 bits are scaled to 8, so that black and white stay as they are. An image has
     the same pixels whatever other images there are. Of colors of 16 bits, the upper 8 are read.
+    A transparent image lies on white.
 
     Args:
       path: Path of the file, or the open file.
@@ -70,7 +71,8 @@ def largest(path: Path | IO[bytes]) -> Largest:
         if _is_deep(file.mode, str(file.format)):
             return Largest(gray=int(np.asarray(file).max(initial=0)))
         if any(";16" in str(tile) for tile in getattr(file, "tile", ())):
-            upper = np.asarray(file.convert("RGB")).max(initial=0)
+            seen = _on_white(file) if file.has_transparency_data else file.convert("RGB")
+            upper = np.asarray(seen).max(initial=0)
             return Largest(color=256 * int(upper) + 255)
     return Largest()
 
@@ -90,14 +92,27 @@ def _is_deep(mode: str, kind: str) -> bool:
 
 def _eight_bits(image: Image.Image, kind: str, white: int) -> Image.Image:
     mode = image.mode
-    if mode in ("L", "RGB"):
-        return image.copy()  # of a file that is closed later
     if _is_deep(mode, kind):
         pixels = np.minimum(np.asarray(image).astype(np.uint32), white)
+        if isinstance(clear := image.info.get("transparency"), int):
+            pixels[np.asarray(image) == clear] = white
         return Image.fromarray(((pixels * 255 + white // 2) // white).astype(np.uint8))
     if mode in ("I", "F"):
         raise ValueError(
             f"Expected pixels of 8 or 16 bits, got mode {mode}, whose black and white are not "
             "known; save the image with 16 bits"
         )
+    if image.has_transparency_data:
+        return _on_white(image)
+    if mode in ("L", "RGB"):
+        return image.copy()  # of a file that is closed later
     return image.convert("RGB")
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """Return a transparent image on a white background. Opaque pixels keep their bits."""
+    clear = image.convert("LA") if image.mode == "La" else image
+    clear = clear.convert("RGBA")
+    white = Image.new("RGB", clear.size, "white")
+    white.paste(clear.convert("RGB"), mask=clear.getchannel("A"))
+    return white

@@ -383,9 +383,21 @@ class FileShard:
     def _opened(self, name: str, argument: str) -> Iterator[IO[bytes]]:
         with (
             formats.clear_errors(f"{argument} {name}"),
-            fsspec.open(name, "rb", compression="infer") as file,
+            _decompressed(name) as file,
         ):
             yield file
+
+
+@contextmanager
+def _decompressed(name: str) -> Iterator[IO[bytes]]:
+    """Open a path or URL.
+
+    Raises:
+      FormatError: If its compression cannot be read.
+    """
+    formats.refuse_compression(name)
+    with fsspec.open(name, "rb", compression="infer") as file:
+        yield file
 
 
 class Found(NamedTuple):
