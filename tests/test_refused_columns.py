@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from tests.test_cli import arguments
+from tests.test_cli import arguments, contents
 from tests.test_drop import write
 from tests.test_inputs import LABELS, PRIVATE, PUBLIC, frame, refused, save
 
@@ -171,3 +171,34 @@ def test_labels_that_name_their_records_are_not_paired_by_their_order(rknn, tmp_
     assert rknn(*checked, "--drop", "file").status == 0
     done = rknn(*arguments(**words), "--drop", "file")
     assert done.status == 0, done.err
+
+
+@pytest.mark.parametrize(
+    ("form", "name"), [("csv", "id"), ("parquet", "id"), ("csv", "ID"), ("jsonl", "id")]
+)
+def test_a_column_of_both_files_that_says_their_order_cannot_be_dropped(rknn, tmp_path, form, name):
+    """Labels would belong to other records than their ids say, and noise would be paid for."""
+    changes = save(tmp_path, "csv", LABELS)
+    held = frame(PRIVATE).assign(id=np.arange(90))
+    if form == "jsonl":
+        held.to_json(tmp_path / f"R.{form}", orient="records", lines=True)
+    else:
+        write(held, tmp_path / f"R.{form}")
+    labels = pd.DataFrame({name: np.arange(90)[::-1], "labels": LABELS[::-1]})
+    write(labels, tmp_path / "L.csv")
+    words = {**changes, "private": f"R.{form}", "private_labels": "L.csv"}
+    drop = ["--drop", *dict.fromkeys(["id", name])]
+    before = contents(tmp_path)
+    checked = ["check", f"R.{form}", "--private-labels", "L.csv", "--classes", 3, *drop]
+    checked += ["--public", "P.csv"]
+    for door in ([*arguments(**words), *drop], [*arguments(**words), *drop, "--dry-run"], checked):
+        done = rknn(*door)
+        told = " ".join(done.err.split())
+        assert done.status == 2
+        assert f"got '{name}' too; '{name}' may say another order" in told
+        assert "join both files into one by it" in told
+        assert "leave it out with --drop" not in told
+    assert contents(tmp_path) == before
+    write(labels[["labels"]], tmp_path / "L.csv")
+    drop = [] if form == "jsonl" else ["--drop", "id"]
+    assert rknn(*arguments(**words), *drop, "--dry-run").status == 0

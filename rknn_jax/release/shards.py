@@ -256,20 +256,42 @@ class FileShard:
     def refuse_named_labels(self) -> None:
         """Raise ValueError if a file of labels has other columns.
 
-        They may name records, and in another order.
+        They may name records, and in another order. `--drop` says that one does not, unless the
+        file of records has it too.
         """
         if self.labels_name is None:
             return
         labels = self._layout(self.labels_name, "--private-labels", self._labels_alone)
-        known = (self.columns.label, *self.columns.drop)
-        others = [name for name in labels.names if name not in known]
-        if others and labels.declares:
-            raise ValueError(
-                f"Expected --private-labels {self.labels_name} to hold the column "
-                f"{self.columns.label!r} alone, because labels belong to records by their order, "
-                f"got {', '.join(map(repr, others))} too; join both files into one by such a "
-                "column, or if the rows are in one order, leave it out with --drop."
+        if not labels.declares:
+            return
+        others = [name for name in labels.names if name != self.columns.label]
+        shared = self._shared(others)
+        others = [name for name in others if name not in self.columns.drop or name in shared]
+        if not others:
+            return
+        remedy = "join both files into one by such a column, or if the rows are in one order, "
+        remedy += "leave it out with --drop"
+        if shared:
+            remedy = (
+                f"{', '.join(map(repr, shared))} may say another order than {self.where} does, "
+                "and --drop does not change that: join both files into one by it, or if the rows "
+                "are in one order, save the labels alone, as one column"
             )
+        raise ValueError(
+            f"Expected --private-labels {self.labels_name} to hold the column "
+            f"{self.columns.label!r} alone, because labels belong to records by their order, "
+            f"got {', '.join(map(repr, others))} too; {remedy}."
+        )
+
+    def _shared(self, names: Sequence[str]) -> list[str]:
+        """Return which columns of the file of labels are in this file too, in any spelling.
+
+        All are if this file does not tell which columns it has.
+        """
+        only = Columns(embedding=(), reads_label=False)
+        own = self._layout(self.name, self.argument, only)
+        known = {name.strip().casefold() for name in own.names}
+        return [name for name in names if not own.declares or name.strip().casefold() in known]
 
     def others(self) -> dict[str, np.ndarray]:
         """Return the columns of a public file that have no role, by their names."""
