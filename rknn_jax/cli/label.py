@@ -155,6 +155,8 @@ def _tell_plan(plan: "Plan") -> None:
     )
     if settings.classes is not None and data.classes.names:  # a name may have held a comma
         tell(err, "classes", ", ".join(map(repr, data.classes.names[:MOST_CLASSES])))
+    if data.reading:
+        tell(err, "classes", data.reading)
     if plan.ledger is None:
         tell(err, "budget", ledger_index.notice(settings.ledger_path))
         tell(err, "", _first_budget(settings))
