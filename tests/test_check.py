@@ -246,3 +246,52 @@ def test_lists_of_numbers_of_one_fixed_size_are_refused_like_arrays(rknn, tmp_pa
     changes = {"private": "R.parquet", "labels_per_record": 2, "classes": "a,b,c"}
     refused(rknn, tmp_path, changes, "which may be either; save a mask as bool")
     assert rknn(*arguments(**changes | {"classes": "a,b,c,d"}), "--dry-run").status == 0
+
+
+@pytest.mark.parametrize("door", ["folder", "pattern"])
+def test_one_data_set_in_two_formats_is_refused_by_the_names(rknn, tmp_path, door):
+    """Every record would count twice, which epsilon does not cover."""
+    save(tmp_path, "csv", LABELS)
+    save(tmp_path, "parquet", LABELS)
+    (tmp_path / "in").mkdir()
+    for form in ("csv", "parquet"):
+        (tmp_path / f"R.{form}").rename(tmp_path / f"in/R.{form}")
+    changes = {"public": "P.csv", "private": "in" if door == "folder" else "in/R.*"}
+    refused(rknn, tmp_path, changes, "which may hold the same records twice; name the files")
+    assert rknn(*arguments(**changes | {"private": "in/R.csv"}), "--dry-run").status == 0
+
+
+def test_files_that_hold_the_records_of_others_are_told_before_a_charge(rknn, tmp_path):
+    save(tmp_path, "csv", LABELS)
+    table = frame(PRIVATE).assign(labels=LABELS)
+    (tmp_path / "in").mkdir()
+    parts = {"all": table, "train": table[:60], "test": table[60:]}
+    for name, part in parts.items():
+        part.to_csv(tmp_path / f"in/{name}.csv", index=False)
+    told = " ".join(rknn("check", "in", "--classes", 3).out.split())
+    for name, part in parts.items():
+        assert f"{len(part)} of {len(part)} records of {tmp_path / 'in' / name}.csv" in told
+    assert "each counts. If files are copies" in told
+    changes = {"public": "P.csv", "private": "in"}
+    dry = " ".join(rknn(*arguments(**changes), "--dry-run").err.split())
+    assert "whether files hold the same records is told to you alone by rknn check in" in dry
+    (tmp_path / "in/all.csv").unlink()
+    assert "advice" not in rknn("check", "in", "--classes", 3).out
+
+
+def test_keys_that_no_json_line_has_are_told_by_the_check(rknn, tmp_path):
+    save(tmp_path, "npz", LABELS)
+    rows = [
+        {"vector": row, "y": int(one)} for row, one in zip(PRIVATE.tolist(), LABELS, strict=True)
+    ]
+    (tmp_path / "R.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    words = ["check", "R.jsonl", "--public", "P.npz", "--classes", 3]
+    told = " ".join(rknn(*words).out.split())
+    assert "No record at the beginning of R.jsonl has 'embeddings', 'labels'" in told
+    assert "the records have vector, y. Name the columns with --embedding" in told
+    dry = " ".join(rknn(*arguments(private="R.jsonl"), "--dry-run").err.split())
+    assert "a dry run reads no labels and no keys of JSON lines" in dry
+    assert "whether the columns are there is told to you alone by rknn check" in dry
+    np.savez(tmp_path / "P.npz", vector=PUBLIC)
+    named = rknn(*words, "--embedding", "vector", "--label", "y")
+    assert "advice" not in named.out

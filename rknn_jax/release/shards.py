@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from rknn_jax import formats
 from rknn_jax.formats import Block, Columns, Layout, _hub_folders, _objects
+from rknn_jax.records.features import MOST_NAMED
 from rknn_jax.records.labels import joined
 
 
@@ -332,6 +333,34 @@ class FileShard:
                     found.update(of(file))
         return found
 
+    def unseen(self) -> Iterator[str]:
+        """Yield which columns no first record has, in formats that do not declare columns.
+
+        What a private file's records have is private.
+        """
+        alone = self.labels_name is None
+        label = [self.columns.label] if self.columns.reads_label else []
+        asked = [*(self.columns.embedding or (formats.EMBEDDINGS,))]
+        asked += [*(label if alone else []), *filter(None, [self.columns.person])]
+        yield from self._unseen(self.name, self.argument, asked)
+        if self.labels_name is not None:
+            yield from self._unseen(self.labels_name, "--private-labels", label)
+
+    def _unseen(self, name: str, argument: str, asked: Sequence[str]) -> Iterator[str]:
+        of = getattr(_format(name, argument), "first_keys", None)
+        if of is None:
+            return
+        with self._opened(name, argument) as file:
+            keys: list[str] = of(file)
+        missing = [repr(one) for one in asked if one not in keys]
+        if missing:
+            yield (
+                f"No record at the beginning of {name} has {', '.join(missing[:MOST_NAMED])}; the "
+                "records have "
+                f"{', '.join(keys[:MOST_NAMED]) or 'no keys'}. Name the columns with --embedding, "
+                "--label and --person."
+            )
+
     def num_rows(self) -> int:
         """Return the number of rows, from the file's head if it is there."""
         return self._num_rows(self.name, self.argument, self.columns)
@@ -495,9 +524,24 @@ def _files(name: str, argument: str) -> Found:
             "folder or pattern without any; check the name."
         )
     records = _hub_folders.data_files(known, system, where)
+    _refuse_two_formats(records, where)
     local = isinstance(system, LocalFileSystem)
     named = [each if local else system.unstrip_protocol(each) for each in records]
     return Found(sorted(named), sorted(set(seen) - set(records)))
+
+
+def _refuse_two_formats(files: Sequence[str], where: str) -> None:
+    """Raise ValueError if two files of a folder or pattern differ in their format alone."""
+    first: dict[str, str] = {}
+    for file in files:
+        plain = _plain(file)
+        stem = plain.removesuffix(PurePosixPath(plain).suffix)
+        other = first.setdefault(stem, file)
+        if formats.suffix_of(other) != formats.suffix_of(file):
+            raise ValueError(
+                f"Expected every file of {where} in one format, got {other} and {file}, which may "
+                "hold the same records twice; name the files, or move one of them away."
+            )
 
 
 def _matching(system: Any, path: str) -> list[str]:

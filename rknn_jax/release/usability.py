@@ -22,6 +22,7 @@ from rknn_jax.records.features import EMBED_TEXTS, MOST_NAMED, real_rows
 from rknn_jax.records.labels import MASK, NUMBERED, check_types, encode
 from rknn_jax.records.persons import inexact, person_names
 from rknn_jax.release import label_advice
+from rknn_jax.release.copies import Copies
 from rknn_jax.release.drift import Moments
 from rknn_jax.release.shards import FileShard, Shard
 from rknn_jax.release.tables import ROWS_AT_ONCE
@@ -85,10 +86,14 @@ def examine(
     holes: Counter[str] = Counter()
     broken: Counter[str] = Counter()
     seen = label_advice.Seen(classes, most)
+    same = Copies() if len(shards) > 1 else None
+    absent: list[str] = []
     for shard in shards:
         layout = shard.layout()
         names = layout.features
-        broken.update(shard.broken() if isinstance(shard, FileShard) else {})
+        if isinstance(shard, FileShard):
+            broken.update(shard.broken())
+            absent += shard.unseen()
         if layout.empty.labels is not None:
             check_types(layout.empty.labels, classes, most, shard.where, typed=layout.typed)
         for block in shard.blocks(ROWS_AT_ONCE):
@@ -99,6 +104,8 @@ def examine(
             missing = np.zeros(len(ids), bool) if most else told == 0
             bad = _unusable(block, width, shard.where)
             holes.update(_holes(block, layout.features))
+            if same is not None and block.embeddings is not None:
+                same.add(shard.name, usable_rows(real_rows(block.embeddings, shard.where, width)))
             if width and block.embeddings is not None:
                 moments.add(usable_rows(real_rows(block.embeddings, shard.where, width)))
             reasons["foreign label" if most is None else "label that does not count"] += int(
@@ -118,6 +125,8 @@ def examine(
     near = {text: alike for text in foreign if (alike := _near(text, list(named)))}
     counted = {reason: number for reason, number in reasons.items() if number}
     advice = [
+        *absent,
+        *([] if same is None else same.advice()),
         *_advice(classes, foreign),
         *seen.advice(foreign),
         *_advice_on_files(broken),
