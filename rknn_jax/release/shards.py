@@ -314,6 +314,11 @@ class FileShard:
             columns = columns._replace(reads_label=False)
         return self._layout(self.name, self.argument, columns)
 
+    def texts(self, name: str) -> list[str]:
+        """Return the texts of a column of a public file; none if it has no such column."""
+        only = replace(self, columns=Columns(embedding=(), reads_label=False, public=True))
+        return [str(text) for text in only.others().get(name, ())]
+
     def lengths(self) -> Counter[int]:
         """Return how many lists of embeddings have each length, if their type leaves it open."""
         of = getattr(_format(self.name, self.argument), "lengths", None)
@@ -417,7 +422,10 @@ class FileShard:
     def _layout(self, name: str, argument: str, columns: Columns) -> Layout:
         format_ = _format(name, argument)
         with self._opened(name, argument) as file:
-            found: Layout = format_.layout(file, columns)
+            try:
+                found: Layout = format_.layout(file, columns)
+            except formats.FormatError as error:
+                raise type(error)(f"{error}{_of_partitions(str(error), name)}") from error
             return found
 
     def _num_rows(self, name: str, argument: str, columns: Columns) -> int:
@@ -528,6 +536,18 @@ def _files(name: str, argument: str) -> Found:
     local = isinstance(system, LocalFileSystem)
     named = [each if local else system.unstrip_protocol(each) for each in records]
     return Found(sorted(named), sorted(set(seen) - set(records)))
+
+
+def _of_partitions(error: str, name: str) -> str:
+    """Return what to do about an absent column that a folder has in its name, or ""."""
+    named = [part for part in PurePosixPath(name).parts if f"{part.partition('=')[0]!r}" in error]
+    parts = [part for part in named if "=" in part]
+    if not parts or not any(what in error for what in formats.ABSENT):
+        return ""
+    return (
+        f" Folders such as {parts[0]!r} hold the column in their names, which are not read; write "
+        "it into the files, as by pandas.read_parquet(FOLDER).to_parquet('all.parquet')."
+    )
 
 
 def _refuse_two_formats(files: Sequence[str], where: str) -> None:
