@@ -180,6 +180,7 @@ def test_numbers_and_bools_are_told_as_the_names_they_are_read_as(
         (np.where(LABELS == 1, 1.0, -1.0), "ill,well", "as in --classes -1,1,"),
         (np.where(LABELS == 1, -1, LABELS), "3", None),
         (LABELS % 2, "3", None),
+        (["5", *np.array(["a", "b"])[LABELS[1:] % 2]], "a,b", None),
     ],
 )
 @pytest.mark.parametrize("form", ["csv", "parquet"])

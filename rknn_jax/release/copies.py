@@ -1,9 +1,10 @@
 """Files that hold the same records: private, for the curator's eyes alone."""
 
-from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
+
+from rknn_jax.records.features import MOST_NAMED
 
 MOST = 0.9
 """Least share of a file's records that are in other files, if it is told as a copy."""
@@ -13,7 +14,7 @@ class Copies:
     """Fingerprints of the records of each file, 8 bytes a record."""
 
     def __init__(self) -> None:
-        self._prints: dict[str, list[int]] = {}
+        self._prints: dict[str, list[np.ndarray]] = {}
 
     def add(self, name: str, rows: np.ndarray) -> None:
         """Add a block of a file.
@@ -23,22 +24,25 @@ class Copies:
           rows: float32 `[b, f]`. Rows of NaN, which cast no vote, are left out.
         """
         kept = np.ascontiguousarray(rows[np.isfinite(rows).all(axis=1)])
-        self._prints.setdefault(name, []).extend(hash(row.tobytes()) for row in kept)
+        prints = np.fromiter((hash(row.tobytes()) for row in kept), np.int64, len(kept))
+        self._prints.setdefault(name, []).append(prints)
 
     def advice(self) -> Iterator[str]:
         """Yield which files look like copies of others, in whole or in part."""
-        files = {name: set(prints) for name, prints in self._prints.items()}
-        held: Counter[int] = Counter()
-        for prints in files.values():
-            held.update(prints)
+        files = {name: np.concatenate(parts) for name, parts in self._prints.items()}
+        if not files:
+            return
+        distinct, held = np.unique(
+            np.concatenate([np.unique(prints) for prints in files.values()]), return_counts=True
+        )
         told = []
-        for name, prints in self._prints.items():
-            count = sum(held[one] > 1 for one in prints)
-            if prints and count >= MOST * len(prints):
+        for name, prints in files.items():
+            count = int(np.isin(prints, distinct[held > 1]).sum())
+            if len(prints) and count >= MOST * len(prints):
                 told.append(f"{count:,} of {len(prints):,} records of {name}")
         if told:
             yield (
-                f"{', '.join(told)} are in other files too, and each counts. If files are copies, "
-                "the people in them add more than epsilon covers; name the other files alone, or "
-                "name --person."
+                f"{', '.join(told[:MOST_NAMED])} are in other files too, and each counts. If files "
+                "are copies, the people in them add more than epsilon covers; name the other files "
+                "alone, or name --person."
             )

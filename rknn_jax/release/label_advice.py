@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rknn_jax.formats import Layout
-from rknn_jax.records.classes import MISSING, Classes, number_of
+from rknn_jax.records.classes import MISSING, MISSING_WORDS, Classes, number_of
 from rknn_jax.records.labels import MASK, NUMBERED, SEPARATOR, encode
 
 BOOL = "bool"
@@ -87,7 +87,7 @@ class Seen:
         self._classes = classes
         self._most = most
         self._numbers: Counter[float] = Counter()
-        self._bools = 0
+        self._bools = self._texts = 0
         self._lists = 0
         self._masks = 0
         self._separated: Counter[str] = Counter()
@@ -127,6 +127,8 @@ class Seen:
             elif (number := _number(label)) is not None:
                 if number in self._numbers or len(self._numbers) < MOST_NUMBERS:
                     self._numbers[number] += count
+            elif isinstance(label, str) and label.strip().lower() not in ("", *MISSING_WORDS):
+                self._texts += count
 
     def advice(self, foreign: Mapping[str, int]) -> Iterator[str]:
         """Yield what to change about labels and classes.
@@ -155,7 +157,7 @@ class Seen:
         if self._bools and (told := reading(BOOL, classes)):
             yield f"{told[0].upper()}{told[1:]}, or name the classes in the other order."
         from_0 = classes.counts_from_0 and not classes.numerals
-        if not self._numbers or not from_0:
+        if not from_0 or self._numbers.total() <= self._texts:  # most labels are names
             return
         outside = [number for number in self._numbers if not 0 <= number < classes.count]
         if self._numbers[0] or not outside:
