@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from tests.test_cli import arguments
+from tests.test_cli import arguments, contents
 from tests.test_drop import write
 from tests.test_inputs import LABELS, PRIVATE, PUBLIC, frame, refused, save
 
@@ -171,3 +171,77 @@ def test_labels_that_name_their_records_are_not_paired_by_their_order(rknn, tmp_
     assert rknn(*checked, "--drop", "file").status == 0
     done = rknn(*arguments(**words), "--drop", "file")
     assert done.status == 0, done.err
+
+
+@pytest.mark.parametrize(
+    ("form", "name"), [("csv", "id"), ("parquet", "id"), ("csv", "ID"), ("jsonl", "id")]
+)
+def test_a_column_of_both_files_that_says_their_order_cannot_be_dropped(rknn, tmp_path, form, name):
+    """Labels would belong to other records than their ids say, and noise would be paid for."""
+    changes = save(tmp_path, "csv", LABELS)
+    held = frame(PRIVATE).assign(id=np.arange(90))
+    if form == "jsonl":
+        held.to_json(tmp_path / f"R.{form}", orient="records", lines=True)
+    else:
+        write(held, tmp_path / f"R.{form}")
+    labels = pd.DataFrame({name: np.arange(90)[::-1], "labels": LABELS[::-1]})
+    write(labels, tmp_path / "L.csv")
+    words = {**changes, "private": f"R.{form}", "private_labels": "L.csv"}
+    drop = ["--drop", *dict.fromkeys(["id", name])]
+    before = contents(tmp_path)
+    checked = ["check", f"R.{form}", "--private-labels", "L.csv", "--classes", 3, *drop]
+    checked += ["--public", "P.csv"]
+    for door in ([*arguments(**words), *drop], [*arguments(**words), *drop, "--dry-run"], checked):
+        done = rknn(*door)
+        told = " ".join(done.err.split())
+        assert done.status == 2
+        assert f"got '{name}' too; '{name}' may say another order" in told
+        assert "join both files into one by it" in told
+        assert "leave it out with --drop" not in told
+    assert contents(tmp_path) == before
+    write(labels[["labels"]], tmp_path / "L.csv")
+    drop = [] if form == "jsonl" else ["--drop", "id"]
+    assert rknn(*arguments(**words), *drop, "--dry-run").status == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (lambda value: f"{value:.2f}".replace(".", ","), "decimal comma: save them with a point"),
+        (lambda value: f"{value * 1000:,.2f}", "thousands separators: save them without"),
+        (lambda value: f"[{value}, 1.5]", "saved as text: save a Parquet column of lists"),
+        (lambda value: f"{value:.2f} mg", "with a unit or a sign: save the number alone"),
+    ],
+    ids=["comma", "thousands", "list", "unit"],
+)
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_numbers_that_are_text_in_public_columns_are_told(rknn, tmp_path, form, text, words):
+    save(tmp_path, "csv", LABELS)
+    table = frame(PUBLIC)
+    table["x1"] = table["x1"].map(text)
+    if form == "csv":
+        write(table, tmp_path / "P.csv")
+    else:
+        table.to_json(tmp_path / "P.jsonl", orient="records", lines=True)
+    refused(rknn, tmp_path, {"public": f"P.{form}", "private": "R.csv"}, "['x1'] hold ")
+    refused(rknn, tmp_path, {"public": f"P.{form}", "private": "R.csv"}, words)
+
+
+def test_embeddings_that_are_text_are_refused_with_how_to_save_them(rknn, tmp_path):
+    """Of a private file, its columns and their types tell so, and no value."""
+    save(tmp_path, "npz", LABELS)
+    table = pd.DataFrame({"embeddings": [str([*row]) for row in PRIVATE], "labels": LABELS})
+    write(table, tmp_path / "T.csv")
+    write(table, tmp_path / "T.parquet")
+    refused(rknn, tmp_path, {"private": "T.csv"}, "saved as text, save a Parquet column of lists")
+    refused(rknn, tmp_path, {"private": "T.parquet"}, "as lists of float32, also if they became")
+
+
+def test_a_label_in_the_names_of_folders_is_to_be_written_into_the_files(rknn, tmp_path):
+    save(tmp_path, "parquet", LABELS)
+    frame(PRIVATE).assign(labels=LABELS).to_parquet(tmp_path / "hive", partition_cols=["labels"])
+    changes = {"public": "P.parquet", "private": "hive"}
+    refused(rknn, tmp_path, changes, "'labels=0' hold the column in their names")
+    refused(rknn, tmp_path, changes, "write it into the files")
+    pd.read_parquet(tmp_path / "hive").to_parquet(tmp_path / "all.parquet")
+    assert rknn(*arguments(**changes | {"private": "all.parquet"}), "--dry-run").status == 0

@@ -155,6 +155,8 @@ def _tell_plan(plan: "Plan") -> None:
     )
     if settings.classes is not None and data.classes.names:  # a name may have held a comma
         tell(err, "classes", ", ".join(map(repr, data.classes.names[:MOST_CLASSES])))
+    if data.reading:
+        tell(err, "classes", data.reading)
     if plan.ledger is None:
         tell(err, "budget", ledger_index.notice(settings.ledger_path))
         tell(err, "", _first_budget(settings))
@@ -261,8 +263,7 @@ def _tell_preview(plan: "Plan", expected: "Expected") -> None:
         tell(
             err,
             "check",
-            "a dry run reads no labels; whether they are classes is told to you alone by "
-            f"{_check_command(plan.settings)}",
+            f"{_unread(plan)} told to you alone by {_check_command(plan.settings)}",
         )
     left = "does not exist yet"
     if plan.ledger:
@@ -272,6 +273,22 @@ def _tell_preview(plan: "Plan", expected: "Expected") -> None:
         )
     refused = "" if plan.affordable else ", so this release would be refused"
     tell(err, "ledger", f"{plan.settings.ledger_path}: {left}{refused}. Nothing was spent.")
+
+
+def _unread(plan: "Plan") -> str:
+    """Return what a dry run does not know, by the names of the private files alone."""
+    from rknn_jax.formats import jsonl, suffix_of
+
+    names = [shard.name for shard in plan.data.private.shards]
+    what = ["labels"]
+    asked = ["whether they are classes"]
+    if any(suffix_of(name) in jsonl.SUFFIXES for name in names):
+        what.append("keys of JSON lines")
+        asked.append("whether the columns are there")
+    if len(names) > 1:
+        asked.append("whether files hold the same records")
+    first = f"{', '.join(asked[:-1])} and " if len(asked) > 1 else ""
+    return f"a dry run reads no {' and no '.join(what)}; {first}{asked[-1]} is"
 
 
 def _check_command(settings: Settings) -> str:

@@ -221,7 +221,7 @@ def list_column(column: Any, name: str, width: int | None) -> np.ndarray:
     if not is_list(column.type) or kind_of(column.type.value_type) not in rules.NUMBERS:
         raise FormatError(
             f"Expected lists of numbers in column {name!r}, got {column.type}; save the embeddings "
-            "as lists of float32, or name other columns with --embedding."
+            "as lists of float32, also if they became text, or name other columns with --embedding."
         )
     if pyarrow().types.is_fixed_size_list(column.type):
         width = column.type.list_size  # known by type, so that another one is an error

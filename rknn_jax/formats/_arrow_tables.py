@@ -52,7 +52,9 @@ def layout(schema: Any, columns: Columns) -> Layout:
         held = _arrow.plain(empty.column(columns.label)).type
         if _arrow.is_list(held):  # as objects, lists and their type are hidden
             kind = _arrow.label_column(_arrow.pyarrow().array([], held.value_type)).dtype
-            found = found._replace(labels=np.zeros((0, 1), "U1" if kind.kind == "U" else float))
+            width = held.list_size if _arrow.pyarrow().types.is_fixed_size_list(held) else 1
+            dtype = "U1" if kind.kind == "U" else float
+            found = found._replace(labels=np.zeros((0, width), dtype))
     declared = _hub.class_names(schema, columns.label) if columns.reads_label else ()
     if declared and found.labels is not None:
         # Such labels have numbers beside their names, so that the classes need no names.

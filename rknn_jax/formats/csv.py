@@ -143,6 +143,11 @@ def _features(names: list[str], columns: Columns) -> list[str]:
         )
         if columns.label not in names:
             remedy = f"name the label's column with --label, or {remedy}"
+        if len(found) == 1:
+            remedy = (
+                "a CSV file has no lists: if the embeddings were saved as text, save a Parquet "
+                f"column of lists of float32, or an .npz file; or {remedy}"
+            )
         raise FormatError(
             f"Expected {columns.width} columns beside the label {columns.label!r}, as --public has "
             f"dimensions, got {len(found)}, {found[: rules.MOST_NAMED]}; {remedy}."

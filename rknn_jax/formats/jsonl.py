@@ -136,6 +136,11 @@ def broken(file: IO[bytes]) -> collections.Counter[str]:
     return found
 
 
+def first_keys(file: IO[bytes]) -> list[str]:
+    """Return the keys of the first records of a private file, for its curator alone."""
+    return _names(list(itertools.islice(_records(file, public=False), LINES_WITH_NAMES)))
+
+
 def _groups(file: IO[bytes], size: int) -> Iterator[list[bytes | None]]:
     """Yield `size` lines, or about `READ_AT_ONCE` bytes, at a time; None for a line too long."""
     held: list[bytes | None] = []

@@ -142,7 +142,10 @@ def _remedy(kind: str) -> str:
     if "binary" in kind:  # images are structs of bytes and a path, whose path is text
         return "embed images by rknn embed --images FOLDER --columns NAME"
     if "string" in kind:
-        return "embed categories by rknn embed --table, and texts by rknn embed --text"
+        return (
+            "embed categories by rknn embed --table, and texts by rknn embed --text; save numbers "
+            "and lists that became text as numbers"
+        )
     return "make columns of numbers of them"
 
 

@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rknn_jax._internal import ranges
-from rknn_jax.formats import Columns
+from rknn_jax.formats import Columns, Layout
 from rknn_jax.privacy.fingerprints import Digest, fingerprint
 from rknn_jax.privacy.guarantee import LARGE_EPSILON
 from rknn_jax.records import classes as sets
 from rknn_jax.records import features, labels, persons
 from rknn_jax.records.classes import Classes
-from rknn_jax.release import embedding_models, encoding, engines, known_classes, tables
+from rknn_jax.release import (
+    embedding_models,
+    encoding,
+    engines,
+    known_classes,
+    label_advice,
+    tables,
+)
 from rknn_jax.release.counting import num_persons
 from rknn_jax.release.embedding_models import EmbeddingModel
 from rknn_jax.release.encoding import Chain, Encoding, Scaling
@@ -62,6 +69,7 @@ class Data:
         card.
       others: Columns of the public rows that have no role, such as the source row, `[m]` by their
         names. Defaults to none.
+      reading: How labels are read as classes, by the type of their column, or "" if it is plain.
     """
 
     public: np.ndarray
@@ -73,6 +81,7 @@ class Data:
     num_persons: int | None = None
     model: EmbeddingModel | None = None
     others: Mapping[str, np.ndarray] = field(default_factory=dict)
+    reading: str = ""
 
 
 def check(settings: "Settings") -> None:
@@ -141,8 +150,9 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
     model = None
     if public.encode is None:
         model = embedding_models.find(public_files, found.files, public.features.shape[1])
-    for shard in records.shards:
-        _check_layout(shard, None if public.encode else public.features.shape[1], classes, settings)
+    asked_width = None if public.encode else width
+    layouts = [_check_layout(one, asked_width, classes, settings) for one in records.shards]
+    readings = [label_advice.reading_of(layout, classes) for layout in layouts]
     if classes is None:
         inferred = not settings.dry_run and settings.infer_classes
         classes = _inferred(private) if inferred else _assumed(settings)
@@ -157,6 +167,7 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         _num_persons(private) if counts_persons else None,
         model,
         public.others,
+        next(filter(None, readings), ""),
     )
     return standardized(data) if settings.standardize else data
 
@@ -315,8 +326,8 @@ def _with_width(shard: Shard, width: int) -> Shard:
 
 def _check_layout(
     shard: Shard, width: int | None, classes: Classes | None, settings: "Settings"
-) -> None:
-    """Raise ValueError for columns that are absent or of another shape or type than is needed.
+) -> Layout:
+    """Return the layout, or raise ValueError for absent columns or another shape or type.
 
     No row is read: neither labels nor what a record holds decide anything.
 
@@ -335,13 +346,14 @@ def _check_layout(
     if found.persons is not None:
         persons.person_names(found.persons, shard.where)
     if found.labels is None:
-        return
+        return layout
     if classes is not None:
         most = settings.labels_per_record
         most = most and min(most, classes.count)  # the labeler refuses more
         labels.check_types(found.labels, classes, most, shard.where, typed=layout.typed)
     elif settings.labels_per_record is None:
         labels.plain(found.labels, shard.where)
+    return layout
 
 
 def _inferred(private: Sequence[Shard]) -> Classes:

@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from rknn_jax import formats
 from rknn_jax.formats import Block, Columns, Layout, _hub_folders, _objects
+from rknn_jax.records.features import MOST_NAMED
 from rknn_jax.records.labels import joined
 
 
@@ -256,20 +257,42 @@ class FileShard:
     def refuse_named_labels(self) -> None:
         """Raise ValueError if a file of labels has other columns.
 
-        They may name records, and in another order.
+        They may name records, and in another order. `--drop` says that one does not, unless the
+        file of records has it too.
         """
         if self.labels_name is None:
             return
         labels = self._layout(self.labels_name, "--private-labels", self._labels_alone)
-        known = (self.columns.label, *self.columns.drop)
-        others = [name for name in labels.names if name not in known]
-        if others and labels.declares:
-            raise ValueError(
-                f"Expected --private-labels {self.labels_name} to hold the column "
-                f"{self.columns.label!r} alone, because labels belong to records by their order, "
-                f"got {', '.join(map(repr, others))} too; join both files into one by such a "
-                "column, or if the rows are in one order, leave it out with --drop."
+        if not labels.declares:
+            return
+        others = [name for name in labels.names if name != self.columns.label]
+        shared = self._shared(others)
+        others = [name for name in others if name not in self.columns.drop or name in shared]
+        if not others:
+            return
+        remedy = "join both files into one by such a column, or if the rows are in one order, "
+        remedy += "leave it out with --drop"
+        if shared:
+            remedy = (
+                f"{', '.join(map(repr, shared))} may say another order than {self.where} does, "
+                "and --drop does not change that: join both files into one by it, or if the rows "
+                "are in one order, save the labels alone, as one column"
             )
+        raise ValueError(
+            f"Expected --private-labels {self.labels_name} to hold the column "
+            f"{self.columns.label!r} alone, because labels belong to records by their order, "
+            f"got {', '.join(map(repr, others))} too; {remedy}."
+        )
+
+    def _shared(self, names: Sequence[str]) -> list[str]:
+        """Return which columns of the file of labels are in this file too, in any spelling.
+
+        All are if this file does not tell which columns it has.
+        """
+        only = Columns(embedding=(), reads_label=False)
+        own = self._layout(self.name, self.argument, only)
+        known = {name.strip().casefold() for name in own.names}
+        return [name for name in names if not own.declares or name.strip().casefold() in known]
 
     def others(self) -> dict[str, np.ndarray]:
         """Return the columns of a public file that have no role, by their names."""
@@ -291,6 +314,11 @@ class FileShard:
             columns = columns._replace(reads_label=False)
         return self._layout(self.name, self.argument, columns)
 
+    def texts(self, name: str) -> list[str]:
+        """Return the texts of a column of a public file; none if it has no such column."""
+        only = replace(self, columns=Columns(embedding=(), reads_label=False, public=True))
+        return [str(text) for text in only.others().get(name, ())]
+
     def lengths(self) -> Counter[int]:
         """Return how many lists of embeddings have each length, if their type leaves it open."""
         of = getattr(_format(self.name, self.argument), "lengths", None)
@@ -309,6 +337,34 @@ class FileShard:
                 with self._opened(name, argument) as file:
                     found.update(of(file))
         return found
+
+    def unseen(self) -> Iterator[str]:
+        """Yield which columns no first record has, in formats that do not declare columns.
+
+        What a private file's records have is private.
+        """
+        alone = self.labels_name is None
+        label = [self.columns.label] if self.columns.reads_label else []
+        asked = [*(self.columns.embedding or (formats.EMBEDDINGS,))]
+        asked += [*(label if alone else []), *filter(None, [self.columns.person])]
+        yield from self._unseen(self.name, self.argument, asked)
+        if self.labels_name is not None:
+            yield from self._unseen(self.labels_name, "--private-labels", label)
+
+    def _unseen(self, name: str, argument: str, asked: Sequence[str]) -> Iterator[str]:
+        of = getattr(_format(name, argument), "first_keys", None)
+        if of is None:
+            return
+        with self._opened(name, argument) as file:
+            keys: list[str] = of(file)
+        missing = [repr(one) for one in asked if one not in keys]
+        if missing:
+            yield (
+                f"No record at the beginning of {name} has {', '.join(missing[:MOST_NAMED])}; the "
+                "records have "
+                f"{', '.join(keys[:MOST_NAMED]) or 'no keys'}. Name the columns with --embedding, "
+                "--label and --person."
+            )
 
     def num_rows(self) -> int:
         """Return the number of rows, from the file's head if it is there."""
@@ -366,7 +422,10 @@ class FileShard:
     def _layout(self, name: str, argument: str, columns: Columns) -> Layout:
         format_ = _format(name, argument)
         with self._opened(name, argument) as file:
-            found: Layout = format_.layout(file, columns)
+            try:
+                found: Layout = format_.layout(file, columns)
+            except formats.FormatError as error:
+                raise type(error)(f"{error}{_of_partitions(str(error), name)}") from error
             return found
 
     def _num_rows(self, name: str, argument: str, columns: Columns) -> int:
@@ -485,9 +544,36 @@ def _files(name: str, argument: str) -> Found:
             "folder or pattern without any; check the name."
         )
     records = _hub_folders.data_files(known, system, where)
+    _refuse_two_formats(records, where)
     local = isinstance(system, LocalFileSystem)
     named = [each if local else system.unstrip_protocol(each) for each in records]
     return Found(sorted(named), sorted(set(seen) - set(records)))
+
+
+def _of_partitions(error: str, name: str) -> str:
+    """Return what to do about an absent column that a folder has in its name, or ""."""
+    named = [part for part in PurePosixPath(name).parts if f"{part.partition('=')[0]!r}" in error]
+    parts = [part for part in named if "=" in part]
+    if not parts or not any(what in error for what in formats.ABSENT):
+        return ""
+    return (
+        f" Folders such as {parts[0]!r} hold the column in their names, which are not read; write "
+        "it into the files, as by pandas.read_parquet(FOLDER).to_parquet('all.parquet')."
+    )
+
+
+def _refuse_two_formats(files: Sequence[str], where: str) -> None:
+    """Raise ValueError if two files of a folder or pattern differ in their format alone."""
+    first: dict[str, str] = {}
+    for file in files:
+        plain = _plain(file)
+        stem = plain.removesuffix(PurePosixPath(plain).suffix)
+        other = first.setdefault(stem, file)
+        if formats.suffix_of(other) != formats.suffix_of(file):
+            raise ValueError(
+                f"Expected every file of {where} in one format, got {other} and {file}, which may "
+                "hold the same records twice; name the files, or move one of them away."
+            )
 
 
 def _matching(system: Any, path: str) -> list[str]:

@@ -61,8 +61,28 @@ def read_named_embeddings(
     names = shards[0].columns.embedding or shards[0].features()
     if len(names) != array.shape[1]:
         names = ()
-    features.refuse_values(array, names, where, LARGEST, chosen=bool(columns.embedding))
+    try:
+        features.refuse_values(array, names, where, LARGEST, chosen=bool(columns.embedding))
+    except ValueError as error:
+        told = _text_doubts(shards, names, array)
+        raise ValueError(" ".join([str(error), *told])) from error
     return array, names
+
+
+def _text_doubts(
+    shards: Sequence[FileShard], names: Sequence[str], rows: np.ndarray
+) -> Iterator[str]:
+    """Yield what texts in public columns of features are, and what to save in their place."""
+    from rknn_jax.embedding import doubts
+
+    holes = np.logical_not(np.isfinite(rows).all(axis=0))
+    found: dict[doubts.Kind, list[str]] = {}
+    for name, hole in zip(names, holes, strict=False):
+        kind = doubts.feature_kind(shards[0].texts(name)) if hole else None
+        if kind is not None:
+            found.setdefault(kind, []).append(name)
+    for kind, of_kind in found.items():
+        yield f"{of_kind[: features.MOST_NAMED]} hold {kind.name}: {kind.remedy}."
 
 
 def feature_names(path: Path, argument: str, columns: Columns) -> tuple[str, ...]:

@@ -21,6 +21,8 @@ from rknn_jax.records.classes import MISSING, Classes, number_of
 from rknn_jax.records.features import EMBED_TEXTS, MOST_NAMED, real_rows
 from rknn_jax.records.labels import MASK, NUMBERED, check_types, encode
 from rknn_jax.records.persons import inexact, person_names
+from rknn_jax.release import label_advice
+from rknn_jax.release.copies import Copies
 from rknn_jax.release.drift import Moments
 from rknn_jax.release.shards import FileShard, Shard
 from rknn_jax.release.tables import ROWS_AT_ONCE
@@ -83,19 +85,27 @@ def examine(
     found: Counter[int] = Counter()
     holes: Counter[str] = Counter()
     broken: Counter[str] = Counter()
+    seen = label_advice.Seen(classes, most)
+    same = Copies() if len(shards) > 1 else None
+    absent: list[str] = []
     for shard in shards:
         layout = shard.layout()
         names = layout.features
-        broken.update(shard.broken() if isinstance(shard, FileShard) else {})
+        if isinstance(shard, FileShard):
+            broken.update(shard.broken())
+            absent += shard.unseen()
         if layout.empty.labels is not None:
             check_types(layout.empty.labels, classes, most, shard.where, typed=layout.typed)
         for block in shard.blocks(ROWS_AT_ONCE):
             assert block.labels is not None
             ids, told = encode(block.labels, classes, most, shard.where)
+            seen.add(block.labels)
             unknown = told > 1 if most else (told > 0) & (ids == MISSING)
             missing = np.zeros(len(ids), bool) if most else told == 0
             bad = _unusable(block, width, shard.where)
             holes.update(_holes(block, layout.features))
+            if same is not None and block.embeddings is not None:
+                same.add(shard.name, usable_rows(real_rows(block.embeddings, shard.where, width)))
             if width and block.embeddings is not None:
                 moments.add(usable_rows(real_rows(block.embeddings, shard.where, width)))
             reasons["foreign label" if most is None else "label that does not count"] += int(
@@ -108,13 +118,17 @@ def examine(
             records += len(ids)
             usable += int(counts.sum())
             found.update(ids[counts].ravel().tolist())
-            if most is None and len(foreign) < MOST_FOREIGN:
-                foreign.update(map(_as_text, block.labels[unknown].tolist()))
+            if len(foreign) < MOST_FOREIGN:
+                some = block.labels[unknown].tolist()
+                foreign.update(map(_as_text, some) if most is None else _foreign(some, classes))
     named = {classes.name(i): found[i] for i in range(classes.count)}
     near = {text: alike for text in foreign if (alike := _near(text, list(named)))}
     counted = {reason: number for reason, number in reasons.items() if number}
     advice = [
-        *_advice(classes, named, foreign),
+        *absent,
+        *([] if same is None else same.advice()),
+        *_advice(classes, foreign),
+        *seen.advice(foreign),
         *_advice_on_files(broken),
         *_advice_on_columns(holes, records, broken),
         *([] if public is None else moments.advice(public, names)),
@@ -130,10 +144,8 @@ def examine(
     return Usability(records, usable, named, counted, foreign, near, tuple(advice))
 
 
-def _advice(
-    classes: Classes, found: Mapping[str, int], foreign: Mapping[str, int]
-) -> Iterator[str]:
-    """Yield what to change about the classes, by the labels that are none of them."""
+def _advice(classes: Classes, foreign: Mapping[str, int]) -> Iterator[str]:
+    """Yield what to change about the classes, by the text labels that are none of them."""
     if classes.names is not None:
         return
     texts = [text for text in foreign if number_of(text) is None]
@@ -144,11 +156,14 @@ def _advice(
             "them is counted; name all classes, as in --classes benign,malignant, or by "
             "--classes-file."
         )
-    if not found["0"] and classes.count in map(number_of, foreign):
-        yield (
-            f"No label is 0 and some are {classes.count}, while --classes {classes.count} counts "
-            f"from 0; name the numbers, as in --classes 1,2,...,{classes.count}."
-        )
+
+
+def _foreign(rows: Sequence[Any], classes: Classes) -> Iterator[str]:
+    """Yield the labels of records with several that are none of the classes, once a record."""
+    held = [{str(part) for part in label_advice.parts_of(row)} for row in rows]
+    none = {*label_advice.unknown(sorted(set().union(*held)), classes)}
+    for parts in held:
+        yield from map(_as_text, sorted(parts & none))
 
 
 def _advice_on_files(broken: Mapping[str, int]) -> Iterator[str]:
