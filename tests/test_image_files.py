@@ -423,8 +423,8 @@ def test_names_that_differ_in_capitals_are_hinted(rknn, tmp_path, private):
     for name in ("cat/a.png", "cat/b.PNG", "dog/a.png", "dog/c.png"):
         (tmp_path / "shown" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(RAMP).save(tmp_path / "shown" / name, "PNG")
-    Path("t.csv").write_text("file,labels\nCat/a.png,x\nB.png,y\ndog/c.png,z\n")
-    words = ["--image-table", "t.csv", *(["--private"] if private else [])]
+    Path("t.csv").write_text("file,labels\nCat/a.png,x\ncat/B.png,y\ndog/c.png,z\n")
+    words = ["--image-table", "t.csv", "--file-match", "path", *(["--private"] * private)]
     done = run(rknn, "shown", "o.parquet", network, *words)
     assert done.status == 0, done.err
     told = " ".join(done.err.split())
