@@ -5,7 +5,7 @@ file exists, and that no module of `FOLDERS` is missing.
 """
 
 CONTRACTS = ("tests/contracts/test_mechanisms.py", "tests/contracts/test_local.py")
-LEDGER = ("tests/test_ledger.py", "tests/test_ledger_damage.py")
+LEDGER = ("tests/test_ledger.py", "tests/test_ledger_damage.py", "tests/test_ledger_summary.py")
 ACCOUNTING = (
     "tests/test_events.py",
     "tests/test_accounting.py",
@@ -49,6 +49,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rknn_jax/privacy/charges.py": (*LEDGER, "tests/test_filters.py", "tests/test_session.py"),
     "rknn_jax/privacy/fingerprints.py": ("tests/test_ledger.py", "tests/test_shards.py"),
     "rknn_jax/privacy/ledger_lines.py": LEDGER,
+    "rknn_jax/privacy/ledger_summary.py": LEDGER,
     "rknn_jax/privacy/ledger_index.py": ("tests/test_budget.py",),
     "rknn_jax/privacy/events.py": ACCOUNTING,
     "rknn_jax/privacy/loss_distributions.py": ACCOUNTING,

@@ -122,7 +122,7 @@ def feature_kind(texts: Iterable[str]) -> Kind | None:
     Unlike in a category, numbers among the texts are of that kind too.
 
     >>> feature_kind(["1,234.5", "7.25"]).name, feature_kind(["0,5", "3"]).name
-    ('numbers with thousands separators', 'numbers with a decimal comma')
+    ('numbers with thousands separators', 'numbers with a decimal comma or a thousands separator')
     >>> feature_kind(["[0.5, 1]"]).remedy[:21]
     'save a Parquet column'
     """
