@@ -5,12 +5,13 @@ run begins again.
 import dataclasses
 import fcntl
 import os
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from rknn_jax.representations import pixels
-from train import distill, run_folder
+from train import distill, environment, run_folder
 from train.experiment import TRAINING, Experiment, plain_settings
 from train.json_files import write_json
 
@@ -135,3 +136,14 @@ def test_a_damaged_choice_of_labels_names_its_file(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ValueError, match=run_folder.CHOICE):
         run_folder.choice_of(tmp_path, lambda: pytest.fail("chosen anew"))
+
+
+def test_a_checkout_that_is_not_installed_has_a_version_for_its_results(monkeypatch):
+    """The lack of one ended a run after its training."""
+
+    def absent(name):
+        raise metadata.PackageNotFoundError(name)
+
+    assert environment.own_version() == metadata.version("rknn-jax")
+    monkeypatch.setattr(metadata, "version", absent)
+    assert environment.own_version() == "not installed"

@@ -11,6 +11,14 @@ import jax
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy", "scipy", "scikit-learn", "dp-accounting")
 
 
+def own_version() -> str:
+    """Return the version of this library, also in a checkout that is not installed."""
+    try:
+        return metadata.version("rknn-jax")
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
 def environment() -> dict[str, Any]:
     """Return versions and device, which every result records."""
     return {

@@ -3,7 +3,6 @@
 import math
 import shutil
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +30,7 @@ from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Classifier, Queries, Records, Task
 
 from .checking import Checked
-from .environment import environment
+from .environment import environment, own_version
 from .experiment import TRAINING, Experiment
 from .json_files import write_json
 
@@ -255,7 +254,7 @@ def _statement(
             "rounds": experiment.rounds,
             **({"measured": str(measured)} if checks else {}),
         },
-        versions={"rknn-jax": metadata.version("rknn-jax")} | about["versions"],
+        versions={"rknn-jax": own_version()} | about["versions"],
         release=new_release(),
         contribution=Contribution(_records_of_unit(labeler, guarantee.unit), votes),
         tuning=EXPERIMENT_TUNING,
