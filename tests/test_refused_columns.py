@@ -29,6 +29,15 @@ REMEDIES = {
 }
 
 
+def test_the_columns_that_are_features_are_told_before_a_charge(rknn, tmp_path):
+    frame(PUBLIC).assign(pid=np.arange(len(PUBLIC)) % 7).to_csv("P.csv", index=False)
+    private = frame(PRIVATE).assign(pid=np.arange(len(PRIVATE)) % 7, labels=LABELS)
+    private.to_csv("R.csv", index=False)
+    done = rknn(*arguments(public="P.csv", private="R.csv"), "--dry-run")
+    assert done.status == 0, done.err
+    assert "features x0, x1, x2, x3, pid budget" in " ".join(done.err.split())
+
+
 def odd_table(rows, **more):
     return frame(rows).assign(**{name: make(len(rows)) for name, make in ODD.items()}, **more)
 

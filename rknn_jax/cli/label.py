@@ -22,8 +22,9 @@ from rknn_jax.release.settings import Settings
 LONG = 30.0
 """Seconds after the charge from which on an owner is told of them before it."""
 
+MOST_NAMES = 20
 MOST_CLASSES = 20
-"""Most classes of which the terminal shows the names."""
+"""Most columns of features, and most classes, of which the terminal shows the names."""
 
 FOLDER_ONLY = ("out", "json")
 """Options that a later release does not repeat."""
@@ -153,6 +154,9 @@ def _tell_plan(plan: "Plan") -> None:
         f"{len(data.public):,} public rows and {records} of {data.public.shape[1]} dimensions; "
         f"{data.classes.count} classes{assumed}",
     )
+    if data.names:
+        more = f" and {len(data.names) - MOST_NAMES:,} more" if len(data.names) > MOST_NAMES else ""
+        tell(err, "features", f"{', '.join(data.names[:MOST_NAMES])}{more}")
     if settings.classes is not None and data.classes.names:  # a name may have held a comma
         tell(err, "classes", ", ".join(map(repr, data.classes.names[:MOST_CLASSES])))
     if data.reading:

@@ -70,6 +70,7 @@ class Data:
       others: Columns of the public rows that have no role, such as the source row, `[m]` by their
         names. Defaults to none.
       reading: How labels are read as classes, by the type of their column, or "" if it is plain.
+      names: Names of the columns of features, in their order, or none if they have no names.
     """
 
     public: np.ndarray
@@ -82,6 +83,7 @@ class Data:
     model: EmbeddingModel | None = None
     others: Mapping[str, np.ndarray] = field(default_factory=dict)
     reading: str = ""
+    names: tuple[str, ...] = ()
 
 
 def check(settings: "Settings") -> None:
@@ -168,6 +170,7 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         model,
         public.others,
         next(filter(None, readings), ""),
+        public.names,
     )
     return standardized(data) if settings.standardize else data
 
