@@ -18,7 +18,7 @@ from rknn_jax.embedding import table_files
 from rknn_jax.formats import Columns, _hub
 from rknn_jax.records.classes import MISSING, Classes, parse_classes
 from rknn_jax.records.labels import encode, plain
-from rknn_jax.release import known_classes, shards, tables
+from rknn_jax.release import data_files, known_classes, tables
 from rknn_jax.release.shards import FileShard
 from tests import tiny_network
 
@@ -364,14 +364,14 @@ def test_splits_are_named_and_a_folder_is_whole(tmp_path, monkeypatch):
     pq.write_table(clusters(9), "hub/data/test-00000-of-00001.parquet")
     for name in ("both", "hub", "hub/data/*.parquet"):
         with pytest.raises(ValueError, match="Expected one split in --private .*, got te?"):
-            shards.find([name], "--private")
+            data_files.find([name], "--private")
         with pytest.raises(ValueError, match="Expected one split in --table"):
             table_files.files(Path(name), "--table")
-    assert len(shards.find(["both/train", "both/test"], "--private").files) == 4
-    assert len(shards.find(["hub/data/train-*"], "--private").files) == 2
+    assert len(data_files.find(["both/train", "both/test"], "--private").files) == 4
+    assert len(data_files.find(["hub/data/train-*"], "--private").files) == 2
     Path("both/train/data-00001-of-00002.arrow").unlink()
     with pytest.raises(ValueError, match="got none of data-00001-of-00002.arrow; copy the whole"):
-        shards.find(["both/train"], "--private")
+        data_files.find(["both/train"], "--private")
     Path("both/train/state.json").write_text("[]")
     with pytest.raises(ValueError, match="as save_to_disk writes it"):
         table_files.files(Path("both/train"), "--table")

@@ -15,7 +15,8 @@ from rknn_jax.formats import Columns, jsonl
 from rknn_jax.records.classes import parse_classes
 from rknn_jax.records.labels import encode
 from rknn_jax.records.persons import person_names
-from rknn_jax.release.shards import FileShard, find
+from rknn_jax.release.data_files import find
+from rknn_jax.release.shards import FileShard
 from tests.test_cli import arguments, arrays
 from tests.test_inputs import LABELS, NO_NOISE, PRIVATE, PUBLIC, TRUTH, frame, refused
 

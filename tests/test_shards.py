@@ -25,8 +25,9 @@ from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, label, planning, tables
 from rknn_jax.release.counting import Count, Question
+from rknn_jax.release.data_files import find
 from rknn_jax.release.settings import Settings
-from rknn_jax.release.shards import ArrowShard, FileShard, Records, find, regular
+from rknn_jax.release.shards import ArrowShard, FileShard, Records, regular
 
 ROWS, WIDTH, NUM_CLASSES = 157, 4, 3
 RANDOM = np.random.default_rng(0)

@@ -60,8 +60,9 @@ def run(settings: Check) -> dict[str, Any]:
     with err.status("loading"):
         from rknn_jax.records import features
         from rknn_jax.release import known_classes, tables, usability
+        from rknn_jax.release.data_files import find
         from rknn_jax.release.inputs import private_shards
-        from rknn_jax.release.shards import find, with_one_order
+        from rknn_jax.release.shards import with_one_order
         from rknn_jax.release.widths import with_one_width
     if not settings.private:
         raise ValueError(

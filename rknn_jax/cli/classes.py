@@ -76,7 +76,7 @@ def run(settings: SelectClasses) -> dict[str, Any]:
         from rknn_jax.privacy.ledger import LedgerError
         from rknn_jax.records import features
         from rknn_jax.release import accounts, adoption, class_selection, known_classes
-        from rknn_jax.release.shards import find
+        from rknn_jax.release.data_files import find
     features.refuse_shared(settings.embedding, settings.label, settings.person, settings.drop)
     columns = Columns(
         settings.embedding or None,

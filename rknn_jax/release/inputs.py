@@ -26,17 +26,15 @@ from rknn_jax.release import (
     tables,
 )
 from rknn_jax.release.counting import num_persons
+from rknn_jax.release.data_files import Found, find, identities
 from rknn_jax.release.embedding_models import EmbeddingModel
 from rknn_jax.release.encoding import Chain, Encoding, Scaling
 from rknn_jax.release.shards import (
     ArrayShard,
     ArrowShard,
     FileShard,
-    Found,
     Records,
     Shard,
-    find,
-    identities,
     with_one_order,
 )
 from rknn_jax.release.tables import ROWS_AT_ONCE

@@ -10,8 +10,8 @@ from rknn_jax.formats import Columns, feather, parquet, suffix_of
 from rknn_jax.records import classes as sets
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import tables
+from rknn_jax.release.data_files import find as find_files
 from rknn_jax.release.shards import ArrowShard, FileShard, Shard
-from rknn_jax.release.shards import find as find_files
 
 WITH_SCHEMA = (*parquet.SUFFIXES, *feather.SUFFIXES)
 """Suffixes of files whose schema may declare the names of class numbers."""

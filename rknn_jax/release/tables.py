@@ -18,7 +18,8 @@ from rknn_jax.records import features
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.features import real_rows
 from rknn_jax.records.labels import joined
-from rknn_jax.release.shards import ArrowShard, FileShard, Shard, find, with_one_order
+from rknn_jax.release.data_files import find
+from rknn_jax.release.shards import ArrowShard, FileShard, Shard, with_one_order
 from rknn_jax.release.widths import with_one_width
 
 ROWS_AT_ONCE = 2**14
@@ -44,7 +45,7 @@ def read_named_embeddings(
     """Read and check embeddings, whole.
 
     Args:
-      names: Files, folders, patterns or URLs, as for `shards.find`.
+      names: Files, folders, patterns or URLs, as for `data_files.find`.
       argument: Command-line argument that named them, for the errors.
       columns: Columns to read. Defaults to the usual names.
 
@@ -109,7 +110,7 @@ def read_others(
     Columns that not every file has are left out, and those of text beyond `MOST_TEXT` bytes.
 
     Args:
-      names: Files, folders, patterns or URLs, as for `shards.find`.
+      names: Files, folders, patterns or URLs, as for `data_files.find`.
       argument: Command-line argument that named them, for the errors.
       columns: Columns that are read.
 
@@ -147,7 +148,7 @@ def read_raw(
     """Yield public records for an encoder, in blocks.
 
     Args:
-      names: Files, folders, patterns or URLs, as for `shards.find`.
+      names: Files, folders, patterns or URLs, as for `data_files.find`.
       argument: Command-line argument that named them, for the errors.
       columns: Column to read.
       digest: Fingerprint that the records are added to.

@@ -1,0 +1,130 @@
+"""Files of a data set: one, those of a folder or of a pattern such as `shards/*.parquet`, or all.
+
+Names may be URLs that fsspec knows, such as `s3://bucket/folder` or `memory://folder`.
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from rknn_jax import formats
+from rknn_jax.formats import _hub_folders
+
+
+class Found(NamedTuple):
+    """Files that names stand for.
+
+    Attributes:
+      files: Paths or URLs, in order.
+      skipped: Visible files of folders that hold no records of their own.
+    """
+
+    files: list[str]
+    skipped: list[str]
+
+
+def find(names: Sequence[str], argument: str) -> Found:
+    """Find the files that paths, folders, patterns or URLs name.
+
+    In folders, names that begin with a dot or an underscore are left out, with all below them.
+
+    Args:
+      names: Paths or URLs of files, folders, or patterns with `*`.
+      argument: Command-line argument that named them, for the errors.
+
+    Raises:
+      ValueError: If there is none, or one is named twice. Two copies of a record would have twice
+        the votes that the noise covers.
+    """
+    parts = [_files(name, argument) for name in names]
+    files = [file for part in parts for file in part.files]
+    same: dict[object, str] = {}
+    for file in files:
+        for identity in identities(file):
+            if identity in same:
+                raise ValueError(
+                    f"Expected every file of {argument} once, got {same[identity]} and {file}, "
+                    "which are the same twice; name it once, because its records would count twice."
+                )
+        same |= dict.fromkeys(identities(file), file)
+    return Found(files, [file for part in parts for file in part.skipped])
+
+
+def identities(name: str) -> set[object]:
+    """Return what a file has in common with itself under other names."""
+    system, path = fsspec.core.url_to_fs(name)
+    plain = _plain(path)
+    if not isinstance(system, LocalFileSystem):
+        return {(system.protocol, plain)}
+    real = os.path.realpath(path)
+    found: set[object] = {_plain(real)}
+    if os.path.exists(real):
+        status = os.stat(real)
+        found.add((status.st_dev, status.st_ino))
+    return found
+
+
+def _plain(path: str) -> str:
+    """Return a path without the suffix of a compression."""
+    return path.removesuffix(PurePosixPath(path).suffix) if formats.is_compressed(path) else path
+
+
+def _files(name: str, argument: str) -> Found:
+    if not name:
+        raise ValueError(f"Expected a name in {argument}, got none; name a file or a folder.")
+    where = f"{argument} {name}"
+    try:
+        system, path = fsspec.core.url_to_fs(name)
+        if system.isfile(path):
+            return Found([name], [])
+        inside = system.find(path) if system.isdir(path) else _matching(system, path)
+    except ImportError as error:
+        raise ValueError(f"{where} needs a package that is not installed: {error}") from error
+    except Exception as error:  # a file system fails in many ways
+        raise ValueError(
+            f"{where} could not be found: {error}; check name, network and credentials."
+        ) from error
+    if not inside:
+        raise ValueError(f"{where} could not be opened: No such file; name a file or a folder.")
+    # A pattern may name hidden files itself.
+    seen = [each for each in inside if not _hidden(each[len(path.rstrip("/")) :])]
+    seen = [each for each in seen if not each.endswith(formats.LEDGER)]
+    known = [each for each in seen if formats.suffix_of(each) in formats.suffixes()]
+    if not known:
+        raise ValueError(
+            f"Expected files that end in {', '.join(sorted(formats.suffixes()))} in {where}, got a "
+            "folder or pattern without any; check the name."
+        )
+    records = _hub_folders.data_files(known, system, where)
+    _refuse_two_formats(records, where)
+    local = isinstance(system, LocalFileSystem)
+    named = [each if local else system.unstrip_protocol(each) for each in records]
+    return Found(sorted(named), sorted(set(seen) - set(records)))
+
+
+def _refuse_two_formats(files: Sequence[str], where: str) -> None:
+    """Raise ValueError if two files of a folder or pattern differ in their format alone."""
+    first: dict[str, str] = {}
+    for file in files:
+        plain = _plain(file)
+        stem = plain.removesuffix(PurePosixPath(plain).suffix)
+        other = first.setdefault(stem, file)
+        if formats.suffix_of(other) != formats.suffix_of(file):
+            raise ValueError(
+                f"Expected every file of {where} in one format, got {other} and {file}, which may "
+                "hold the same records twice; name the files, or move one of them away."
+            )
+
+
+def _matching(system: Any, path: str) -> list[str]:
+    if not any(sign in path for sign in "*?["):
+        return []
+    return [each for each in system.glob(path) if not system.isdir(each)]
+
+
+def _hidden(path: str) -> bool:
+    return any(part.startswith((".", "_")) for part in PurePosixPath(path).parts)
