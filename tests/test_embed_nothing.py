@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from rknn_jax.embedding import Embedded, rows, run, table
+from rknn_jax.embedding import Embedded, rows, run, table_fit
 from rknn_jax.embedding.images import ImageFolder
 
 WIDTH = 2
@@ -54,7 +54,7 @@ def parquet_of(record):
 def fitted():
     lines = [f"{i * 0.5},{(i * 7) % 11 * 1.3}" for i in range(40)]
     Path("pub.csv").write_text("a,b\n" + "\n".join(lines) + "\n")
-    return table.fit(Path("pub.csv"), "--table", ("a", "b"), chosen=True)
+    return table_fit.fit(Path("pub.csv"), "--table", ("a", "b"), chosen=True)
 
 
 @pytest.mark.parametrize("write", [csv_of, jsonl_of, parquet_of])

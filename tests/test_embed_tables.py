@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rknn_jax import formats
-from rknn_jax.embedding import table, table_files
+from rknn_jax.embedding import table, table_files, table_fit
 
 AGES = ["20", "30.5", "40"] * 20
 
@@ -76,7 +76,7 @@ def test_mistakes_among_many_numbers_are_named(rknn):
 
 def test_what_is_told_of_a_column_is_not_in_the_card():
     write("p.csv", ["4O", *AGES], ["a", *"abc" * 20])
-    model = table.fit(Path("p.csv"), "--table", ("age", "town"), chosen=False)
+    model = table_fit.fit(Path("p.csv"), "--table", ("age", "town"), chosen=False)
     assert len(model.told) == 1
     assert table.of_card(json.loads(json.dumps(model.card))).columns == model.columns
 

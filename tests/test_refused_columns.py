@@ -217,7 +217,7 @@ def test_a_column_of_both_files_that_says_their_order_cannot_be_dropped(rknn, tm
     ("text", "words"),
     [
         (lambda value: f"{value:.2f}".replace(".", ","), "decimal comma or a thousands separator"),
-        (lambda value: f"{value * 1000:,.2f}", "thousands separators: save them without"),
+        (lambda value: f"{value * 1000:,.2f}", "decimal comma or a thousands separator"),
         (lambda value: f"[{value}, 1.5]", "saved as text: save a Parquet column of lists"),
         (lambda value: f"{value:.2f} mg", "with a unit or a sign: save the number alone"),
     ],

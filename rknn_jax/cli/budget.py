@@ -147,7 +147,7 @@ def show(settings: Show) -> dict[str, Any]:
     for entry in _of_data(entries):
         tell(told, "data set", f"{_reason(entry)}, since {entry.time}")
     for entry in entries:
-        told.print(f"  {entry.time}  {entry.kind:<6}  {entry.amount!s:<28}  {entry.purpose}")
+        told.print(f"  {entry.time}  {entry.kind:<7}  {entry.amount!s:<28}  {entry.purpose}")
     lines = [
         {"time": e.time, "kind": e.kind, **e.amount._asdict(), "purpose": e.purpose, "hash": e.hash}
         for e in entries

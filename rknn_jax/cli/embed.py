@@ -198,7 +198,7 @@ def _image_table(settings: Embed) -> "FileRows | None":
 
 def _columns(settings: Embed) -> tuple["Source", "Model"]:
     """Return a file of columns and the model of its text or features."""
-    from rknn_jax.embedding import rows, table, table_files, text, text_vectors
+    from rknn_jax.embedding import rows, table, table_files, table_fit, text, text_vectors
     from rknn_jax.records import features
 
     kind = "table" if settings.table else "text"
@@ -226,7 +226,7 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     else:
         columns = settings.columns or tuple(name for name in found if name not in aside)
         _check_columns(settings, path, kind, columns, label)
-        model = fitted = table.fit(path, f"--{kind}", columns, chosen=bool(settings.columns))
+        model = fitted = table_fit.fit(path, f"--{kind}", columns, chosen=bool(settings.columns))
         for sentence in fitted.told:
             tell(err, "warning", sentence)
     if dropped := sorted({*settings.drop} & {*columns}):

@@ -59,17 +59,12 @@ KINDS = tuple(
     )
 )
 
-THOUSANDS = Kind(
-    "numbers with thousands separators",
-    "save them without",
-    re.compile(r"[-+]?\d{1,3}([,'’ \u00a0]\d{3})+\.\d+|[-+]?\d{1,3}([,'’ \u00a0]\d{3}){2,}"),
-)
 LISTS = Kind(
     "lists that were saved as text",
     "save a Parquet column of lists of float32, an .npz or .npy array, or a column for each number",
     re.compile(r"\s*[\[(].*", re.DOTALL),
 )
-"""Text in a column that has to be a feature, and is a quantity of its own."""
+"""Embeddings in a column of text."""
 
 _PLAIN = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?|nan", re.IGNORECASE)
 
@@ -121,18 +116,15 @@ def feature_kind(texts: Iterable[str]) -> Kind | None:
 
     Unlike in a category, numbers among the texts are of that kind too.
 
-    >>> feature_kind(["1,234.5", "7.25"]).name, feature_kind(["0,5", "3"]).name
-    ('numbers with thousands separators', 'numbers with a decimal comma or a thousands separator')
+    >>> feature_kind(["1,234.5", "7.25"]).name
+    'numbers with a decimal comma or a thousands separator'
     >>> feature_kind(["[0.5, 1]"]).remedy[:21]
     'save a Parquet column'
     """
     given = [text for text in texts if text.strip()]
     alone = [text for text in given if not _PLAIN.fullmatch(text.strip())]
-    for kind in (LISTS, THOUSANDS):
-        count = sum(kind.pattern.fullmatch(text.strip()) is not None for text in alone)
-        if alone and count >= MOST * len(alone):
-            return kind
-    return kind_of(alone)
+    lists = sum(LISTS.pattern.fullmatch(text) is not None for text in alone)
+    return LISTS if alone and lists >= MOST * len(alone) else kind_of(alone)
 
 
 def of_numbers(name: str, values: np.ndarray, most_values: int) -> Iterator[str]:
@@ -281,17 +273,3 @@ def roles(numbers: Sequence[str], categories: Sequence[tuple[str, int]]) -> str:
         told = ", ".join(f"{name} ({count} values)" for name, count in categories)
         parts.append(f"categories {told}")
     return "; ".join(parts)
-
-
-__all__ = [
-    "KINDS",
-    "Unread",
-    "feature_kind",
-    "grouped",
-    "kind_of",
-    "of_numbers",
-    "of_points",
-    "of_totals",
-    "roles",
-    "told",
-]

@@ -8,24 +8,18 @@ import functools
 import hashlib
 import itertools
 import json
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rknn_jax._internal.checks import check_together
 from rknn_jax.embedding import Embedded, doubts, table_files
 from rknn_jax.formats import _arrow
 from rknn_jax.formats.csv import NUMBER
-from rknn_jax.records import features
 from rknn_jax.records.classes import MISSING_WORDS
-
-MOST_VALUES = 32
-"""Most different values of a column of text."""
 
 MISSING_NUMBERS = MISSING_WORDS | {"", "?", "-", "--", ".", "#n/a", "missing", "unknown"}
 """Text that stands for a missing number among numbers, in lower case."""
@@ -34,18 +28,6 @@ TRUTHS = dict.fromkeys(("true", "t", "yes", "y"), "1") | dict.fromkeys(
     ("false", "f", "no", "n"), "0"
 )
 """Words for bools, in lower case."""
-
-NEARLY = 0.9
-"""Least share of numbers among the public values of a column of text that is told to be one."""
-
-LEAST_COLUMNS = 4
-"""Least number of columns of which a row of totals is told."""
-
-RARELY = 0.01
-"""Most share of nearly empty rows beside those of totals."""
-
-MOST_TOLD = 5
-"""Most values that are told of a column."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +63,7 @@ class Number:
         values = self.features(column)[:, 0]
         held = values[np.isfinite(values)]
         found.sum += float(held.sum())
-        odd = [] if len(held) == len(values) else _no_numbers(texts(column), values)
+        odd = [] if len(held) == len(values) else no_numbers(texts(column), values)
         found.odd.update(odd)
         found.count += len(held) + len(odd)
 
@@ -97,7 +79,7 @@ class Truth(Number):
     truth: bool = True
 
     def _numbers(self, column: Any) -> np.ndarray:
-        if not _is_text(_arrow.plain(column).type):
+        if not is_text(_arrow.plain(column).type):
             return super()._numbers(column)
         words = [TRUTHS.get(_bare(text), text) if text else text for text in texts(column)]
         pa = _arrow.pyarrow()
@@ -206,42 +188,6 @@ class TableModel:
         return Embedded(features, reasons)
 
 
-def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> TableModel:
-    """Fit the columns of a public table, which is read at once.
-
-    Args:
-      path: Public table.
-      argument: Command-line argument that named it, for the errors.
-      names: Names of the columns of features.
-      chosen: Whether the user has named them. Otherwise, a column that looks like an id is refused.
-
-    Raises:
-      ValueError: If there are no columns or no rows, or a column is neither numbers nor text of few
-        different values.
-    """
-    where = f"{argument} {path}"
-    pa = _arrow.pyarrow()
-    read = functools.partial(table_files.tables, path, argument, names, 2**16, refuse=True)
-    parts = list(read(unlike=dict.fromkeys(names, table_files.NO_CELL))) if names else []
-    if not parts:
-        raise ValueError(
-            f"Expected columns of features and rows in {where}, got none; name the columns with "
-            "--columns."
-        )
-    table = pa.concat_tables(parts).select(list(names))
-    refuse = [] if chosen else [functools.partial(_refuse_ids, table, where)]
-    fits, told, *_ = check_together(
-        functools.partial(_fit_columns, table, chosen=chosen),
-        functools.partial(_totals, table, path, argument),
-        *refuse,
-    )
-    columns, notes = fits
-    model = TableModel(columns, (*notes, *told))
-    if not model.width:
-        raise ValueError(f"Expected values in {where}, got none in {', '.join(names)}.")
-    return model
-
-
 def review(model: TableModel, path: Path, argument: str) -> list[str]:
     """Return what the curator of a private table should know of it, and nobody else.
 
@@ -290,131 +236,7 @@ def _column(given: dict[str, Any]) -> Number | Category:
     return kind(given["name"], given["mean"], given["std"])
 
 
-def _refuse_ids(table: Any, where: str) -> None:
-    """Raise ValueError if a column is an index or an id, by its name or its numbers."""
-    remedy = "leave it out with --drop, or name the columns of features with --columns"
-    names = table.column_names
-    # Text is no id, and counts among the columns that are none.
-    columns = [_whole_column(table.column(name), name) for name in names]
-    check_together(
-        lambda: features.refuse_unnamed(names, remedy),
-        lambda: features.refuse_ids(columns, names, where, remedy),
-    )
-
-
-def _whole_column(column: Any, name: str) -> np.ndarray:
-    """Return the finite numbers of a column, or none if it holds something else too."""
-    try:
-        values, every = numbers(column, name)
-    except ValueError:  # it is refused by itself
-        return np.zeros(0)
-    return values[np.isfinite(values)] if every else np.zeros(0)
-
-
-def _fit_columns(
-    table: Any, *, chosen: bool
-) -> tuple[tuple[Number | Category, ...], tuple[str, ...]]:
-    """Return the fitted columns of a table, and sentences on what may be wrong with them.
-
-    Raises:
-      ValueError: If a column cannot be used, with the words on all that cannot.
-    """
-    columns: list[Number | Category] = []
-    notes: list[tuple[str, str]] = []
-    failures: list[tuple[str, str]] = []
-    for name in table.column_names:
-        try:
-            column, told = _fitted(table.column(name), name, chosen=chosen)
-        except ValueError as error:
-            failures.append((name, str(error)))
-            continue
-        columns.append(column)
-        notes += [(name, sentence) for sentence in told]
-    if failures:
-        raise ValueError(" ".join(doubts.grouped(failures)))
-    return tuple(columns), tuple(doubts.grouped(notes))
-
-
-def _totals(table: Any, path: Path, argument: str) -> list[str]:
-    """Return which last rows of public files may be totals, in words.
-
-    Such a row is nearly empty, and nearly all others are not.
-    """
-    names = table.column_names
-    if len(names) < LEAST_COLUMNS or not table.num_rows:
-        return []
-    filled = np.stack([np.asarray(column.is_valid()) for column in table.columns], axis=1)
-    bare = filled.sum(axis=1) <= max(1, len(names) // 4)
-    if not bare.any():
-        return []
-    files = table_files.files(path, argument)
-    counts = [table_files.num_rows(one, argument) for one in files] if len(files) > 1 else []
-    ends = np.cumsum(counts) if counts else np.array([table.num_rows])
-    last = {end - 1 for end in ends.tolist() if end}
-    if sum(row not in last for row in np.flatnonzero(bare).tolist()) > RARELY * len(bare):
-        return []
-    return [
-        doubts.of_totals(
-            f"row {end - 1:,}, the last one of {file.name},",
-            [name for name, held in zip(names, filled[end - 1], strict=True) if held],
-        )
-        for file, end in zip(files, ends.tolist(), strict=True)
-        if end and bare[end - 1] and filled[end - 1].any()
-    ]
-
-
-def _fitted(column: Any, name: str, *, chosen: bool) -> tuple[Number | Category, tuple[str, ...]]:
-    """Return a fitted column, and sentences on what may be wrong with it."""
-    values, all_numbers = numbers(column, name)
-    there = values[np.isfinite(values)]
-    if all_numbers:
-        std = float(there.std()) if len(there) else 0.0
-        mean = float(there.mean()) if len(there) else 0.0
-        told = () if chosen else tuple(_doubts(column, name, there))
-        fitted = Truth if _is_bool(column) else Number
-        return fitted(name, mean, std or 1.0), told
-    given = texts(column)
-    found = sorted({text for text in given if text})
-    odd = _odd_values(given, values)
-    if len(found) > MOST_VALUES and odd:
-        raise ValueError(f"Expected numbers in the column {name!r}, got {odd}.")
-    texts_alone = _no_numbers(given, values)
-    kind = None if odd else doubts.kind_of(texts_alone)
-    if kind and (len(found) > MOST_VALUES or not chosen):
-        raise ValueError(
-            f"Expected numbers or categories in the column {name!r}, got {kind.name} such as "
-            f"{texts_alone[0]!r}; {kind.remedy}, or leave the column out with --drop. If it is a "
-            "category of few values, name all columns with --columns."
-        )
-    if len(found) > MOST_VALUES:
-        raise ValueError(
-            f"Expected at most {MOST_VALUES} different values in the text column {name!r}, got "
-            f"{len(found):,}, such as {texts_alone[0]!r}; group them, embed the column by --text, "
-            "or leave it out with --drop, or by naming the others with --columns."
-        )
-    note = (f"column {name!r} is one-hot, because of {odd}",) if odd else ()
-    return Category(name, tuple(found)), note
-
-
-def _doubts(column: Any, name: str, values: np.ndarray) -> Iterator[str]:
-    """Yield what may be wrong with a public column of numbers.
-
-    Args:
-      column: Arrow column.
-      name: Name of the column.
-      values: Its finite numbers.
-    """
-    yield from doubts.of_numbers(name, values, MOST_VALUES)
-    plain = _arrow.plain(column)
-    if _is_text(plain.type):
-        given = [text for text in texts(column) if text and re.match(NUMBER, text)]
-        yield from doubts.of_points(name, given, typed=False)
-    elif _arrow.pyarrow().types.is_floating(plain.type):
-        shown = [f"{value:.15g}" for value in values.tolist()]
-        yield from doubts.of_points(name, shown, typed=True)
-
-
-def _no_numbers(given: Sequence[str | None], values: np.ndarray) -> list[str]:
+def no_numbers(given: Sequence[str | None], values: np.ndarray) -> list[str]:
     """Return the texts that are neither numbers nor stand for a missing one.
 
     Args:
@@ -426,30 +248,6 @@ def _no_numbers(given: Sequence[str | None], values: np.ndarray) -> list[str]:
         for text, value in zip(given, values.tolist(), strict=True)
         if np.isnan(value) and text is not None and text.strip().lower() not in MISSING_NUMBERS
     ]
-
-
-def _odd_values(given: Sequence[str | None], values: np.ndarray) -> str:
-    """Return which public values keep a column from being one of numbers, with the remedy.
-
-    Args:
-      given: Values of the column.
-      values: The same values as numbers, NaN for what is none.
-
-    Returns:
-      The text of it, or "" if less than `NEARLY` of the values are numbers.
-    """
-    numbers = len(values) - int(np.isnan(values).sum())
-    odd = Counter(_no_numbers(given, values))
-    count = sum(odd.values())
-    if not odd or numbers < NEARLY * (numbers + count):
-        return ""
-    shown = ", ".join(repr(text) for text, _ in odd.most_common(MOST_TOLD))
-    more = f" and {len(odd) - MOST_TOLD:,} others" if len(odd) > MOST_TOLD else ""
-    return (
-        f"{shown}{more} in {count:,} of {numbers + count:,} values, which are no numbers; if they "
-        "stand for missing numbers, leave such fields empty on both sides, and if they are "
-        "mistakes, mend them"
-    )
 
 
 def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:
@@ -477,7 +275,7 @@ def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:
         column = column.cast(pa.int8())
     if types.is_integer(column.type) or types.is_floating(kind) or types.is_decimal(kind):
         return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), np.float64), True
-    if not _is_text(kind):
+    if not is_text(kind):
         raise ValueError(
             f"Expected numbers or text in column {name!r}, got {kind}; convert it, or leave it out "
             "with --drop, or by naming the others with --columns."
@@ -492,12 +290,14 @@ def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:
     return values, bool(np.all(are | missing)) and bool(are.any())
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Return whether an Arrow type is one of text."""
     types = _arrow.pyarrow().types
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def _is_bool(column: Any) -> bool:
+def is_bool(column: Any) -> bool:
+    """Return whether an Arrow column holds bools, by its type."""
     return bool(_arrow.pyarrow().types.is_boolean(_arrow.plain(column).type))
 
 

@@ -29,10 +29,6 @@ LABELS = "labels"
 """Usual names of the array or column of the embeddings, and of the labels."""
 
 
-ABSENT = ("an array or column", "arrays or columns")
-"""What the error for one absent column names, and that for several."""
-
-
 class Columns(NamedTuple):
     """Arrays or columns to read.
 
@@ -187,7 +183,7 @@ def absent(names: Sequence[str], found: Sequence[str]) -> AbsentError:
     instead = ""
     if LABELS in names:
         instead = ", or in rknn label and check name their file with --private-labels"
-    what = ABSENT[len(names) > 1]
+    what = "an array or column" if len(names) == 1 else "arrays or columns"
     return AbsentError(
         f"Expected {what} {', '.join(map(repr, names))}, found {', '.join(found) or 'none'}; "
         f"use one of these names, or rename or add {'it' if len(names) == 1 else 'them'}{instead}."

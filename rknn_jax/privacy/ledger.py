@@ -8,6 +8,7 @@ reverse order could release without a record. The file holds one JSON object a l
     {"kind": "spend",  ..., "hash": h1}   h1 = SHA-256(h0 and the line without its hash)
     {"kind": "drawn",  ..., "hash": h2}   the noise of that spend exists; never draw it again
     {"kind": "adopt",  ..., "hash": h3}   other data of the same people share the budget
+    {"kind": "summary",...,  "hash": h4}  all lines before, added up; see `ledger_summary`
 
 A budget belongs to people, while a fingerprint belongs to the bits of their data. Data that were
 embedded anew, or have records added or removed, are adopted before they are charged. An adoption
@@ -18,7 +19,8 @@ costs nothing and cannot be undone.
 - **Never forgotten.** A charge returns once its line has reached the disk (fsync). What the ledger
   cannot read counts as spent. Delta and epsilon come first in a line, so a last line that was cut
   short usually still shows them, and they count. If they cannot be read, all that remained counts
-  as spent. Any other line that does not fit the chain blocks all spending. `Ledger.repair` closes
+  as spent. Any other line that does not fit the chain blocks all spending, from the next time that
+  the ledger is opened if a summary stands between. `Ledger.repair` closes
   such damage on the record. Nothing is ever removed from the file.
 - **Not tamper-proof.** Anyone who can write the file can also replace it. A rollback is detectable
   only against a published `head`, so print the head with every release.

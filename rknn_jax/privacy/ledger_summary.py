@@ -61,7 +61,7 @@ class DataSet(NamedTuple):
 
 
 class Past(NamedTuple):
-    """What the lines before a summary add up to.
+    """Sum of the lines before a summary.
 
     Attributes:
       lines: Number of these lines. Defaults to 0, for a ledger that is read whole.

@@ -76,7 +76,7 @@ def reading(what: str, classes: Classes) -> str:
 
 
 class Seen:
-    """What labels of private records look like: private.
+    """Counts of numbers, bools and lists among the labels of private records: private.
 
     Args:
       classes: Set of classes.

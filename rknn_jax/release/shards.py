@@ -457,10 +457,10 @@ def _decompressed(name: str) -> Iterator[IO[bytes]]:
 
 
 def _of_partitions(error: str, name: str) -> str:
-    """Return what to do about an absent column that a folder has in its name, or ""."""
+    """Return what to do if the error names a column that a folder has in its name, or ""."""
     named = [part for part in PurePosixPath(name).parts if f"{part.partition('=')[0]!r}" in error]
     parts = [part for part in named if "=" in part]
-    if not parts or not any(what in error for what in formats.ABSENT):
+    if not parts:
         return ""
     return (
         f" Folders such as {parts[0]!r} hold the column in their names, which are not read; write "
