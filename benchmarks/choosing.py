@@ -38,17 +38,19 @@ from benchmarks._decoding_cases import NO_CLASS, Sides
 from benchmarks._measure import save
 from rknn_jax import postprocessing
 from rknn_jax.answers import kernels
+from rknn_jax.labelers._one_sum import OneSumLabeler
+from rknn_jax.labelers._sum_labeler import PublicRows
+from rknn_jax.labelers._votes import VoteNoise
 from rknn_jax.labels import PublicSide
+from rknn_jax.question import Question
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import choosing, counting, inputs
-from rknn_jax.release.asking import calibrated, cluster, labeler_of
+from rknn_jax.release.asking import ask, calibrated, cluster
 from rknn_jax.release.choosing import Quantities
-from rknn_jax.release.counting import Question
+from rknn_jax.release.counting import Counter
 from rknn_jax.release.inputs import Data
+from rknn_jax.release.labeler_settings import labeler_of, usual_mechanism
 from rknn_jax.release.settings import Settings
-from rknn_jax.release.sum_survey import SumSurvey
-from rknn_jax.release.survey import Survey
-from rknn_jax.release.vote_survey import VoteSurvey
 from train.json_files import write_json
 
 EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
@@ -134,13 +136,12 @@ def missing(case: str) -> str | None:
 
 def settings_of(labeler: str, epsilon: float, delta: float = 0.0) -> Settings:
     """Return the settings of `rknn label` with this labeler and its usual mechanism."""
-    kind = VoteSurvey if labeler == USUAL else SumSurvey
     given = Settings("P", "R", epsilon, labeler=labeler, delta=delta)
-    return replace(given, mechanism=kind.usual_mechanism(given))
+    return replace(given, mechanism=usual_mechanism(given))
 
 
 class Public(NamedTuple):
-    """Input of one split, with what all its surveys share.
+    """Input of one split, with what all its questions share.
 
     Attributes:
       data: Public rows and private records.
@@ -160,45 +161,48 @@ KINDS = (
 """Name, labeler and delta of each labeler of one sum."""
 
 
-def surveys(
+def asked(
     split: Public, kinds: Sequence[tuple[str, str, float]] = KINDS
-) -> Iterator[tuple[str, float, Survey, np.ndarray]]:
-    """Yield the name, epsilon, survey, and sum over the private records of each release."""
-    asked: dict[int, tuple[VoteSurvey, np.ndarray]] = {}
+) -> Iterator[tuple[str, float, Question, np.ndarray]]:
+    """Yield the name, epsilon, question, and sum over the private records of each release."""
+    found: dict[int, tuple[Question, np.ndarray]] = {}
     for epsilon in EPSILONS:
         settings = settings_of(USUAL, epsilon)
         mechanism = calibrated(settings, split.data)
         number = mechanism.num_queries
-        if number not in asked:
+        if number not in found:
             queries = cluster(replace(settings, seed=split.seed), split.data.public, number)
             side = PublicSide(split.graph, kernels(queries, split.data.public, split.graph))
             labeler = labeler_of(settings)
-            one = VoteSurvey(settings, split.data, labeler, queries, side, mechanism)
-            asked[number] = one, total(one)
-        survey, votes = asked[number]
-        yield USUAL, epsilon, replace(survey, settings=settings, mechanism=mechanism), votes
+            names = [split.data.classes.name(number) for number in range(split.data.classes.count)]
+            rows = PublicRows(queries, split.data.public, names, side)
+            votes = labeler.tally(queries, len(names))
+            noise = VoteNoise(mechanism)
+            one = Question(labeler, USUAL, rows, votes, noise, noise.guarantee)
+            found[number] = one, total(one, split.data)
+        question, votes = found[number]
+        yield USUAL, epsilon, replace(question, noise=VoteNoise(mechanism)), votes
     for name, labeler, delta in kinds:
-        first = SumSurvey.of(settings_of(labeler, 1.0, delta), split.data)
-        sums = total(first)
+        first = ask(settings_of(labeler, 1.0, delta), split.data)
+        sums = total(first, split.data)
         for epsilon in EPSILONS:
-            settings = settings_of(labeler, epsilon, delta)
             at = replace(first.labeler, epsilon=epsilon)
-            yield name, epsilon, replace(first, settings=settings, labeler=at), sums
+            noise = at.exact(len(first.queries.index), split.data.classes.count)
+            yield name, epsilon, replace(first, labeler=at, noise=noise), sums
 
 
-def total(survey: Survey) -> np.ndarray:
+def total(question: Question, data: Data) -> np.ndarray:
     """Return the sum over the private records."""
-    question = Question(survey.tally, survey.data.classes)
-    return counting.count_all(survey.data.private, question).counts
+    return counting.count_all(data.private, Counter(question.sum, data.classes)).counts
 
 
-def drawn(survey: Survey, totals: np.ndarray, key: jax.Array) -> np.ndarray:
+def drawn(question: Question, totals: np.ndarray, key: jax.Array) -> np.ndarray:
     """Return what a release draws, in simulation."""
-    if isinstance(survey, VoteSurvey):
-        noisy = survey.mechanism.estimate(key, totals.astype(np.int32), 1)
+    if isinstance(question.noise, VoteNoise):
+        noisy = question.noise.mechanism.estimate(key, totals.astype(np.int32), 1)
         return np.asarray(noisy).round().astype(np.int64)
-    assert isinstance(survey, SumSurvey)
-    return survey.labeler.simulated(key).draw(totals)
+    assert isinstance(question.labeler, OneSumLabeler)
+    return question.labeler.simulated(key).draw(totals)
 
 
 def measured(case: str, seed: int) -> dict[str, Any]:
@@ -211,11 +215,11 @@ def measured(case: str, seed: int) -> dict[str, Any]:
     known = sides.truth != NO_CLASS
     small = len(sides.public) < SMALL
     runs = []
-    for number, (name, epsilon, survey, totals) in enumerate(surveys(Public(data, graph, seed))):
+    for number, (name, epsilon, question, totals) in enumerate(asked(Public(data, graph, seed))):
         draws = 1 if epsilon >= QUIET else DRAWS
         for draw in range(MORE_DRAWS if small else draws):
             key = jax.random.fold_in(jax.random.key(seed), 1000 * number + draw)
-            labels = survey.read(drawn(survey, totals, key)).labels
+            labels = question.read(drawn(question, totals, key)).labels
             right = float((labels == sides.truth)[known].mean())
             runs.append({"labeler": name, "epsilon": epsilon, "right": right})
     return {
@@ -316,7 +320,7 @@ def judged(cells: list[dict[str, Any]]) -> dict[str, Any]:
     for name in ("auto", *names):
         short = []
         for cell, most in zip(cells, best, strict=True):
-            chosen = choosing.choose(quantities(cell)).labeler if name == "auto" else name
+            chosen = choosing.rule(quantities(cell)).labeler if name == "auto" else name
             short.append(most - cell["right"][chosen])
         worst = cells[int(np.argmax(short))]
         told[name] = {
@@ -333,7 +337,7 @@ def left(cells: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the cells in which the choice leaves reverse k-NN, and what that gains and loses."""
     gains = {}
     for cell in cells:
-        chosen = choosing.choose(quantities(cell)).labeler
+        chosen = choosing.rule(quantities(cell)).labeler
         if chosen != USUAL:
             gain = cell["right"][chosen] - cell["right"][USUAL]
             gains[f"{cell['case']}, {cell['epsilon']:g}"] = round(gain, 5)

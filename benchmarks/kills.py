@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks._measure import save
-from rknn_jax import postprocessing
+from rknn_jax import postprocessing, question
 from rknn_jax._internal import disk
 from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.mechanisms import base
@@ -38,12 +38,10 @@ from rknn_jax.release import (
     label,
     planning,
     release_folder,
-    vote_survey,
 )
 from rknn_jax.release.accounts import open_ledger
 from rknn_jax.release.release_folder import RESULTS
 from rknn_jax.release.settings import Settings
-from rknn_jax.release.vote_survey import VoteSurvey
 
 TRACED = {
     module.__file__
@@ -51,7 +49,7 @@ TRACED = {
         label,
         accounts,
         planning,
-        vote_survey,
+        question,
         release_folder,
         disk,
         ledgers,
@@ -160,11 +158,13 @@ def main() -> None:
         os.environ["RKNN_STATE_DIR"] = os.devnull  # every run begins with a new ledger
         make_files(folder)
         plan = planning.prepare(SETTINGS)
-        survey = plan.survey
-        assert isinstance(survey, VoteSurvey)
-        features = np.asarray(survey.queries.features)  # a fork cannot read JAX arrays
-        queries = replace(survey.queries, features=features)
-        plan = replace(plan, survey=replace(survey, queries=queries))
+        # A fork cannot read JAX arrays.
+        asked = plan.question
+        features = np.asarray(asked.queries.features)
+        queries = replace(asked.queries, features=features)
+        public = asked.public._replace(queries=queries)
+        total = replace(asked.sum, queries=features)  # type: ignore[type-var]
+        plan = replace(plan, question=replace(asked, public=public, sum=total))
         without_xla()
         exact_noise.safe_scale(2, 1.0)  # load OpenDP, which a fork may be unable to load
         inputs = {path.name for path in folder.iterdir()}

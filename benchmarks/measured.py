@@ -34,7 +34,7 @@ from rknn_jax.check import Checkers, Checks
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.privacy.roles import MEASURE
 from rknn_jax.records.classes import Classes
-from rknn_jax.release import inputs, label, planning, surveys
+from rknn_jax.release import choosing, inputs, label, planning
 from rknn_jax.release.planning import Plan
 from rknn_jax.release.settings import Settings
 from train.json_files import write_json
@@ -59,7 +59,7 @@ def plan_of(sides: Sides, epsilon: float, share: float | None) -> Plan:
         public="public", private="private", epsilon=epsilon, check_share=share, ledger=Path("none")
     )
     inputs.check(settings)
-    surveys.check(settings)
+    choosing.check(settings)
     classes = Classes(num_classes)
     data = inputs.data_of(sides.public, sides.private, sides.labels, classes, None)
     return planning.plan(settings, data)
@@ -93,14 +93,13 @@ def agreement(checkers: Checkers, labeling: Labeling, sides: Sides) -> float:
 def cell(case: Case, sides: Sides, epsilon: float) -> dict[str, Any]:
     """Return one cell."""
     checked = plan_of(sides, epsilon, None)
-    alone = dataclasses.replace(checked.survey, checkers=None, charged=None)
-    plan = dataclasses.replace(checked, survey=alone)
+    plan = dataclasses.replace(checked, checkers=None)
     started = time.perf_counter()
     counted = label.count(plan)
     counting = time.perf_counter() - started
-    drawn = plan.survey.draw(counted, Nobody(), "")
+    drawn = plan.question.draw(counted.counts, counted.units, Nobody(), "")
     started = time.perf_counter()
-    whole = plan.survey.read(drawn)
+    whole = plan.question.read(drawn)
     reading = time.perf_counter() - started
     found: dict[str, Any] = {
         "kind": case.kind,
@@ -114,16 +113,16 @@ def cell(case: Case, sides: Sides, epsilon: float) -> dict[str, Any]:
         "seconds": {"counting": counting, "reading": reading},
         "measured": None,
     }
-    plan, checkers = checked, checked.survey.checkers
+    plan, checkers = checked, checked.checkers
     if checkers is None:
         return found
     started = time.perf_counter()
     counted = label.count(plan)
     counting = time.perf_counter() - started
     assert counted.checks is not None
-    drawn = plan.survey.draw(counted, Nobody(), "")
+    drawn = plan.question.draw(counted.counts, counted.units, Nobody(), "")
     started = time.perf_counter()
-    labelings = plan.survey.labelings(drawn)
+    labelings = plan.question.labelings(drawn)
     chosen = checkers.draw(counted.checks, labelings)
     labels = labelings[chosen.choice].labels()
     reading = time.perf_counter() - started
@@ -160,10 +159,11 @@ def example(seed: int) -> dict[str, Any]:
     sides = Sides(rows[:500], digits[:500], rows[500:], digits[500:])
     plan = plan_of(sides, 0.5, 0.2)
     counted = label.count(plan)
-    checkers = plan.survey.checkers
+    checkers = plan.checkers
     assert counted.checks is not None
     assert checkers is not None
-    labelings = plan.survey.labelings(plan.survey.draw(counted, Nobody(), ""))
+    noisy = plan.question.draw(counted.counts, counted.units, Nobody(), "")
+    labelings = plan.question.labelings(noisy)
     drawn = checkers.draw(counted.checks, labelings)
     measured = checkers.measured(drawn, [one.name for one in labelings])
     chosen = labelings[drawn.choice]

@@ -137,12 +137,12 @@ def one_release(one: Split) -> Iterator[Found]:
     rows = inputs.data_of(
         sides.public, sides.private, sides.labels.astype(np.int32), Classes(NUM_CLASSES)
     )
-    surveys = choosing.surveys(choosing.Public(rows, one.graph, one.seed), ONE_SUM)
-    for number, (name, epsilon, survey, totals) in enumerate(surveys):
+    asked = choosing.asked(choosing.Public(rows, one.graph, one.seed), ONE_SUM)
+    for number, (name, epsilon, question, totals) in enumerate(asked):
         for draw in range(DRAWS):
             key = jax.random.fold_in(jax.random.key(one.seed), 1000 * number + draw)
-            drawn = choosing.drawn(survey, totals, key)
-            yield Found(name, epsilon, survey.read(drawn).labels)
+            drawn = choosing.drawn(question, totals, key)
+            yield Found(name, epsilon, question.read(drawn).labels)
 
 
 def without_curator(trust: Trust, one: Split) -> Iterator[Found]:

@@ -38,7 +38,7 @@ from rknn_jax.privacy.fingerprints import Digest
 from rknn_jax.queries import kmeans
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting
-from rknn_jax.release.counting import Question
+from rknn_jax.release.counting import Counter
 from rknn_jax.release.shards import ArrayShard, FileShard, Records
 
 NUM_CLASSES = 10
@@ -70,15 +70,15 @@ def make_shards(folder: Path, count: int, width: int) -> list[FileShard]:
     return shards
 
 
-def question(num_queries: int, width: int) -> Question:
+def counter(num_queries: int, width: int) -> Counter:
     """Return queries near the centers."""
     queries = rows(num_queries, width, 10**6)[0]
-    return Question(VoteTally(queries, NUM_CLASSES), Classes(NUM_CLASSES))
+    return Counter(VoteTally(queries, NUM_CLASSES), Classes(NUM_CLASSES))
 
 
 def memory() -> Iterator[dict[str, Any]]:
     """Yield peak memory and time of one pass, for each number of records."""
-    asked = question(500, 256)
+    asked = counter(500, 256)
     with tempfile.TemporaryDirectory() as folder:
         for count in (10**5, 10**6, 10**7):
             shards = make_shards(Path(folder), count, 256)
@@ -86,7 +86,7 @@ def memory() -> Iterator[dict[str, Any]]:
             yield {"records": count, "gigabytes": count * 1024 / 1e9} | found
 
 
-def _pass(shards: list[FileShard], asked: Question) -> dict[str, Any]:
+def _pass(shards: list[FileShard], asked: Counter) -> dict[str, Any]:
     """Count in a fresh process; the library's own memory is that after a tiny count."""
     warm = ArrayShard("warm", *rows(5000, asked.queries.shape[1], 0))
     counting.count_all(Records.of([warm]), asked)
@@ -115,7 +115,7 @@ def high_water() -> int:
 
 def overlap() -> Iterator[dict[str, Any]]:
     """Yield the time of one pass over 10^6 x 768, and of its floors, in turns."""
-    asked = question(200, 768)
+    asked = counter(200, 768)
     with tempfile.TemporaryDirectory() as folder:
         shards = make_shards(Path(folder), 10**6, 768)
         records = Records.of(shards)
@@ -145,7 +145,7 @@ def _read_and_hash(shards: list[FileShard]) -> None:
             digest.update(usable_rows(block.embeddings))
 
 
-def _assign(held: tuple[np.ndarray, np.ndarray], asked: Question) -> None:
+def _assign(held: tuple[np.ndarray, np.ndarray], asked: Counter) -> None:
     """Assign 10^6 records that are in memory already: one shard's, ten times."""
     embeddings, labels = held
     for _ in range(10):
@@ -293,7 +293,7 @@ def cluster() -> Iterator[dict[str, Any]]:
     """Yield time and memory of a count on Ray, of 1,000 shards of 10^6 records."""
     from rknn_jax.release.engines import ray
 
-    asked = Question(np.random.default_rng(10**6).random((200, 16), np.float32), Classes(10))
+    asked = Counter(np.random.default_rng(10**6).random((200, 16), np.float32), Classes(10))
     records = Records.of([MadeUpShard(i, 16) for i in range(1000)])
     memory: list[int] = []
     done = 0

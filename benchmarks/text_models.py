@@ -73,13 +73,13 @@ def measure(folder: Path, name: str) -> list[dict[str, Any]]:
     }
     found = []
     split = choosing.Public(data, graph, SEED)
-    for _, epsilon, survey, totals in choosing.surveys(split, ()):
+    for _, epsilon, question, totals in choosing.asked(split, ()):
         if epsilon not in EPSILONS:
             continue
         runs = []
         for draw in range(DRAWS):
             key = jax.random.fold_in(jax.random.key(SEED), draw)
-            said = classes[survey.read(choosing.drawn(survey, totals, key)).labels]
+            said = classes[question.read(choosing.drawn(question, totals, key)).labels]
             right = said == public.names
             worst = min(right[public.names == one].mean() for one in classes)
             runs.append((right.mean(), worst, student(public, said, test)))

@@ -5,14 +5,14 @@ Reference: Li et al., "Fine-grained Private Knowledge Distillation", Algorithm 1
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import jax
 
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import Labeler
 from rknn_jax.labels import Labels, PublicSide
-from rknn_jax.types import Answers, Array, Classifier, Encoder, Queries, Task
+from rknn_jax.types import Answers, Array, Classifier, Encoder, Queries, Smoothing, Task
 
 
 class Student(Classifier, Protocol):
@@ -89,7 +89,7 @@ def distill(
     task: Task,
     keys: Keys,
     num_rounds: int,
-    smoothing: Literal["auto", "none"] = "auto",
+    smoothing: Smoothing = "auto",
 ) -> Iterator[Round]:
     """Run Algorithm 1. Private records enter in one line, `labeler.contribute`.
 

@@ -6,7 +6,7 @@ channels]`, so that no loader, encoder or student has to ask about scale.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,8 @@ Encoder = Callable[[Array], Array]
 
 Row i of the result depends on image i and on public data alone.
 """
+Smoothing = Literal["auto", "none"]
+"""Use of similar public rows in the labels of each: `none` reads each row by itself."""
 
 
 class Classifier(Protocol):

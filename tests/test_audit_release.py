@@ -25,7 +25,8 @@ from rknn_jax.audit.taint import Seal, Sealed, TaintError, closing
 from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.privacy import contributions, ledger_index
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.release import counting, label, vote_survey
+from rknn_jax.question import Question
+from rknn_jax.release import counting, label
 
 CONFIDENCE = 1 - 1e-5
 EPSILON = 0.25
@@ -41,7 +42,7 @@ def replaced():
 
 def true_counts(plan):
     """Votes of a plan's private records, without noise."""
-    return counting.count_all(plan.data.private, plan.question).counts
+    return counting.count_all(plan.data.private, plan.counter).counts
 
 
 def found_in(number):
@@ -282,15 +283,15 @@ def test_a_read_of_private_records_after_the_mechanism_raises(monkeypatch, repla
 
 def test_a_read_of_the_votes_after_the_mechanism_raises(monkeypatch, replaced):
     """Even if nothing of it shows: `draw` keeps the votes, and looks at them again."""
-    honest = vote_survey.release_counts
+    honest = Question.draw
 
-    def release_counts(mechanism, votes, num_records, *rest):
-        released = honest(mechanism, votes, num_records, *rest)
+    def draw(question, votes, num_records, *rest):
+        released = honest(question, votes, num_records, *rest)
         assert num_records == 25, "how many there are is public"
         np.asarray(votes).sum()
         return released
 
-    monkeypatch.setattr(vote_survey, "release_counts", release_counts)
+    monkeypatch.setattr(Question, "draw", draw)
     assert (
         read_after(replaced[0].plans[0])
         == "votes were read after the mechanism, and no noise covers that."
@@ -308,7 +309,7 @@ def test_a_sealed_array_reads_until_its_seal_is_closed(replaced):
         lambda: jax.numpy.asarray(sealed),
     ]
     assert [int(np.asarray(read()).ravel()[-1]) for read in reads] == [5, 1, 6, 15, 5]
-    mechanism = closing(replaced[0].plans[0].survey.mechanism, seal)
+    mechanism = closing(replaced[0].plans[0].question.noise.mechanism, seal)
     assert not seal.closed
     mechanism.release(np.zeros(mechanism.shape, np.int64))
     assert seal.closed

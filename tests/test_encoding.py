@@ -13,7 +13,7 @@ from rknn_jax.formats import Columns
 from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, encoding, label, planning
-from rknn_jax.release.counting import Question
+from rknn_jax.release.counting import Counter
 from rknn_jax.release.encoding import Encoding
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, FileShard, Records
@@ -118,9 +118,9 @@ def test_images_have_the_votes_of_their_features(images):
         (block,) = shard.blocks(1000)
         features = np.asarray(plan.data.encode.encode(block.embeddings))
         shards.append(ArrayShard(shard.name, features, block.labels))
-    question = dataclasses.replace(plan.question, encode=None)
+    counter = dataclasses.replace(plan.counter, encode=None)
     np.testing.assert_array_equal(
-        votes.counts, counting.count_all(Records.of(shards), question).counts
+        votes.counts, counting.count_all(Records.of(shards), counter).counts
     )
     done = label.release(plan, votes)
     assert (done.labels == load_digits().target[:400]).mean() > 0.6
@@ -164,13 +164,13 @@ def test_text_is_encoded_by_a_function_of_the_owner(tmp_path, suffix):
 def test_a_record_that_cannot_be_encoded_casts_no_vote_and_no_error_tells_of_it():
     texts = np.array(["red", None, "blue", "green"] * 50, object)
     encode = Encoding(letters, np.array(["red"], object), 8)
-    question = Question(VoteTally(letters(WORDS), 3), Classes(3), encode)
+    counter = Counter(VoteTally(letters(WORDS), 3), Classes(3), encode)
     shard = ArrayShard("texts", texts, np.arange(200) % 3)
-    votes = counting.count_all(Records.of([shard]), question)
+    votes = counting.count_all(Records.of([shard]), counter)
     assert (votes.rows, votes.voters, votes.ignored) == (200, 150, 50)
     usable = texts != None  # noqa: E711 elementwise
     told = np.argmin(
-        ((letters(texts[usable])[:, None] - question.tally.queries) ** 2).sum(-1), axis=1
+        ((letters(texts[usable])[:, None] - counter.tally.queries) ** 2).sum(-1), axis=1
     )
     expected = np.zeros((3, 3), int)
     np.add.at(expected, (told, (np.arange(200) % 3)[usable]), 1)
@@ -182,10 +182,10 @@ def test_an_encoder_that_breaks_down_is_an_error():
         raise MemoryError
 
     encode = Encoding(broken, np.array(["red"], object), 8)
-    question = Question(VoteTally(letters(WORDS), 3), Classes(3), encode)
+    counter = Counter(VoteTally(letters(WORDS), 3), Classes(3), encode)
     shard = ArrayShard("texts", np.array(["red", "blue"], object), np.zeros(2, int))
     with pytest.raises(ValueError, match="fails on a public record"):
-        counting.count(shard, 2, question)
+        counting.count(shard, 2, counter)
 
 
 def test_an_encoder_is_tried_among_the_smallest_the_largest_and_mirrored_records():

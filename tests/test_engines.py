@@ -19,7 +19,7 @@ from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, engines, label, planning
-from rknn_jax.release.counting import Question
+from rknn_jax.release.counting import Counter
 from rknn_jax.release.encoding import Encoding
 from rknn_jax.release.engines import local
 from rknn_jax.release.settings import Settings
@@ -29,7 +29,7 @@ from tests.test_locality import queries_beside
 
 SHARDS, ROWS = 8, 200
 POINTS = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
-QUESTION = Question(VoteTally(POINTS, 3, num_neighbors=2), Classes(3))
+COUNTER = Counter(VoteTally(POINTS, 3, num_neighbors=2), Classes(3))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,12 +90,12 @@ def test_an_unknown_engine_is_refused_before_anything_is_read(tmp_path):
 
 def test_an_address_belongs_to_a_cluster(tmp_path):
     with pytest.raises(ValueError, match=r"no --address with --engine local"):
-        local.count_all(Records.of(shards(tmp_path)), QUESTION, address="auto")
+        local.count_all(Records.of(shards(tmp_path)), COUNTER, address="auto")
 
 
 def test_the_card_says_who_sees_votes_without_noise(tmp_path, monkeypatch):
-    def count_all(records, question, on_rows=None, address=None):
-        return counting.count_all(records, question, on_rows)
+    def count_all(records, counter, on_rows=None, address=None):
+        return counting.count_all(records, counter, on_rows)
 
     monkeypatch.setattr(engines.named("ray"), "count_all", count_all)
     for name in ("local", "ray"):
@@ -124,7 +124,7 @@ def test_a_killed_process_changes_nothing_and_costs_once(tmp_path, two_machines,
     plan = planning.prepare(given, shards(tmp_path, FatalShard, mark=str(mark), raylet=raylet))
     votes = label.count(plan)
     assert mark.exists()
-    expected = counting.count_all(Records.of(shards(tmp_path)), plan.question)
+    expected = counting.count_all(Records.of(shards(tmp_path)), plan.counter)
     np.testing.assert_array_equal(votes.counts, expected.counts)
     assert (votes.rows, votes.dataset) == (SHARDS * ROWS, expected.dataset)
     label.release(plan, votes)
@@ -160,7 +160,7 @@ def test_features_on_the_machines_are_those_of_this_one(tmp_path, two_machines, 
     encode, images = fitted(name), MANY[2:82]
     queries = queries_beside(np.asarray(encode(images)))
     tally = VoteTally(queries, 2)
-    question = Question(tally, Classes(2), Encoding(encode, images[:1], queries.shape[1]))
+    counter = Counter(tally, Classes(2), Encoding(encode, images[:1], queries.shape[1]))
     found = []
     for start in range(0, 80, 20):
         path = tmp_path / f"{start}.npz"
@@ -168,8 +168,8 @@ def test_features_on_the_machines_are_those_of_this_one(tmp_path, two_machines, 
         columns = Columns(("images",), raw=True)
         found.append(FileShard(str(path), "--private", columns))
     records = Records.of(found)
-    near = counting.count_all(records, question)
-    far = engines.named("ray").count_all(records, question, address=two_machines)
+    near = counting.count_all(records, counter)
+    far = engines.named("ray").count_all(records, counter, address=two_machines)
     assert near.counts.sum() == 80
     np.testing.assert_array_equal(near.counts, far.counts)
 

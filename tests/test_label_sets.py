@@ -367,7 +367,7 @@ def test_every_public_row_gets_its_set_and_the_ledger_is_charged_once(released):
 def test_other_formats_count_the_same(released, tmp_path, form):
     folder, _ = released
     plan = planning.prepare(settings_of(tmp_path, form, epsilon=1))
-    counted = counting.count_all(plan.data.private, plan.question)
+    counted = counting.count_all(plan.data.private, plan.counter)
     with np.load(folder / "out" / "queries.npz") as asked:
         np.testing.assert_array_equal(counted.counts[:, :-1], asked["noisy_counts"])
     assert (counted.rows, counted.voters) == (120, 119)
@@ -377,14 +377,14 @@ def test_other_formats_count_the_same(released, tmp_path, form):
 
 def test_noise_is_that_of_all_votes_of_a_record(tmp_path):
     plan = planning.prepare(settings_of(tmp_path, epsilon=0.3, budget=300.0))
-    counted = counting.count_all(plan.data.private, plan.question)
+    counted = counting.count_all(plan.data.private, plan.counter)
     ledger = Ledger.create(tmp_path / "l.jsonl", counted.dataset, 300.0)
     residuals = []
     for _ in range(50):
-        drawn = plan.survey.draw(counted, ledger, "noise")
+        drawn = plan.question.draw(counted.counts, counted.units, ledger, "noise")
         residuals.append(drawn - counted.counts)
     scale = 2 * (2 + 1) / 0.3
-    stddev = plan.survey.mechanism.noise_stddev
+    stddev = plan.question.noise.mechanism.noise_stddev
     assert stddev == pytest.approx(0.5**0.5 / np.sinh(0.5 / scale), rel=1e-6)
     assert np.mean(residuals) == pytest.approx(0, abs=4.5 * stddev / len(residuals) ** 0.5)
     # 2,000 draws: the ratio has a standard deviation of .025, so this fails in 10^-8 of the runs.
@@ -432,7 +432,7 @@ def test_persons_share_one_vote(tmp_path):
     table = table.append_column("who", pa.array(np.arange(120) // 8))
     pq.write_table(table, settings.private)
     plan = planning.prepare(Settings(**{**vars(settings), "person": "who"}))
-    counted = counting.count_all(plan.data.private, plan.question)
+    counted = counting.count_all(plan.data.private, plan.counter)
     voted = counted.counts[:, -1].sum() / counted.grid
     assert (counted.persons, voted) == (15, 15)
     assert plan.cost.unit == "person"

@@ -27,7 +27,7 @@ from rknn_jax.labelers._votes import Bound, VoteTally
 from rknn_jax.privacy.clipping import clip_to_ball
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, label, planning
-from rknn_jax.release.counting import Question
+from rknn_jax.release.counting import Counter
 from rknn_jax.release.encoding import Encoding
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, Records
@@ -71,10 +71,10 @@ def counts(name, encode, rows, persons=None, bound=None):
     """Return the votes of these records, counted as a release counts them."""
     queries = tied_queries(name)
     tally = VoteTally(queries, 2, bound=bound)
-    question = Question(tally, Classes(2), Encoding(encode, RECORDS[:1], queries.shape[1]))
+    counter = Counter(tally, Classes(2), Encoding(encode, RECORDS[:1], queries.shape[1]))
     rows = np.asarray(rows, int)
     shard = ArrayShard("R", RECORDS[rows], LABELS[rows], persons)
-    return counting.count_all(Records.of([shard]), question).counts
+    return counting.count_all(Records.of([shard]), counter).counts
 
 
 def neighbors_of_records(relation):
@@ -286,7 +286,7 @@ def found_case(tmp_path_factory):
     np.savez(folder / "P.npz", images=pictures(32, rng))
     np.savez(folder / "R.npz", images=pictures(3, rng), labels=np.zeros(3, int))
     plan = planning.prepare(a_settings(folder, "add-remove", None))
-    encode, queries = plan.question.encode.encode, np.asarray(plan.survey.tally.queries)
+    encode, queries = plan.counter.encode.encode, np.asarray(plan.question.sum.queries)
     crafted = np.stack([craft(encode, queries, rng) for _ in range(3)])
     margin = margins(encode, queries, crafted)
     apart = ((queries[0] - queries[1]).astype(float) ** 2).sum()
@@ -338,10 +338,10 @@ def test_the_counts_that_were_found_to_change_too_much(found_case, case, planted
         plan = planning.prepare(a_settings(folder, relation, person))
         with monkeypatch.context() as patch:
             if planted and size == 3:
-                towards = np.diff(np.asarray(plan.survey.tally.queries), axis=0)
+                towards = np.diff(np.asarray(plan.question.sum.queries), axis=0)
                 patch.setattr(hog.Encoder, "__call__", shifted(towards * np.float32(1e-5)))
             counted.append(label.count(plan))
-    mechanism = plan.survey.mechanism
+    mechanism = plan.question.noise.mechanism
     assert mechanism.changed_cells == most
     change = np.abs(counted[1].counts - counted[0].counts).sum() / mechanism.grid
     if planted:

@@ -17,7 +17,7 @@ from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.privacy.roles import MEASURE, VOTE, Roles
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, label, planning
-from rknn_jax.release.counting import Question
+from rknn_jax.release.counting import Counter
 from rknn_jax.release.release_folder import STAGING
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard
@@ -142,7 +142,7 @@ def test_a_release_of_before_there_were_checks_is_finished_without(files, monkey
     assert "roles" not in note
     plan = planning.prepare(given)
     assert plan.paid
-    assert plan.survey.checkers is None
+    assert plan.checkers is None
 
 
 def counted(parts, checkers, *, order=None):
@@ -151,14 +151,14 @@ def counted(parts, checkers, *, order=None):
         ArrayShard(f"{number}", points, labels) for number, (points, labels) in enumerate(parts)
     ]
     tally = VoteTally(checkers.rows[:7], NUM_CLASSES)
-    question = Question(tally, Classes(NUM_CLASSES), checkers=checkers)
+    counter = Counter(tally, Classes(NUM_CLASSES), checkers=checkers)
     counts = [
-        counting.count(shard, len(parts[number][0]), question, number=number)
+        counting.count(shard, len(parts[number][0]), counter, number=number)
         for number, shard in enumerate(shards)
     ]
     names = [shard.name for shard in shards]
     arrived = counts if order is None else [counts[number] for number in order]
-    return counting.total(arrived, names, question)
+    return counting.total(arrived, names, counter)
 
 
 @pytest.fixture
@@ -218,13 +218,13 @@ def test_a_person_votes_or_checks_with_all_records(sides, checkers):
     of_persons = check.Checkers(checkers.roles, public, *kind)
     rng = np.random.default_rng(2)
     who = rng.integers(0, 300, len(private))
-    question = Question(
+    counter = Counter(
         VoteTally(public[:7], NUM_CLASSES, bound=Bound()),
         Classes(NUM_CLASSES),
         checkers=of_persons,
     )
     shard = ArrayShard("all", private, labels, who)
-    found = counting.total([counting.count(shard, len(private), question)], ["all"], question)
+    found = counting.total([counting.count(shard, len(private), counter)], ["all"], counter)
     assert found.checks.sizes[1:].sum() + found.persons == 300
     checks = found.checks
     assert checks.units.sum() == checks.sizes[1:].sum() * of_persons.grid
@@ -305,7 +305,7 @@ def test_a_ledger_of_divergences_pays_for_gaussian_votes_and_their_check(files, 
         np.savez("private.npz", embeddings=private, labels=labels, who=who)
     budget = {"accounting": "renyi", "budget": 5.0, "budget_delta": 1e-4}
     plan = planning.prepare(settings(delta=1e-5, check_share=0.3, **budget, **chosen))
-    assert plan.survey.checkers.epsilon == plan.check_epsilon < 0.5
+    assert plan.checkers.epsilon == plan.check_epsilon < 0.5
     assert label.release(plan).measured is not None
 
 
@@ -313,7 +313,7 @@ def test_who_checks_depends_on_the_epsilon_of_the_check(files):
     budget = {"accounting": "renyi", "budget": 5.0, "budget_delta": 1e-4}
     plan = planning.prepare(settings(delta=1e-5, mechanism="gaussian", **budget))
     assert check.shares(3000, 1.0, NUM_CLASSES, several=True).measure
-    assert plan.survey.checkers is None
+    assert plan.checkers is None
 
 
 def test_a_plan_refuses_a_check_that_its_ledger_cannot_pay(files, monkeypatch):
@@ -327,15 +327,15 @@ def test_a_plan_refuses_a_check_that_its_ledger_cannot_pay(files, monkeypatch):
     monkeypatch.setattr(planning, "open_ledger", opened)
     budget = {"accounting": "renyi", "budget": 5.0, "budget_delta": 1e-4}
     plan = planning.prepare(settings(check_share=0.1, **budget))
-    assert calls[-1] == plan.cost != plan.survey.cost
+    assert calls[-1] == plan.cost != plan.question.noise.guarantee
 
 
 def test_nobody_checks_by_default_if_the_ledger_would_pay_for_it(files):
     budget = {"budget": 5.0, "budget_delta": 1e-4}
-    assert planning.prepare(settings(**budget)).survey.checkers is not None
+    assert planning.prepare(settings(**budget)).checkers is not None
     plan = planning.prepare(settings(accounting="renyi", **budget))
-    assert plan.survey.checkers is None
-    assert plan.cost == plan.survey.cost
+    assert plan.checkers is None
+    assert plan.cost == plan.question.noise.guarantee
     assert not plan.check_is_free
 
 

@@ -215,4 +215,4 @@ def test_noise_is_drawn_once_for_all_shards(labeler, tmp_path, monkeypatch):
 
     monkeypatch.setattr(exact_noise, "discrete_laplace", noted)
     label.release(plan)
-    assert drawn == [plan.survey.tally.shape]
+    assert drawn == [plan.question.sum.shape]

@@ -20,7 +20,7 @@ from rknn_jax.federation.settings import Serve, asked
 from rknn_jax.labelers.prototypes import Prototypes
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.ledger import Ledger
-from rknn_jax.release import surveys
+from rknn_jax.release import choosing
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
 from rknn_jax.types import Queries, Records
@@ -208,7 +208,7 @@ def test_what_only_simulation_can_run_is_refused_before_anything_is_paid(
 ):
     folder, _ = files
     write(body, base)
-    assert "own" not in surveys.names()
+    assert "own" not in choosing.names()
     for dry_run in (True, False):
         with pytest.raises(ValueError, match=f"got --labeler own, which .*{reason}"):
             label.run(settings_of(folder, dry_run=dry_run))
@@ -250,7 +250,7 @@ def test_sets_are_for_the_labeler_that_reads_them(files, write):
 def test_settings_that_a_subclass_fixes_are_what_runs(files, write):
     folder, _ = files
     write("    mechanism: str = 'gaussian'\n")
-    with pytest.raises(ValueError, match="delta > 0 with --mechanism gaussian"):
+    with pytest.raises(ValueError, match="delta > 0 with --labeler own --mechanism gaussian"):
         label.run(settings_of(folder, queries=3))
     told = label.run(settings_of(folder, queries=3, delta=1e-5))
     assert told["mechanism"] == "gaussian"

@@ -16,7 +16,7 @@ from rknn_jax.mechanisms import base
 from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.ledger import Ledger
-from rknn_jax.release import class_selection, label, planning, surveys
+from rknn_jax.release import choosing, class_selection, label, planning
 from rknn_jax.release.class_selection import Occurrences
 from rknn_jax.release.release_folder import RESULTS
 from rknn_jax.release.settings import Settings
@@ -173,7 +173,7 @@ def test_a_release_that_is_finished_after_a_kill_is_paid_once(case, files, monke
 
 
 @pytest.mark.usefixtures("stop_at_the_draw")
-@pytest.mark.parametrize("labeler", surveys.names())
+@pytest.mark.parametrize("labeler", choosing.names())
 def test_a_release_is_paid_for_before_it_is_drawn(labeler, tmp_path):
     rows = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
     np.save(tmp_path / "P.npy", rows)

@@ -26,7 +26,7 @@ from rknn_jax.privacy.ledger import Ledger, LedgerMismatchError
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.persons import person_names
 from rknn_jax.release import counting, label, planning
-from rknn_jax.release.counting import Question
+from rknn_jax.release.counting import Counter
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, FileShard, Records
@@ -49,8 +49,8 @@ QUERIES = RANDOM.normal(size=(6, 4)).astype(np.float32)
 BOUNDS = [Bound(), Bound(1), Bound(3, seed=5)]
 
 
-def question(bound, num_neighbors=2):
-    return Question(
+def counter(bound, num_neighbors=2):
+    return Counter(
         VoteTally(QUERIES, NUM_CLASSES, num_neighbors, bound=bound), Classes(NUM_CLASSES)
     )
 
@@ -58,7 +58,7 @@ def question(bound, num_neighbors=2):
 def votes_of(bound, keep=True, num_neighbors=2):
     """Votes of the records to keep; all others have no label, so that nothing compiles anew."""
     shard = ArrayShard("all", EMBEDDINGS, np.where(keep, LABELS, -1), PERSONS)
-    return counting.count_all(Records.of([shard]), question(bound, num_neighbors))
+    return counting.count_all(Records.of([shard]), counter(bound, num_neighbors))
 
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=str)
@@ -155,7 +155,7 @@ def test_records_of_a_person_in_several_shards_are_bounded_as_one(tmp_path):
         columns = Columns(("e",), "y", width=4, person="who")
         shards.append(FileShard(str(tmp_path / f"{number}.parquet"), "--private", columns))
     for bound in BOUNDS:
-        found = counting.count_all(Records.of(shards[::-1]), question(bound))
+        found = counting.count_all(Records.of(shards[::-1]), counter(bound))
         np.testing.assert_array_equal(found.counts, votes_of(bound).counts)
     assert counting.num_persons(shards) == len(np.unique(PERSONS))
 
@@ -165,7 +165,7 @@ def test_a_record_of_nobody_casts_no_vote():
     persons[::3] = None
     persons[1::9] = "  "
     shard = ArrayShard("some", EMBEDDINGS, LABELS, persons)
-    found = counting.count_all(Records.of([shard]), question(Bound()))
+    found = counting.count_all(Records.of([shard]), counter(Bound()))
     known = np.array([bool(person and person.strip()) for person in persons])
     np.testing.assert_array_equal(found.counts, votes_of(Bound(), known).counts)
     assert found.ignored == np.sum(~known & (LABELS >= 0))
@@ -360,8 +360,8 @@ def test_records_that_name_no_person_are_released_like_others(files):
 def test_a_request_without_persons_is_what_it_was(files):
     folder, _, _ = files
     plan = planning.prepare(settings(folder, person=None))
-    assert plan.survey.mechanism == DiscreteLaplace(2.0, 3, 3)
-    assert "unit" not in repr(plan.survey.mechanism)
+    assert plan.question.noise.mechanism == DiscreteLaplace(2.0, 3, 3)
+    assert "unit" not in repr(plan.question.noise.mechanism)
     asked = dataclasses.asdict(plan.settings)
     seen = {name: asked[name] for name in asked.keys() - set(planning.UNSEEN) - NEW}
     words = repr([sorted((seen | {"records": 600}).items()), plan.data.classes])

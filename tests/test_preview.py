@@ -178,28 +178,29 @@ def test_many_public_rows_are_sampled_in_proportion():
 def test_a_release_says_what_the_dry_run_said(tmp_path, epsilon):
     plan = planned(*load_digits(return_X_y=True), 600, tmp_path, epsilon=epsilon)
     public = plan.data.public
-    rehearsal = rehearsed(plan.settings, public, plan.survey.queries, plan.survey.mechanism)
-    votes = plan.num_records * plan.survey.queries.size[:, None] / 600
+    mechanism = plan.question.noise.mechanism
+    rehearsal = rehearsed(plan.settings, public, plan.question.queries, mechanism)
+    votes = plan.num_records * plan.question.queries.size[:, None] / 600
     for agreement in (0.7, 0.9):
         shares = preview.class_shares(rehearsal, agreement)
         truth = shares[rehearsal.cluster]
         told = preview.simulated_accuracy(rehearsal, plan.num_records, truth).mean()
         rng = np.random.default_rng(1)
-        stddev = np.full(shares.shape, plan.survey.mechanism.noise_stddev)
+        stddev = np.full(shares.shape, plan.question.noise.mechanism.noise_stddev)
         noisy = rng.poisson(votes * shares) + rng.normal(scale=stddev)
-        decoded = answers.decode(noisy, stddev, plan.survey.side.kernels, redraws=0)
+        decoded = answers.decode(noisy, stddev, plan.question.public.side.kernels, redraws=0)
         assert decoded.expected_accuracy == pytest.approx(told, abs=0.1)
 
 
 def test_made_up_shares_agree_as_far_as_asked(tmp_path):
     plan = planned(*blobs(), 100, tmp_path, epsilon=1.0, queries=8)
     rehearsal = rehearsed(
-        plan.settings, plan.data.public, plan.survey.queries, plan.survey.mechanism
+        plan.settings, plan.data.public, plan.question.queries, plan.question.noise.mechanism
     )
     for agreement in (0.4, 0.7, 0.9, 1.0):
         shares = preview.class_shares(rehearsal, agreement)
         np.testing.assert_allclose(shares.sum(axis=1), 1)
-        found = plan.survey.queries.size @ shares.max(axis=1) / plan.survey.queries.size.sum()
+        found = plan.question.queries.size @ shares.max(axis=1) / plan.question.queries.size.sum()
         assert found == pytest.approx(agreement, abs=1e-3)
 
 

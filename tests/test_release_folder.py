@@ -153,7 +153,7 @@ def test_a_release_that_is_killed_at_any_line_is_finished_by_the_same_command(fi
         assert (roles is None) or share
         plan = planning.prepare(settings)
         if plan.paid and share:
-            assert plan.survey.checkers.roles == Roles.of(roles.splitlines()[0])
+            assert plan.checkers.roles == Roles.of(roles.splitlines()[0])
         label.release(plan)
         finished = complete(files)
         if was_kept:

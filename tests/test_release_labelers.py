@@ -15,14 +15,14 @@ from rknn_jax.labelers.prototypes import Prototypes
 from rknn_jax.labelers.public_prototypes import PublicPrototypes
 from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
+from rknn_jax.question import Question
 from rknn_jax.records.classes import Classes
-from rknn_jax.release import choosing, counting, inputs, label, planning, surveys
+from rknn_jax.release import choosing, counting, inputs, label, planning, rehearsal
 from rknn_jax.release.choosing import Quantities
-from rknn_jax.release.counting import Question
+from rknn_jax.release.counting import Counter
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, Records
-from rknn_jax.release.sum_survey import SumSurvey
 from rknn_jax.report import results
 from rknn_jax.types import Queries
 from rknn_jax.types import Records as Labeled
@@ -108,11 +108,12 @@ def test_a_paid_release_is_finished_from_its_kept_draw(files, labeler, monkeypat
             label.release(planning.prepare(given))
     assert "pays nothing" in " ".join(caught.value.__notes__)
     kept = np.load(folder / "out" / ".rknn-release" / "counts.npy")
-    monkeypatch.setattr(SumSurvey, "draw", lambda *_: pytest.fail("drawn again"))
+    monkeypatch.setattr(Question, "draw", lambda *_: pytest.fail("drawn again"))
     plan = planning.prepare(given)
     assert plan.paid
     done = label.release(plan)
-    np.testing.assert_array_equal(done.labels, plan.survey.read(kept).probabilities.argmax(axis=1))
+    read = plan.question.read(kept)
+    np.testing.assert_array_equal(done.labels, read.probabilities.argmax(axis=1))
     assert kinds(given) == ["create", "spend", "drawn"]
     assert (folder / "out" / "privacy.json").exists()
 
@@ -120,7 +121,7 @@ def test_a_paid_release_is_finished_from_its_kept_draw(files, labeler, monkeypat
 def test_a_second_release_that_the_budget_does_not_pay_for_draws_nothing(files, monkeypatch):
     folder, _ = files
     label.release(planning.prepare(settings(folder)))
-    monkeypatch.setattr(SumSurvey, "draw", lambda *_: pytest.fail("drawn"))
+    monkeypatch.setattr(Question, "draw", lambda *_: pytest.fail("drawn"))
     with pytest.raises(BudgetExceededError):
         planning.prepare(settings(folder, out=folder / "again"))
 
@@ -182,7 +183,7 @@ def test_nothing_private_is_read_after_the_noise(files, monkeypatch):
         np.asarray(sealed.counts)
     other = planning.prepare(settings(folder, private=str(other_records(folder)), out=folder / "b"))
     drawn = counted.counts
-    first, second = (one.survey.read(drawn) for one in (plan, other))
+    first, second = (one.question.read(drawn) for one in (plan, other))
     np.testing.assert_array_equal(first.probabilities, second.probabilities)
 
 
@@ -210,8 +211,8 @@ def test_files_are_summed_as_arrays_are(kind, unit, monkeypatch):
     labeler = kind(unit=unit)
     pieces = np.split(np.arange(157), [60, 61])
     shards = [ArrayShard(str(i), rows[at], labels[at], who[at]) for i, at in enumerate(pieces)]
-    question = Question(labeler.tally(queries, 3), Classes(3))
-    counted = counting.count_all(Records.of(shards), question)
+    counter = Counter(labeler.tally(queries, 3), Classes(3))
+    counted = counting.count_all(Records.of(shards), counter)
     usable = np.isfinite(rows).all(axis=1) & (labels >= 0) & (labels < 3)
     records = Labeled(rows[usable], labels[usable].astype(np.int32), who[usable].astype(np.int32))
     whole = labeler.contribute(jax.random.key(0), records, np.asarray, queries, 3)
@@ -222,10 +223,10 @@ def test_files_are_summed_as_arrays_are(kind, unit, monkeypatch):
     # A shard that tells more than its records can add is refused.
     if unit == "record":
         pairs = zip(shards, pieces, strict=True)
-        counts = [counting.count(shard, len(at), question) for shard, at in pairs]
+        counts = [counting.count(shard, len(at), counter) for shard, at in pairs]
         counts[0].totals[0, -1] += 10**6
         with pytest.raises(ValueError, match="sum over .* records in 0, got one of others"):
-            counting.total(counts, ["0", "1", "2"], question)
+            counting.total(counts, ["0", "1", "2"], counter)
 
 
 def planned(labeler, epsilon, tmp_path, unit="record"):
@@ -248,13 +249,13 @@ class Free:
 @pytest.mark.parametrize("unit", ["record", "person"])
 def test_drawn_sums_have_discrete_laplace_noise(tmp_path, unit):
     """By a chi-square test whose false alarms have probability 1e-6."""
-    survey = planned("prototypes", 0.5, tmp_path, unit).survey
-    scale = survey.labeler.exact().stddev / np.sqrt(2)
-    totals = counting.count_all(survey.data.private, Question(survey.tally, Classes(2)))
-    noise = np.concatenate(
-        [(survey.draw(totals, Free(), "a test") - totals.counts).ravel() for _ in range(60)]
-    )
-    assert scale >= survey.labeler.sensitivity / 0.5
+    plan = planned("prototypes", 0.5, tmp_path, unit)
+    question = plan.question
+    scale = question.noise.stddev / np.sqrt(2)
+    totals = counting.count_all(plan.data.private, Counter(question.sum, Classes(2))).counts
+    drawn = [question.draw(totals, 20, Free(), "a test") for _ in range(60)]
+    noise = (np.array(drawn) - totals).ravel()
+    assert scale >= question.labeler.sensitivity / 0.5
     shares = np.array([stats.expon.cdf(np.abs(noise) / scale)]).ravel()
     held, _ = np.histogram(shares, np.linspace(0, 1, 11))
     assert stats.chisquare(held).pvalue > 1e-6
@@ -267,10 +268,10 @@ def test_drawn_sums_have_discrete_laplace_noise(tmp_path, unit):
 def test_the_choice_depends_on_public_numbers_alone():
     data = inputs.data_of(*tables(), Classes(3))
     given = Settings("P", "R", 0.1, labeler="auto")
-    chosen = surveys.choose(given, data)
+    chosen = choosing.choose(given, data)
     other = inputs.data_of(tables()[0], 9 * tables()[1], 2 - tables()[2], Classes(3))
-    assert surveys.choose(given, other) == chosen
-    assert chosen.settings.labeler in surveys.names()
+    assert choosing.choose(given, other) == chosen
+    assert chosen.settings.labeler in choosing.names()
     assert "n·epsilon/classes" in chosen.reason
 
 
@@ -281,7 +282,8 @@ def test_a_sum_that_noise_decides_is_a_concern(files, labeler):
     told = []
     for epsilon in (0.001, 20.0):
         plan = planning.prepare(settings(folder, labeler=labeler, epsilon=epsilon, dry_run=True))
-        told.append({one.kind for one in plan.survey.expect().concerns})
+        expected = rehearsal.expect(plan.settings, plan.data, plan.question)
+        told.append({one.kind for one in expected.concerns})
     assert "noise_decides" in told[0]
     assert "noise_decides" not in told[1]
 
@@ -305,7 +307,7 @@ def test_no_labeler_is_chosen_for_an_assumed_number_of_classes():
     """A dry run without classes previewed another labeler than the release took."""
     data = inputs.data_of(*tables(), Classes(10, source="assumed"))
     with pytest.raises(ValueError, match="--classes with --labeler auto"):
-        surveys.choose(Settings("P", "R", 0.1, labeler="auto"), data)
+        choosing.choose(Settings("P", "R", 0.1, labeler="auto"), data)
 
 
 def tables():
@@ -326,9 +328,9 @@ def test_the_rule_takes_another_labeler_for_few_classes_and_a_weak_signal():
         (choosing.STRONG * 1.01, "rknn"),
     ):
         found = Quantities(1000, choosing.FEW_CLASSES, signal / per_epsilon)
-        assert choosing.choose(found).labeler == labeler
+        assert choosing.rule(found).labeler == labeler
         more = replace(found, num_classes=choosing.FEW_CLASSES + 1, num_records=2000)
-        assert choosing.choose(more).labeler == "rknn"
+        assert choosing.rule(more).labeler == "rknn"
 
 
 def test_the_rule_is_the_one_that_the_benchmark_fitted():
@@ -390,6 +392,6 @@ def test_the_estimator_takes_a_labeler(files, labeler):
     assert one.cost(rows).epsilon == 4
     assert (one.label(rows, labels) == truth).mean() > 0.9
     assert (one.predict(rows) == labels).mean() > 0.9
-    assert one.card_["labeler"] in surveys.names()
+    assert one.card_["labeler"] in choosing.names()
     with pytest.raises(ValueError, match=f"no n_queries with labeler {labeler}"):
         one.set_params(n_queries=5).label(rows, labels)

@@ -24,7 +24,7 @@ from rknn_jax.privacy.fingerprints import Digest, combined, fingerprint
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, label, planning, tables
-from rknn_jax.release.counting import Count, Question
+from rknn_jax.release.counting import Count, Counter
 from rknn_jax.release.data_files import find
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrowShard, FileShard, Records, regular
@@ -34,12 +34,12 @@ RANDOM = np.random.default_rng(0)
 EMBEDDINGS = RANDOM.normal(size=(ROWS, WIDTH)).astype(np.float32)
 LABELS = RANDOM.integers(-1, NUM_CLASSES, ROWS)
 QUERIES = RANDOM.normal(size=(6, WIDTH)).astype(np.float32)
-QUESTION = Question(VoteTally(QUERIES, NUM_CLASSES, num_neighbors=2), Classes(NUM_CLASSES))
+COUNTER = Counter(VoteTally(QUERIES, NUM_CLASSES, num_neighbors=2), Classes(NUM_CLASSES))
 
 
-def reference_votes(embeddings=EMBEDDINGS, labels=LABELS, question=QUESTION):
+def reference_votes(embeddings=EMBEDDINGS, labels=LABELS, counter=COUNTER):
     """Votes in float64, one record at a time."""
-    tally = question.tally
+    tally = counter.tally
     votes = np.zeros(tally.shape, np.int64)
     for row, said in zip(embeddings.astype(np.float64), labels, strict=True):
         if said < 0:
@@ -72,8 +72,8 @@ def shard(path, **changes):
     return FileShard(str(path), "--private", columns)
 
 
-def counted(*shards, question=QUESTION):
-    return counting.count_all(Records.of(shards), question)
+def counted(*shards, counter=COUNTER):
+    return counting.count_all(Records.of(shards), counter)
 
 
 def settings(folder, **changes):
@@ -278,8 +278,8 @@ def test_labels_that_are_no_class_are_told_to_the_owner(tmp_path):
     assert (votes.voters, votes.ignored) == (0, ROWS)
     numbers = write(tmp_path / "b.csv")
     names = ("ant", "bee", "wolf")
-    question = Question(VoteTally(QUERIES, 3, num_neighbors=2), Classes(3, names))
-    same = counted(shard(numbers), question=question)
+    counter = Counter(VoteTally(QUERIES, 3, num_neighbors=2), Classes(3, names))
+    same = counted(shard(numbers), counter=counter)
     np.testing.assert_array_equal(same.counts, reference_votes())
 
 
@@ -291,9 +291,9 @@ def test_columns_are_taken_by_name_and_not_by_place(public):
         labels = {"labels": LABELS} if file == "R" else {}
         pa.csv.write_csv(pa.table(labels | columns), public / f"{file}.csv")
     plan = planning.prepare(settings(public, public="P.csv", private="R.csv", queries=6))
-    features = np.asarray(plan.survey.queries.features)
-    question = dataclasses.replace(QUESTION, tally=VoteTally(features, NUM_CLASSES))
-    np.testing.assert_array_equal(label.count(plan).counts, reference_votes(question=question))
+    features = np.asarray(plan.question.queries.features)
+    counter = dataclasses.replace(COUNTER, tally=VoteTally(features, NUM_CLASSES))
+    np.testing.assert_array_equal(label.count(plan).counts, reference_votes(counter=counter))
     columns = {name: EMBEDDINGS[:, 0].astype(np.float64) for name in ("e0", "e1", "e2", "f")}
     pa.csv.write_csv(pa.table({"labels": LABELS} | columns), public / "R.csv")
     with pytest.raises(ValueError, match=r"others in .*R\.csv: \['e3', 'f'\]"):
@@ -347,8 +347,8 @@ def test_csv_labels_are_text_if_the_classes_have_names(tmp_path):
     names = np.array(["ant", "bee", "wolf"])
     labels = np.where(LABELS < 0, "", names[LABELS])
     path = write(tmp_path / "a.csv", labels=labels)
-    question = Question(VoteTally(QUERIES, 3, num_neighbors=2), Classes(3, tuple(names)))
-    votes = counted(shard(path), question=question)
+    counter = Counter(VoteTally(QUERIES, 3, num_neighbors=2), Classes(3, tuple(names)))
+    votes = counted(shard(path), counter=counter)
     np.testing.assert_array_equal(votes.counts, reference_votes())
 
 
@@ -364,7 +364,7 @@ def counts_of(*names, rows=5):
 @pytest.mark.parametrize("told", [("a",), ("a", "a"), ("a", "b", "b"), ("a", "b", "c")])
 def test_a_shard_that_is_missing_or_counted_twice_is_refused(told):
     with pytest.raises(ValueError, match="every one of 2 shards once"):
-        counting.total(counts_of(*told), ["a", "b"], QUESTION)
+        counting.total(counts_of(*told), ["a", "b"], COUNTER)
 
 
 @pytest.mark.parametrize("change", [1, -1])
@@ -372,7 +372,7 @@ def test_votes_that_are_not_k_of_each_voter_are_refused(change):
     counts = counts_of("a", "b")
     counts[1].totals[1, 1] += change
     with pytest.raises(ValueError, match="sum over 5 records in a"):
-        counting.total(counts, ["a", "b"], QUESTION)
+        counting.total(counts, ["a", "b"], COUNTER)
 
 
 def test_a_file_that_is_named_twice_is_refused(tmp_path):
@@ -421,7 +421,7 @@ def test_a_shard_that_changed_since_it_was_opened_is_refused(tmp_path):
     records = Records.of([shard(write(tmp_path / "a.npz"))])
     write(tmp_path / "a.npz", EMBEDDINGS[:-1], LABELS[:-1])
     with pytest.raises(ValueError, match="unchanged"):
-        counting.count_all(records, QUESTION)
+        counting.count_all(records, COUNTER)
 
 
 # Where shards are found

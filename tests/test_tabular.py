@@ -748,12 +748,11 @@ def test_breast_cancer_at_epsilon_3(tmp_path, monkeypatch):
     said = pipeline[-1].label(pipeline[:-1].transform(X[private]), y[private])
     ((plan, votes),) = drawn
     counts = votes.counts
-    flips = np.array(
-        [plan.survey.mechanism.flip_prob(abs(int(zeros) - int(ones))) for zeros, ones in counts]
-    )
+    mechanism = plan.question.noise.mechanism
+    flips = np.array([mechanism.flip_prob(abs(int(zeros) - int(ones))) for zeros, ones in counts])
     sure = flips < 1e-7
     assert flips[sure].sum() < 1e-6
-    cluster = plan.survey.queries.cluster
+    cluster = plan.question.queries.cluster
     rows = sure[cluster]
     np.testing.assert_array_equal(said[rows], counts.argmax(axis=1)[cluster][rows])
     assert np.sum((said == y[public])[rows]) / len(public) > 0.85, (

@@ -30,11 +30,10 @@ FAULTS = (
     Known(
         "order of charge",
         "a sum's release is charged after the draw",
-        "rknn_jax/release/sum_survey.py",
-        "        payer.charge(noise.guarantee, purpose)\n"
-        "        return np.asarray(noise.draw(np.asarray(counted.counts)), np.int64)",
-        "        drawn = np.asarray(noise.draw(np.asarray(counted.counts)), np.int64)\n"
-        "        payer.charge(noise.guarantee, purpose)\n        return drawn",
+        "rknn_jax/question.py",
+        "        payer.charge(self.guarantee, purpose)\n        return self.noise.draw(totals)",
+        "        drawn = self.noise.draw(totals)\n"
+        "        payer.charge(self.guarantee, purpose)\n        return drawn",
         (*PAID, "tests/test_release_labelers.py"),
     ),
     Known(

@@ -29,6 +29,8 @@ from rknn_jax.audit.folders import own_folder
 from rknn_jax.audit.game import Game
 from rknn_jax.audit.games import bits
 from rknn_jax.audit.taint import Seal, Sealed, TaintError, closing
+from rknn_jax.labelers._votes import VoteNoise
+from rknn_jax.mechanisms.base import CentralMechanism
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.privacy.roles import Roles
 from rknn_jax.records.classes import Classes
@@ -36,9 +38,9 @@ from rknn_jax.release import counting, planning
 from rknn_jax.release import label as job
 from rknn_jax.release.inputs import data_of
 from rknn_jax.release.planning import Plan
+from rknn_jax.release.rehearsal import mechanism_of
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, Records
-from rknn_jax.release.vote_survey import VoteSurvey
 
 NUM_CLASSES = 3
 NUM_QUERIES = 3
@@ -159,10 +161,10 @@ def differing(world: World) -> list[str]:
 def moved(world: World) -> float:
     """Return how far the sums of both inputs are apart, in units of the claimed sensitivity."""
     first, second = (
-        counting.count_all(plan.data.private, plan.question).counts.astype(np.int64)
+        counting.count_all(plan.data.private, plan.counter).counts.astype(np.int64)
         for plan in world.plans
     )
-    mechanism = _votes(world.plans[0]).mechanism
+    mechanism = mechanism_of(world.plans[0].question)
     return float(np.abs(first - second).sum() / (mechanism.changed_cells * mechanism.grid))
 
 
@@ -177,14 +179,9 @@ def read_after(plan: Plan) -> str | None:
         _sealed(shard.labels_, "private labels", seal),
         shard.persons_,
     )
-    survey = _votes(plan)
     watched = replace(
-        plan,
-        survey=replace(
-            survey,
-            data=replace(plan.data, private=Records.of([sealed])),
-            mechanism=closing(survey.mechanism, seal),
-        ),
+        _with_mechanism(plan, closing(mechanism_of(plan.question), seal)),
+        data=replace(plan.data, private=Records.of([sealed])),
     )
     try:
         with _sealed_votes(seal):
@@ -279,13 +276,12 @@ def _released(plan: Plan, look: Any) -> Any:
     """Release in a folder of its own with fresh roles, and return the view of that folder."""
     with own_folder() as folder:
         settings = _placed(plan.settings, folder)
-        checkers = plan.survey.checkers
+        checkers = plan.checkers
         if checkers is not None:
             roles = checkers.roles
             fresh = Roles.drawn(roles.choose, roles.measure, roles.recall)
             checkers = replace(checkers, roles=fresh)
-        survey = replace(plan.survey, settings=settings, checkers=checkers)
-        placed = replace(plan, survey=survey, ledger=None)
+        placed = replace(plan, settings=settings, checkers=checkers, ledger=None)
         job.release(placed)
         return look(placed.folder)
 
@@ -301,16 +297,14 @@ def _placed(settings: Settings, folder: Path) -> Settings:
 
 def _with_release(plan: Plan, release: Any) -> Plan:
     """Return the plan with a mechanism whose noisy counts are given."""
-    survey = _votes(plan)
-    mechanism = closing(survey.mechanism, Seal())
+    mechanism = closing(mechanism_of(plan.question), Seal())
     object.__setattr__(mechanism, "release", release)
-    return replace(plan, survey=replace(survey, mechanism=mechanism))
+    return _with_mechanism(plan, mechanism)
 
 
-def _votes(plan: Plan) -> VoteSurvey:
-    """Return the survey of a plan of reverse k-NN labeling."""
-    assert isinstance(plan.survey, VoteSurvey)
-    return plan.survey
+def _with_mechanism(plan: Plan, mechanism: CentralMechanism) -> Plan:
+    """Return the plan with the noise of another mechanism."""
+    return replace(plan, question=replace(plan.question, noise=VoteNoise(mechanism)))
 
 
 def _sealed(array: Any, name: str, seal: Seal) -> Any:

@@ -51,8 +51,8 @@ def run(settings: Settings) -> dict[str, Any]:
         _tell_preview(plan, expected)
         told = {name: _text_keys(value) for name, value in asdict(expected).items()}
         counts = {
-            "labeler": plan.survey.labeler.name,
-            **plan.survey.words.facts,
+            "labeler": plan.question.labeler.name,
+            **plan.words.facts,
             "num_classes": plan.data.classes.count,
             f"num_{settings.unit}s": plan.num_records,
         }
@@ -72,7 +72,7 @@ def run(settings: Settings) -> dict[str, Any]:
         meter.begin("counting", len(plan.data.private))
         counted = job.count(plan, meter.advance)
     if counted.ignored:
-        words = f"{counted.ignored:,} {plan.survey.ignored}; tell nobody how many"
+        words = f"{counted.ignored:,} {plan.question.labeler.ignored}; tell nobody how many"
         tell(err, "ignored", words)
     if not counted.voters:
         tell(
@@ -166,7 +166,7 @@ def _tell_plan(plan: "Plan") -> None:
         tell(err, "", _first_budget(settings))
     if plan.choice:
         tell(err, "labeler", plan.choice)
-    for word, text in plan.survey.lines:
+    for word, text in plan.question.lines:
         tell(err, word, text)
     tell(err, "check", _check_words(plan))
     if (seconds := job.seconds(plan)) > LONG:
@@ -188,7 +188,7 @@ def _check_words(plan: "Plan") -> str:
 
     settings = plan.settings
     unit = f"{settings.unit}s"
-    checkers = plan.survey.checkers
+    checkers = plan.checkers
     if checkers is not None:
         price = "at no epsilon" if plan.check_is_free else "and the ledger's divergence grows"
         return (
@@ -255,7 +255,7 @@ def _tell_preview(plan: "Plan", expected: "Expected") -> None:
         )
         tell(err, "expected", f"{accuracy} of the records near a row")
     elif plan.num_records is not None:
-        first, second = plan.survey.tally.shape
+        first, second = plan.question.sum.shape
         text = f"not simulated, because a sum of {first:,} by {second:,} takes too long"
         tell(err, "expected", text)
     for flags, share in expected.alternatives.items():

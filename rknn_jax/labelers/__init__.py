@@ -11,7 +11,7 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import Field, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ from rknn_jax.privacy import calibration
 from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
 from rknn_jax.trust import MODELS
-from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Task
+from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Smoothing, Task
 
 Contribution = TypeVar("Contribution")
 
@@ -141,7 +141,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
         epsilon: float,
         delta: float,
         relation: Relation,
-        smoothing: Literal["auto", "none"],
+        smoothing: Smoothing,
         num_rounds: int = 1,
         folder: Path | None = None,
         unit: Protected = "record",
@@ -333,7 +333,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
         queries: Queries,
         features: Array,
         num_classes: int,
-        smoothing: Literal["auto", "none"] = "auto",
+        smoothing: Smoothing = "auto",
     ) -> PublicSide:
         """Return what the public rows' labels are read with, beside the answers.
 

@@ -224,7 +224,7 @@ class SumsLabeler(OneSumLabeler):
             lambda totals: totals + self.simulated_noise(key, totals.shape),
         )
 
-    def exact(self) -> Noise:
+    def exact_noise(self) -> Noise:
         """Return exact noise: the discrete Gaussian, or discrete Laplace noise."""
         if self.norm == 1:
             scale = exact_noise.safe_scale(round(self.sensitivity), self.epsilon)

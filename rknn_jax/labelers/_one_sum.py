@@ -9,8 +9,8 @@ labeler from these.
 import abc
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, final
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, Self, final
 
 import jax
 import numpy as np
@@ -18,14 +18,21 @@ import numpy as np
 from rknn_jax import postprocessing
 from rknn_jax.answers.concerns import Concern, concerns_before, no_row
 from rknn_jax.labelers import _persons, overridden
-from rknn_jax.labelers._sum_labeler import NoisySum, PublicRows, SumLabeler, Words, check_rows
+from rknn_jax.labelers._sum_labeler import (
+    CuratorNoise,
+    NoisySum,
+    PublicRows,
+    SumLabeler,
+    Words,
+    check_rows,
+)
 from rknn_jax.labelers._tally import Persons, Tally
 from rknn_jax.labels import Labels, PublicLabels, PublicSide
 from rknn_jax.mechanisms.base import Payer
 from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
 from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
 from rknn_jax.queries import kmeans, sample
-from rknn_jax.types import Answers, Array, Encoder, Queries, Records
+from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Smoothing
 
 MOST_ROWS = 4096
 """Public rows of a question, if none of them is a candidate: their center and spread are needed."""
@@ -47,7 +54,7 @@ strengths. As far as if there were one answer a class, 15 points of text's label
 
 
 class Noise(NamedTuple):
-    """Noise of a sum.
+    """Noise of a sum; see `_sum_labeler.CuratorNoise`.
 
     Attributes:
       guarantee: Guarantee of what `draw` returns.
@@ -58,6 +65,12 @@ class Noise(NamedTuple):
     guarantee: Guarantee
     stddev: float
     draw: Callable[[np.ndarray], np.ndarray]
+
+    def check(self, totals: np.ndarray, num_units: int) -> None:
+        """Raise ValueError for totals that are no int64: `Tally` bounds what each unit adds."""
+        del num_units
+        if totals.dtype != np.int64:
+            raise ValueError(f"Expected totals of int64, got {totals.dtype}; sum integers.")
 
 
 class Sums(NamedTuple):
@@ -140,17 +153,35 @@ class OneSumLabeler(SumLabeler[Sums]):
           ValueError: If the labeler's settings are for other noise than Gaussian.
         """
 
-    def drawn(self, tally: Tally) -> tuple[int, ...]:
-        """Return the shape of what `Noise.draw` returns. Defaults to that of the sum."""
-        return tally.shape
-
     @abc.abstractmethod
     def simulated(self, key: jax.Array) -> Noise:
         """Return simulated noise. `key` is consumed by its one draw."""
 
     @abc.abstractmethod
-    def exact(self) -> Noise:
+    def exact_noise(self) -> Noise:
         """Return exact integer noise, on the operating system's entropy. Epsilon is finite."""
+
+    def exact(
+        self, num_queries: int, num_classes: int, records_per_person: int | None = None
+    ) -> Noise:
+        """Return `exact_noise`, which depends on no number; see `SumLabeler.exact`."""
+        del num_queries, num_classes, records_per_person
+        return self.exact_noise()
+
+    def usual_mechanism(self, delta: float) -> str:
+        """Return the first mechanism that suits delta, or the first one; see `SumLabeler`."""
+        kinds = {name: replace(self, **kind) for name, kind in self.exact_mechanisms.items()}
+        suited = [name for name, kind in kinds.items() if kind.needs_delta == (delta > 0)]
+        return (suited or list(kinds))[0]
+
+    def with_mechanism(self, name: str) -> Self:
+        """Return the labeler with a mechanism of `exact_mechanisms`; see `SumLabeler`."""
+        if name not in self.exact_mechanisms:
+            raise ValueError(
+                f"Expected --mechanism of {', '.join(self.exact_mechanisms)} with --labeler "
+                f"{self.name}, got --mechanism {name}; leave it out for the one that suits delta."
+            )
+        return replace(self, **self.exact_mechanisms[name])
 
     @abc.abstractmethod
     def read(
@@ -191,7 +222,7 @@ class OneSumLabeler(SumLabeler[Sums]):
         queries: Queries,
         features: Array,
         num_classes: int,
-        smoothing: Literal["auto", "none"] = "auto",
+        smoothing: Smoothing = "auto",
     ) -> PublicSide:
         """Return the graph of the public rows, along which similar rows share predictions."""
         num_rows = len(features)
@@ -239,6 +270,19 @@ class OneSumLabeler(SumLabeler[Sums]):
             f"records, made by {self.name} from one noisy sum",
         )
         return Words(released, {}, {})
+
+    def lines(
+        self, mechanism: str, queries: Queries, tally: Tally, noise: CuratorNoise
+    ) -> tuple[tuple[str, str], ...]:
+        """Return the lines of the sum and its noise; see `SumLabeler.lines`."""
+        del queries
+        shape = " by ".join(f"{size:,}" for size in tally.shape)
+        stddev = noise.stddev / self.grid
+        moved = f"one {self.unit} moves the sum by {self.sensitivity / self.grid:,.0f} at most"
+        return (
+            ("labeler", f"{self.name}, by one sum of {shape} numbers"),
+            ("noise", f"{mechanism} of standard deviation {stddev:.4g}, where {moved}"),
+        )
 
     @final
     def contribute(
@@ -298,7 +342,7 @@ class OneSumLabeler(SumLabeler[Sums]):
                 "Expected a finite epsilon for a release, got epsilon=inf; use `release`, which "
                 "simulates."
             )
-        noise = self.exact()
+        noise = self.exact_noise()
         ledger.charge(noise.guarantee, purpose)
         return self._answered(noise, contribution, queries)
 

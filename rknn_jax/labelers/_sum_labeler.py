@@ -1,13 +1,14 @@
 """Labelers whose private step is one sum of integers, which every door can run.
 
-Such a labeler says once what a record adds (`tally`), how the labels of the public rows are read
-(`public_labels`), which of them to doubt (`concerns`), and what a statement says of it (`words`).
-Simulation, a release and a federation call these, so that what is planned is what runs.
+Such a labeler says once what a record adds (`tally`), which exact noise hides it (`exact`), how the
+labels of the public rows are read (`public_labels`), which of them to doubt (`concerns`), and what
+is said of it in words. Simulation, a release and a federation call these, so that what is planned
+is what runs.
 """
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import jax
 import numpy as np
@@ -18,7 +19,7 @@ from rknn_jax.labelers import Labeler
 from rknn_jax.labelers._tally import Tally
 from rknn_jax.labels import PublicLabels, PublicSide
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.types import Queries
+from rknn_jax.types import Queries, Smoothing
 
 Contribution = TypeVar("Contribution")
 
@@ -88,6 +89,30 @@ class Labeling(NamedTuple):
     weights: np.ndarray | None = None
 
 
+class CuratorNoise(Protocol):
+    """Exact integer noise of a trusted curator, on the operating system's entropy."""
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Guarantee of what `draw` returns."""
+
+    @property
+    def stddev(self) -> float:
+        """Standard deviation of the noise of one number, in the units of `draw`."""
+
+    def check(self, totals: np.ndarray, num_units: int) -> None:
+        """Raise ValueError for a sum that so many units cannot have.
+
+        Args:
+          totals: Sum over the private records.
+          num_units: Number of private records, or of persons.
+        """
+
+    @property
+    def draw(self) -> Callable[[np.ndarray], np.ndarray]:
+        """Function that draws: int64 totals to int64 or float64, of `SumLabeler.drawn`."""
+
+
 class SumLabeler(Labeler[Contribution]):
     """Labeler of one integer sum over the private records.
 
@@ -96,7 +121,7 @@ class SumLabeler(Labeler[Contribution]):
         setting.
     """
 
-    smoothing: Literal["auto", "none"] = "auto"
+    smoothing: Smoothing = "auto"
 
     @property
     def votes_per_record(self) -> int | None:
@@ -126,6 +151,55 @@ class SumLabeler(Labeler[Contribution]):
         Args:
           queries: Public queries `[s, f]`.
           num_classes: Number of classes |Y|.
+        """
+
+    def bounded_tally(
+        self, queries: Queries, num_classes: int, records_per_person: int | None, seed: int
+    ) -> Tally:
+        """Return `tally`, in which a person adds no more than a record, for unit=person.
+
+        Args:
+          queries: Public queries `[s, f]`.
+          num_classes: Number of classes |Y|.
+          records_per_person: Most records of a person, drawn at random. None: all of them.
+          seed: Seed of the draw, public.
+        """
+        del records_per_person, seed
+        return self.tally(queries, num_classes)
+
+    def drawn(self, tally: Tally) -> tuple[int, ...]:
+        """Return the shape of what a curator's noise leaves. Defaults to that of the sum."""
+        return tally.shape
+
+    @abc.abstractmethod
+    def usual_mechanism(self, delta: float) -> str:
+        """Return the name of the mechanism of a release that names none.
+
+        Args:
+          delta: Probability delta of the release.
+        """
+
+    @abc.abstractmethod
+    def with_mechanism(self, name: str) -> Self:
+        """Return the labeler of a release with a mechanism whose noise is exact.
+
+        Args:
+          name: Name of the mechanism.
+
+        Raises:
+          ValueError: If it has none of that name.
+        """
+
+    @abc.abstractmethod
+    def exact(
+        self, num_queries: int, num_classes: int, records_per_person: int | None = None
+    ) -> CuratorNoise:
+        """Return exact noise for a sum. Epsilon is finite.
+
+        Args:
+          num_queries: Number of queries s.
+          num_classes: Number of classes |Y|.
+          records_per_person: As in `bounded_tally`. Defaults to None.
         """
 
     def of_aggregate(self, noisy: np.ndarray) -> np.ndarray:
@@ -195,6 +269,43 @@ class SumLabeler(Labeler[Contribution]):
           num_classes: Number of classes |Y|.
           num_public: Number of public rows m.
         """
+
+    def subject(self, num_queries: int, num_classes: int) -> str:
+        """Return a few words for a ledger, without those on the noise.
+
+        Args:
+          num_queries: Number of queries s.
+          num_classes: Number of classes |Y|.
+        """
+        del num_queries
+        return f"{self.name}, {num_classes} classes"
+
+    @abc.abstractmethod
+    def lines(
+        self, mechanism: str, queries: Queries, tally: Tally, noise: CuratorNoise
+    ) -> tuple[tuple[str, str], ...]:
+        """Return what the terminal says of a release, each a word and a text.
+
+        Args:
+          mechanism: Name of the mechanism.
+          queries: Public queries.
+          tally: Sum over the private records.
+          noise: Noise of the sum.
+        """
+
+    @property
+    def ignored(self) -> str:
+        """Words for private records that are counted in part or not at all."""
+        return "labeled private records that cannot be used add nothing"
+
+    def reading_memory(self, shape: tuple[int, ...]) -> int:
+        """Return the most bytes that reading takes, beside the sum and the labels. Defaults to 0.
+
+        Args:
+          shape: Shape of the sum.
+        """
+        del shape
+        return 0
 
 
 def check_rows(num_queries: int, features: np.ndarray) -> int:

@@ -6,7 +6,7 @@ weights, so that the sum is the same bits in whatever order and blocks the recor
 
 import abc
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -40,12 +40,17 @@ class Tally(Protocol):
     Attributes:
       unit: Privacy unit: record, or person.
       grid: Units of weight of a record, or of a person.
+      counted: Number of a unit's records that count; `shared` if all of a person do with a weight
+        of 1 in sum, and `clipped` if their sum is clipped to the norm of one.
       width: Number of features f.
       shape: Shape of the sum.
     """
 
     @property
     def unit(self) -> Protected: ...
+
+    @property
+    def counted(self) -> int | Literal["shared", "clipped"]: ...
 
     @property
     def grid(self) -> int: ...
@@ -99,6 +104,11 @@ class ClassTally(abc.ABC):
     num_classes: int
     unit: Protected
     grid: int
+
+    @property
+    def counted(self) -> Literal[1, "shared"]:
+        """Number of a unit's records that count; see `Tally`."""
+        return 1 if self.unit == "record" else "shared"
 
     @property
     @abc.abstractmethod

@@ -1,4 +1,7 @@
-"""Votes of private records for their nearest queries, as a sum that one pass can take."""
+"""Votes of private records for their nearest queries, as a sum that one pass can take.
+
+`VoteNoise` is the exact noise of a curator on that sum.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,9 +11,11 @@ import numpy as np
 
 from rknn_jax import bsvs
 from rknn_jax.labelers._tally import Persons
+from rknn_jax.mechanisms.base import CentralMechanism, check_counts
 from rknn_jax.neighbors import Metric, nearest, nearest_votes
 from rknn_jax.privacy import contributions
 from rknn_jax.privacy.contributions import Protected
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Array
 
 
@@ -64,6 +69,14 @@ class VoteTally:
         if self.bound is None:
             return 1
         return self.bound.most or self.bound.grid
+
+    @property
+    def counted(self) -> int | Literal["shared", "clipped"]:
+        """Number of a unit's records that vote; see `Tally`."""
+        if self.bound is None:
+            return 1
+        whole: Literal["shared", "clipped"] = "clipped" if self.bound.norm == 2 else "shared"
+        return self.bound.most or whole
 
     @property
     def width(self) -> int:
@@ -138,3 +151,36 @@ class SetTally(VoteTally):
             and (named <= voted[:, None]).all()
             and (named.sum(axis=1) <= self.labels_per_record * voted).all()
         )
+
+
+@dataclass(frozen=True)
+class VoteNoise:
+    """Exact noise of a curator on votes; see `_sum_labeler.CuratorNoise`.
+
+    Attributes:
+      mechanism: Calibrated mechanism.
+    """
+
+    mechanism: CentralMechanism
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Guarantee of the noisy votes, which does not depend on n."""
+        return self.mechanism.release_guarantee(1)
+
+    @property
+    def stddev(self) -> float:
+        """Standard deviation of the noise, in votes."""
+        return self.mechanism.noise_stddev
+
+    def check(self, totals: np.ndarray, num_units: int) -> None:
+        """Raise ValueError for votes that so many units cannot have cast."""
+        check_counts(self.mechanism, totals, num_units)
+
+    def draw(self, totals: np.ndarray) -> np.ndarray:
+        """Return noisy votes, int64, or float64 multiples of 1 / `mechanism.grid` if it is not 1.
+
+        Args:
+          totals: Votes, int64 `[s, num_classes]`, in units of 1 / `mechanism.grid`.
+        """
+        return self.mechanism.release(totals.astype(np.int64))

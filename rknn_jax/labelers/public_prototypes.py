@@ -37,7 +37,6 @@ Imbalanced Transfer Learning", AAAI 2025.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -208,11 +207,15 @@ class PublicPrototypes(OneSumLabeler):
 
         return Noise(self.guarantee_of(0, 0, 0), self.sensitivity / self.epsilon, choose)
 
-    def exact(self) -> Noise:
+    def exact_noise(self) -> Noise:
         """Return an exact choice of one query for each class."""
         scale = exact_noise.safe_scale(self.sensitivity, self.epsilon)
         guarantee = replace(self.guarantee_of(0, 0, 0), sampler="release")
-        return Noise(guarantee, scale, partial(exact_noise.permute_and_flip, scale=scale))
+
+        def choose(totals: np.ndarray) -> np.ndarray:
+            return exact_noise.permute_and_flip(totals, scale).astype(np.int64)
+
+        return Noise(guarantee, scale, choose)
 
     def read(
         self,

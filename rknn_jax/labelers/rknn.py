@@ -19,7 +19,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, NamedTuple, final
+from typing import Any, ClassVar, Literal, NamedTuple, Self, final
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ from rknn_jax.answers.concerns import Concern
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.labelers import Labeler, _persons, _vote_labels
 from rknn_jax.labelers._sum_labeler import (
+    CuratorNoise,
     Labeling,
     NoisySum,
     PublicRows,
@@ -38,19 +39,26 @@ from rknn_jax.labelers._sum_labeler import (
     Words,
     check_rows,
 )
-from rknn_jax.labelers._tally import Persons
-from rknn_jax.labelers._votes import Bound, SetTally, VoteTally
+from rknn_jax.labelers._tally import Persons, Tally
+from rknn_jax.labelers._votes import Bound, SetTally, VoteNoise, VoteTally
 from rknn_jax.labels import PublicLabels, PublicSide
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import Metric, in_metric, usable_rows
-from rknn_jax.privacy import amplification
+from rknn_jax.privacy import amplification, contributions
 from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
 from rknn_jax.queries import kmeans
-from rknn_jax.types import Answers, Array, Encoder, Queries, Records
+from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Smoothing
 
 Amplification = Literal["variation ratio", "general"]
+
+REDRAWN_BYTES = 1500
+"""Memory of the decoder for each cell, in bytes.
+
+With the other terms of `release.label.memory`, this exceeds the measured 0.5 to 1.6 GB, for
+2 * 10^5 to 8 * 10^5 cells of up to 10^5 classes.
+"""
 
 
 class PersonVotes(NamedTuple):
@@ -109,7 +117,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
     relation: Relation = "replace-one"
     unit: Protected = field(default="record", metadata={"travels": False})
     metric: Metric = "sqeuclidean"
-    smoothing: Literal["auto", "none"] = "auto"
+    smoothing: Smoothing = "auto"
     decode: Literal["argmax", "assignment"] = "argmax"
     labels_per_record: int = field(default=0, metadata={"travels": False})
 
@@ -171,6 +179,39 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         shape = (queries.features, num_classes, self.num_neighbors, self.metric, bound)
         several = self.labels_per_record
         return SetTally(*shape, several) if several else VoteTally(*shape)
+
+    def bounded_tally(
+        self, queries: Queries, num_classes: int, records_per_person: int | None, seed: int
+    ) -> VoteTally:
+        """Return the public side of the votes, or of ballots; see `SumLabeler.bounded_tally`."""
+        bound = None
+        if self.unit == "person":
+            bound = Bound(records_per_person, seed, mechanisms.named(self.noise).norm)
+        return self.tally(queries, num_classes + bool(self.labels_per_record), bound)
+
+    def usual_mechanism(self, delta: float) -> str:
+        """Return the mechanism of the trust model, whatever delta is; see `SumLabeler`."""
+        del delta
+        return self.noise
+
+    def with_mechanism(self, name: str) -> Self:
+        """Return the labeler with a mechanism of its own noise; see `SumLabeler`."""
+        mechanisms.chosen(name, mechanisms.can_release)
+        found = replace(self, mechanism=name)
+        if found.noise != name:
+            raise ValueError(
+                f"Expected --mechanism {found.noise} with --labeler {self.name}, got --mechanism "
+                f"{name}; leave it out."
+            )
+        return found
+
+    def exact(
+        self, num_queries: int, num_classes: int, records_per_person: int | None = None
+    ) -> VoteNoise:
+        """Return exact noise of the mechanism; see `SumLabeler.exact`."""
+        grid = 1 if self.unit == "record" else records_per_person or contributions.GRID
+        found: Any = mechanism(num_queries, num_classes, 1, self, grid)
+        return VoteNoise(found)
 
     @final
     def contribute(
@@ -311,6 +352,47 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
             details["labels of a record, at most"] = several
         return Words(released, facts, details)
 
+    def subject(self, num_queries: int, num_classes: int) -> str:
+        """Return the numbers of queries and classes; see `SumLabeler.subject`."""
+        return f"{num_queries} queries, {num_classes} classes"
+
+    def lines(
+        self, mechanism: str, queries: Queries, tally: Tally, noise: CuratorNoise
+    ) -> tuple[tuple[str, str], ...]:
+        """Return the lines of the queries, the noise and the sets; see `SumLabeler.lines`."""
+        del tally
+        size = queries.size
+        every = " (no more public rows than that)" if np.all(size == 1) else ""
+        assert isinstance(noise, VoteNoise)
+        scale = noise.mechanism.noise_scale
+        spread = f"of scale {scale:.4g}, standard deviation {noise.stddev:.4g}"
+        lines = (
+            (
+                "queries",
+                f"{len(size)}{every}, of {size.min()} to {size.max()} public rows each; each "
+                f"private record votes for {self.num_neighbors}",
+            ),
+            ("noise", f"{mechanism} {spread} votes"),
+        )
+        if not self.labels_per_record:
+            return lines
+        first = f"the first {self.labels_per_record} of a record count"
+        return (*lines, ("sets", f"{first}; a row gets the classes of half of those near"))
+
+    @property
+    def ignored(self) -> str:
+        """Words for private records that are counted in part or not; see `SumLabeler.ignored`."""
+        if not self.labels_per_record:
+            return super().ignored
+        return (
+            f"private records have more than {self.labels_per_record} labels, a label that is none "
+            "of the classes, or an embedding that cannot be used; only the rest of them counts"
+        )
+
+    def reading_memory(self, shape: tuple[int, ...]) -> int:
+        """Return the most bytes of the decoder's redrawn counts; see `SumLabeler`."""
+        return REDRAWN_BYTES * math.prod(shape) if self._releases_counts else 0
+
     @property
     def _releases_counts(self) -> bool:
         return bool(mechanisms.named(self.noise).releases_counts)
@@ -320,7 +402,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         queries: Queries,
         features: Array,
         num_classes: int,
-        smoothing: Literal["auto", "none"] = "auto",
+        smoothing: Smoothing = "auto",
     ) -> PublicSide:
         """Return the graph of the public rows, and their side of the decoder of noisy counts."""
         side = super().public_side(queries, features, num_classes, smoothing)
@@ -335,6 +417,7 @@ def mechanism(
     num_classes: int,
     num_records: int,
     config: ReverseKNN,
+    grid: int = SIMULATED_GRID,
 ) -> mechanisms.base.Mechanism:
     """Return the mechanism that `config` names, calibrated.
 
@@ -343,6 +426,7 @@ def mechanism(
       num_classes: Number of classes |Y|.
       num_records: Number of records n, or of persons, on which only shuffling depends.
       config: Settings of the labeler.
+      grid: Units of a vote that a person's records share. Defaults to those of a simulation.
     """
     named = mechanisms.named(config.noise)
     takes = {field.name for field in fields(named)}
@@ -351,7 +435,7 @@ def mechanism(
         "relation": config.relation,
         "num_clients": num_records,
         "unit": config.unit,
-        "grid": 1 if config.unit == "record" else SIMULATED_GRID,
+        "grid": 1 if config.unit == "record" else grid,
     }
     sizes = label_sets.sizes(
         num_queries, num_classes, config.labels_per_record, config.num_neighbors

@@ -373,6 +373,20 @@ def release_counts(
         number is public.
     """
     totals = np.asarray(votes)
+    check_counts(mechanism, totals, num_records)
+    guarantee = mechanism.release_guarantee(num_records)
+    ledger.charge(guarantee, purpose)
+    return mechanism.release(totals.astype(np.int64)), guarantee
+
+
+def check_counts(mechanism: CentralMechanism, totals: np.ndarray, num_records: int) -> None:
+    """Raise ValueError for votes that so many records, or persons, cannot have cast.
+
+    Args:
+      mechanism: Central mechanism that is calibrated for the votes.
+      totals: Sums of the votes, as in `release_counts`.
+      num_records: Number of records n, or of persons.
+    """
     most = num_records * mechanism.most_votes * mechanism.grid
     least = 0 if mechanism.relation == "add-remove" else 1
     sound = totals.dtype.kind in "iu" and totals.shape == mechanism.shape and num_records >= least
@@ -383,9 +397,6 @@ def release_counts(
             f"shape {totals.shape} of dtype {totals.dtype} with num_records={num_records}; make "
             "num_neighbors and labels_per_record agree with the votes."
         )
-    guarantee = mechanism.release_guarantee(num_records)
-    ledger.charge(guarantee, purpose)
-    return mechanism.release(totals.astype(np.int64)), guarantee
 
 
 def _checked(mechanism: Mechanism, cells: Array) -> jax.Array:

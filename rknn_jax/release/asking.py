@@ -1,5 +1,10 @@
-"""Mechanism, queries and labeler of reverse k-NN labeling, from public quantities."""
+"""Question of a release: its labeler, queries, sum and noise, from settings and public quantities.
 
+Records that vote do so for clusters of the public rows, by default for as many as the noise allows.
+Any other sum is read for each public row.
+"""
+
+import logging
 import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -7,20 +12,67 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from rknn_jax import label_sets, labelers, mechanisms
+from rknn_jax import mechanisms
 from rknn_jax._internal.keys import Stage, stage_key
-from rknn_jax.labelers.rknn import ReverseKNN
+from rknn_jax.labelers._sum_labeler import PublicRows
+from rknn_jax.labelers._votes import VoteNoise
 from rknn_jax.mechanisms.base import CentralMechanism
 from rknn_jax.neighbors import in_metric
-from rknn_jax.privacy import contributions
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.queries import kmeans
+from rknn_jax.question import Question
 from rknn_jax.release import preview
 from rknn_jax.release.inputs import Data
-from rknn_jax.release.survey import public_size
+from rknn_jax.release.labeler_settings import check_classes, labeler_of, public_size
 from rknn_jax.types import Queries
 
 if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+def cost_of(settings: "Settings", data: Data) -> Guarantee:
+    """Return the guarantee of the noisy sum, before the long work on public rows.
+
+    Raises:
+      ValueError: If the data do not suit the settings.
+    """
+    labeler = labeler_of(settings)
+    if settings.labels_per_record is not None:
+        check_classes(settings.labels_per_record, data)
+    if labeler.votes_per_record is not None:
+        return VoteNoise(calibrated(settings, data)).guarantee
+    return labeler.exact(len(data.public), data.classes.count).guarantee
+
+
+def ask(settings: "Settings", data: Data) -> Question:
+    """Return the question of checked settings, after the long work on public rows.
+
+    A dry run spreads no labels, so its question has no graph.
+
+    Raises:
+      ValueError: If the data do not suit the settings.
+    """
+    labeler = labeler_of(settings)
+    num_classes = data.classes.count
+    if labeler.votes_per_record is None:
+        queries = Queries.alone(data.public, np.arange(len(data.public)))
+        noise = labeler.exact(len(data.public), num_classes)
+    else:
+        _log.info("clustering %s public rows into queries", f"{len(data.public):,}")
+        mechanism, queries = select_queries(settings, data)
+        noise = VoteNoise(mechanism)
+    # The graph takes long, so make it before anything is spent.
+    _log.info("joining similar public rows")
+    smoothing = "none" if settings.dry_run else settings.smoothing
+    side = labeler.public_side(queries, data.public, num_classes, smoothing)
+    names = [data.classes.name(number) for number in range(num_classes)]
+    bound = (settings.records_per_person, settings.seed)
+    total = labeler.bounded_tally(queries, num_classes, *bound)
+    rows = PublicRows(queries, data.public, names, side)
+    assert settings.mechanism is not None
+    return Question(labeler, settings.mechanism, rows, total, noise, noise.guarantee)
 
 
 def calibrated(settings: "Settings", data: Data) -> CentralMechanism:
@@ -28,23 +80,13 @@ def calibrated(settings: "Settings", data: Data) -> CentralMechanism:
     assert settings.mechanism is not None
     kind = mechanisms.named(settings.mechanism)
     fewest = data.classes.count if kind.query_for_each_class else settings.neighbors
-    mechanism: CentralMechanism = mechanisms.make(
-        settings.mechanism,
-        epsilon=settings.epsilon,
-        **label_sets.sizes(
-            settings.queries or fewest,
-            data.classes.count,
-            settings.labels_per_record or 0,
-            settings.neighbors,
-        ),
-        relation=settings.relation,
-        unit=settings.unit,
-        grid=_grid(settings),
-        **({"delta": settings.delta} if kind.needs_delta else {}),
-    )
+    sizes = (settings.queries or fewest, data.classes.count, settings.records_per_person)
+    noise = labeler_of(settings).exact(*sizes)
+    assert isinstance(noise, VoteNoise)
+    mechanism = noise.mechanism
     if settings.queries is None and not kind.query_for_each_class:
         known = public_size(settings, data)
-        assert known is not None  # `VoteSurvey.check` asks for --queries otherwise
+        assert known is not None  # `check` asks for --queries otherwise
         suggested = preview.suggested_num_queries(mechanism, known, shared=shares_votes(settings))
         mechanism = replace(
             mechanism, num_queries=max(min(suggested, len(data.public)), settings.neighbors)
@@ -127,27 +169,3 @@ def shares_votes(settings: "Settings") -> bool:
     assert settings.mechanism is not None
     counted = mechanisms.named(settings.mechanism).releases_counts
     return settings.smoothing == "auto" and bool(counted)
-
-
-def labeler_of(settings: "Settings") -> ReverseKNN:
-    """Return the labeler that settings with a mechanism name.
-
-    Raises:
-      ValueError: If the settings do not suit it.
-    """
-    kind = labelers.named(settings.labeler)
-    assert issubclass(kind, ReverseKNN)
-    names = ("epsilon", "delta", "mechanism", "relation", "unit", "metric", "smoothing")
-    given = {name: getattr(settings, name) for name in names}
-    return kind(
-        num_neighbors=settings.neighbors,
-        labels_per_record=settings.labels_per_record or 0,
-        **given,
-    )
-
-
-def _grid(settings: "Settings") -> int:
-    """Return the units of a vote, in which the votes of persons are counted."""
-    if settings.person is None:
-        return 1
-    return settings.records_per_person or contributions.GRID

@@ -1,10 +1,23 @@
-"""Choice of a labeler from public quantities: `--labeler auto`.
+"""Labelers that a release may use, and the choice of one: `--labeler auto`.
 
-`benchmarks.choosing` fits the thresholds on data sets of its own and judges the rule on others.
+A `SumLabeler` counts in one pass over private files and draws exact noise. Others need the records
+many times, or have no exact noise.
+
+`benchmarks.choosing` fits the thresholds of the choice on data sets of its own and judges the rule
+on others.
 """
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from rknn_jax import labelers
+from rknn_jax.labelers import Labeler, _simulation_only
+from rknn_jax.labelers._one_sum import OneSumLabeler
+from rknn_jax.release import asking, labeler_settings, rehearsal
+from rknn_jax.release.inputs import Data
+from rknn_jax.release.labeler_settings import OF_VOTES, public_size, refuse_given
+from rknn_jax.release.preview import USUAL
+from rknn_jax.release.settings import AUTO, Settings
 
 OTHER = "public_prototypes"
 """Labeler for few classes and a weak signal. All others take reverse k-NN labeling."""
@@ -17,6 +30,19 @@ WEAK = 10.0
 
 STRONG = 20.0
 """Records of a class, times epsilon, from which on it is not."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings with a labeler and a mechanism.
+
+    Attributes:
+      settings: Settings of the release.
+      reason: Reason for the labeler, with the numbers; "" if the settings named it.
+    """
+
+    settings: Settings
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,7 +77,7 @@ class Chosen(NamedTuple):
     reason: str
 
 
-def choose(found: Quantities) -> Chosen:
+def rule(found: Quantities) -> Chosen:
     """Return the labeler to take.
 
     Args:
@@ -65,3 +91,114 @@ def choose(found: Quantities) -> Chosen:
         f"{WEAK:g} to {STRONG:g}, and at most {FEW_CLASSES} classes"
     )
     return Chosen(labeler, f"{labeler}, for {numbers}")
+
+
+def names() -> list[str]:
+    """Return the names of the labelers that a release may use."""
+    return [name for name in labelers.names() if not _hindrance(labelers.named(name))]
+
+
+def _check_name(name: str) -> None:
+    """Raise ValueError if there is no such labeler, or a release cannot run it."""
+    found = labelers.named(name) if name in labelers.names() else None
+    hindrance = _hindrance(found) if found else ""
+    if found and not hindrance:
+        return
+    possible = f"{', '.join(names())} or {AUTO}"
+    if not found:
+        raise ValueError(f"Expected --labeler to be one of {possible}, got --labeler {name}.")
+    raise ValueError(
+        f"Expected --labeler to be one of {possible}, which read private files in one pass and "
+        f"draw exact noise once, got --labeler {name}, which {hindrance}; simulate it on "
+        f"benchmark data with python -m train.distill --labeler {name}."
+    )
+
+
+def _hindrance(kind: type[Labeler[Any]]) -> str:
+    """Return why a release cannot run a labeler class, or "" if it can."""
+    if issubclass(kind, OneSumLabeler) and not kind.exact_mechanisms:
+        return "names no exact_mechanisms"
+    return _simulation_only.hindrance(kind)
+
+
+def check(settings: Settings) -> None:
+    """Raise ValueError for settings that do not suit the labeler, whatever the data."""
+    if settings.chooses_labeler:
+        refuse_given(settings, (*OF_VOTES, "mechanism", "delta"), "one labeler alone")
+        if settings.relation != "replace-one":
+            raise ValueError(
+                f"Expected --relation replace-one with --labeler {AUTO}, got --relation "
+                f"{settings.relation}; the choice depends on n, which is private then. Name a "
+                "labeler."
+            )
+        return
+    _check_name(settings.labeler)
+    labeler_settings.check(_completed(settings))
+
+
+def choose(settings: Settings, data: Data) -> Choice:
+    """Return the settings with a labeler and a mechanism, chosen on public quantities alone.
+
+    Args:
+      settings: Settings that `check` has passed.
+      data: Public rows, classes, and number of private records.
+
+    Raises:
+      ValueError: If a choice is asked for, and the classes are not known yet.
+    """
+    if not settings.chooses_labeler:
+        return Choice(_completed(settings))
+    if data.classes.source == "assumed":
+        raise ValueError(
+            f"Expected --classes with --labeler {AUTO} before the labels are read, got none; the "
+            "choice depends on their number. Name the classes, or a labeler."
+        )
+    known = public_size(settings, data)
+    assert known is not None
+    labeler, reason = rule(Quantities(known, data.classes.count, settings.epsilon))
+    return Choice(_completed(replace(settings, labeler=labeler)), reason)
+
+
+def expected_of_others(settings: Settings, data: Data) -> dict[str, float]:
+    """Return the expected accuracy of releases by the other labelers, by their flags.
+
+    For sets of labels there is no other one.
+
+    Every labeler is simulated under the assumption that private records are as the public rows, in
+    groups of which each is a class. Nothing private is read but the number of records.
+
+    Args:
+      settings: Settings of the release, with a labeler and a mechanism.
+      data: Public rows, classes, and number of private records.
+    """
+    found: dict[str, float] = {}
+    if settings.labels_per_record is not None:
+        return found
+    for name in names():
+        if name == settings.labeler:
+            continue
+        asked = _by(name, settings)
+        expected = rehearsal.accuracy(asked, data, asking.ask(asked, data), USUAL)
+        without = " without --delta" if asked.delta < settings.delta else ""
+        if expected is not None:
+            found[f"--labeler {name}{without}"] = expected
+    return found
+
+
+def _by(name: str, settings: Settings) -> Settings:
+    """Return the settings of a dry run by another labeler, with a delta if it takes one."""
+    usual: dict[str, Any] = {one.name: one.default for one in fields(settings)}
+    usual = {setting: usual[setting] for setting in OF_VOTES}
+    asked = replace(settings, **usual, labeler=name, mechanism=None, dry_run=True)
+    try:
+        labeler_settings.check(_completed(asked))
+    except ValueError:
+        asked = replace(asked, delta=0.0)
+    return _completed(asked)
+
+
+def _completed(settings: Settings) -> Settings:
+    """Return the settings with the usual mechanism of their labeler, if they name none."""
+    if settings.mechanism is not None:
+        return settings
+    return replace(settings, mechanism=labeler_settings.usual_mechanism(settings))

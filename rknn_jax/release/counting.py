@@ -53,7 +53,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Question:
+class Counter:
     """Public side of the count.
 
     Attributes:
@@ -153,7 +153,7 @@ class Counted:
 def count(
     shard: Shard,
     rows: int,
-    question: Question,
+    counter: Counter,
     on_rows: Progress | None = None,
     workers: int | None = None,
     number: int = 0,
@@ -165,7 +165,7 @@ def count(
     Args:
       shard: Shard to read.
       rows: Number of rows that the shard is expected to have.
-      question: Sum and classes.
+      counter: Sum and classes.
       on_rows: Function that is told the progress. Defaults to none.
       workers: Number of threads that sum. Defaults to the number of cores.
       number: Number of the shard, which tells its records' roles from those of others. Defaults to
@@ -176,35 +176,35 @@ def count(
         single record raises an error, because the error would reveal that record.
     """
     size = BLOCK.get(jax.default_backend(), LARGE_BLOCK)
-    if question.encode is not None:
-        size = min(size, question.encode.rows_at_once)
+    if counter.encode is not None:
+        size = min(size, counter.encode.rows_at_once)
     size = min(size, 1 << max(rows - 1, 0).bit_length())  # few sizes, so few programs
     digest = Digest()
-    if question.encode is None:
-        digest.begin("f", (rows, question.tally.width))
-    totals = np.zeros(question.tally.shape, np.int64)
+    if counter.encode is None:
+        digest.begin("f", (rows, counter.tally.width))
+    totals = np.zeros(counter.tally.shape, np.int64)
     found = voters = given = 0
     workers = workers or num_cores()
     waiting: deque[Future[np.ndarray]] = deque()
     kept: list[tuple[np.ndarray, np.ndarray]] = []
-    checks = Gathered(question.checkers, number, question.tally.width, _no_ids(question))
+    checks = Gathered(counter.checkers, number, counter.tally.width, _no_ids(counter))
     with ThreadPoolExecutor(workers) as pool:
         for block in shard.blocks(size):
-            if question.encode is not None:
+            if counter.encode is not None:
                 _hash_raw(digest, block.embeddings, rows if found == 0 else None)
-            points, ids, named = prepared(block.embeddings, block.labels, question, shard.where)
-            if question.encode is None:
+            points, ids, named = prepared(block.embeddings, block.labels, counter, shard.where)
+            if counter.encode is None:
                 digest.update(points)
             ids = checks.take(points, ids, block.persons, found, shard.where)
             found += len(points)
             given += named
-            if question.bounds_persons:
-                kept.append(_parts(points, ids, block.persons, question, shard.where))
+            if counter.bounds_persons:
+                kept.append(_parts(points, ids, block.persons, counter, shard.where))
                 voters += len(kept[-1][0])
             else:
                 voters += int(np.count_nonzero(casts(ids)))
                 filled = _filled(points, ids, size)
-                waiting.append(pool.submit(question.tally.total, *filled))
+                waiting.append(pool.submit(counter.tally.total, *filled))
             if len(waiting) > AHEAD * workers:
                 totals += waiting.popleft().result()
             if on_rows is not None:
@@ -218,10 +218,10 @@ def count(
         )
     text = digest.text()
     one = Count(shard.name, rows, voters, given, totals, text, checking=checks.found())
-    if not question.bounds_persons:
+    if not counter.bounds_persons:
         return one
     names = np.concatenate([np.zeros((0, 2), np.uint64), *(name for name, _ in kept)])
-    parts = np.concatenate([_no_parts(question), *(part for _, part in kept)])
+    parts = np.concatenate([_no_parts(counter), *(part for _, part in kept)])
     return replace(one, persons=names, parts=parts)
 
 
@@ -229,7 +229,7 @@ def _parts(
     points: np.ndarray,
     ids: np.ndarray,
     persons: np.ndarray | None,
-    question: Question,
+    counter: Counter,
     where: str,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the persons and parts of a block's voters, uint64 `[v, 2]` and `[v, c]`.
@@ -240,30 +240,30 @@ def _parts(
         raise ValueError(f"Expected a person for each record in {where}, got none; name --person.")
     names, known = person_names(persons, where)
     counts = casts(ids) & known
-    parts = question.tally.parts(np.where(counts[:, None], points, np.float32(0)), ids)
+    parts = counter.tally.parts(np.where(counts[:, None], points, np.float32(0)), ids)
     return names[counts], parts[counts]
 
 
-def _no_parts(question: Question) -> np.ndarray:
+def _no_parts(counter: Counter) -> np.ndarray:
     """Return the parts of no record, of the tally's width and type."""
-    one = np.zeros((1, question.tally.width), np.float32)
-    return question.tally.parts(one, question.encoded(np.zeros(1, np.int64), "no record").ids)[:0]
+    one = np.zeros((1, counter.tally.width), np.float32)
+    return counter.tally.parts(one, counter.encoded(np.zeros(1, np.int64), "no record").ids)[:0]
 
 
-def _no_ids(question: Question) -> np.ndarray:
+def _no_ids(counter: Counter) -> np.ndarray:
     """Return the classes or ballots of no record."""
-    return question.encoded(np.zeros(1, np.int64), "no record").ids[:0]
+    return counter.encoded(np.zeros(1, np.int64), "no record").ids[:0]
 
 
 def prepared(
-    embeddings: np.ndarray | None, labels: np.ndarray | None, question: Question, where: str
+    embeddings: np.ndarray | None, labels: np.ndarray | None, counter: Counter, where: str
 ) -> tuple[np.ndarray, np.ndarray, int]:
     """Return a block's rows, its class numbers, and how many records have a label.
 
     Args:
       embeddings: Rows as read, `[b, f]`, or raw records `[b, ...]`.
-      labels: Labels as read, for `Question.encoded`.
-      question: Sum and classes.
+      labels: Labels as read, for `Counter.encoded`.
+      counter: Sum and classes.
       where: Name of the shard, for the errors.
 
     Returns:
@@ -275,11 +275,11 @@ def prepared(
     """
     if embeddings is None or labels is None:
         raise ValueError(f"Expected embeddings and labels in {where}, got one of them.")
-    if question.encode is not None:
-        embeddings = question.encode(embeddings)
-    width = question.tally.width
+    if counter.encode is not None:
+        embeddings = counter.encode(embeddings)
+    width = counter.tally.width
     points = usable_rows(real_rows(embeddings, where, width))
-    ids, told = question.encoded(labels, where)
+    ids, told = counter.encoded(labels, where)
     ids[np.isnan(points[:, 0])] = MISSING
     return points, ids, int(told.sum())
 
@@ -295,7 +295,7 @@ def _hash_raw(digest: Digest, values: np.ndarray | None, rows: int | None) -> No
     digest.update(values)
 
 
-def count_all(records: Records, question: Question, on_rows: Progress | None = None) -> Counted:
+def count_all(records: Records, counter: Counter, on_rows: Progress | None = None) -> Counted:
     """Take the sum over all shards, one after another.
 
     Raises:
@@ -303,19 +303,19 @@ def count_all(records: Records, question: Question, on_rows: Progress | None = N
     """
     pairs = zip(records.shards, records.rows, strict=True)
     counts = [
-        count(shard, rows, question, on_rows, number=number)
+        count(shard, rows, counter, on_rows, number=number)
         for number, (shard, rows) in enumerate(pairs)
     ]
-    return total(counts, [shard.name for shard in records.shards], question)
+    return total(counts, [shard.name for shard in records.shards], counter)
 
 
-def total(counts: Iterable[Count], names: Sequence[str], question: Question) -> Counted:
+def total(counts: Iterable[Count], names: Sequence[str], counter: Counter) -> Counted:
     """Add the sums of all shards, and bound what a person adds over all of them.
 
     Args:
       counts: Count of each shard, in any order.
       names: Names of the shards.
-      question: Sum and classes that were counted.
+      counter: Sum and classes that were counted.
 
     Raises:
       ValueError: If a shard is missing, occurs twice, or has a sum that its voters cannot have.
@@ -329,13 +329,13 @@ def total(counts: Iterable[Count], names: Sequence[str], question: Question) -> 
             f"{missing[:5]}; nothing was spent, count them again."
         )
     for one in found:
-        _check(one, question)
+        _check(one, counter)
     found.sort(key=lambda one: names.index(one.name))
     voters = sum(one.voters for one in found)
     checks = None
-    if question.checkers is not None:
+    if counter.checkers is not None:
         parts = [_told(one.checking) for one in found]
-        checks = checking.together(parts, question.checkers)
+        checks = checking.together(parts, counter.checkers)
     told_apart = 0 if checks is None else int(np.count_nonzero(checks.units))
     counted = Counted(
         np.asarray(sum(one.totals for one in found)),
@@ -347,18 +347,18 @@ def total(counts: Iterable[Count], names: Sequence[str], question: Question) -> 
         order=hashlib.sha256(" ".join(one.digest for one in found).encode()).hexdigest(),
         checks=checks,
     )
-    if not question.bounds_persons:
+    if not counter.bounds_persons:
         return counted
     # By name, so that the order in which shards come in decides nothing.
-    return _bounded(counted, sorted(found, key=lambda one: one.name), question.tally)
+    return _bounded(counted, sorted(found, key=lambda one: one.name), counter.tally)
 
 
-def _check(one: Count, question: Question) -> None:
+def _check(one: Count, counter: Counter) -> None:
     """Raise ValueError if the voters of a shard cannot have its sum."""
-    if question.bounds_persons:
+    if counter.bounds_persons:
         sound = one.voters == len(_told(one.persons)) == len(_told(one.parts))
     else:
-        sound = question.tally.fits(one.totals, one.voters)
+        sound = counter.tally.fits(one.totals, one.voters)
     if not sound:
         raise ValueError(
             f"Expected the sum over {one.voters} records in {one.name}, got one of others; "

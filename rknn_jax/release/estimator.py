@@ -40,7 +40,7 @@ from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.records import features, frames
 from rknn_jax.records.classes import Classes
-from rknn_jax.release import inputs, planning, surveys
+from rknn_jax.release import choosing, inputs, planning
 from rknn_jax.release import label as job
 from rknn_jax.release.accounts import open_ledger, spend_stands
 from rknn_jax.release.encoding import Scaling
@@ -401,7 +401,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             self.concerns_ = list(concerns_in_parameters(done.concerns))
         # After the release, so that a warning that is turned into an error cannot prevent it.
         if counted.ignored:
-            words = in_parameters(f"{plan.survey.ignored}; tell nobody how many.")
+            words = in_parameters(f"{plan.question.labeler.ignored}; tell nobody how many.")
             warnings.warn(f"{counted.ignored} {words}", stacklevel=2)
         return released
 
@@ -535,7 +535,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         )
         with errors_in_parameters():
             inputs.check(settings)
-            surveys.check(settings)
+            choosing.check(settings)
             data = inputs.data_of(self.X_, X, labels, classes, persons)
             if self.standardize:
                 data = inputs.standardized(data)

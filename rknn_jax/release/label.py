@@ -7,12 +7,13 @@ refused run changes nothing, a spend is never forgotten, and a paid release is n
 (`rknn_jax.release.release_folder`).
 
 Private records are read by `rknn_jax.release.counting`, record by record, and their sum by
-`Survey.draw` alone.
+`Question.draw` alone.
 `rknn_jax.release.estimator` calls `planning.plan` and `draw` too, with arrays in place of files.
 """
 
+import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,15 +29,13 @@ from rknn_jax.answers.measured import Measured
 from rknn_jax.check import Drawn
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labels import PublicLabels
-from rknn_jax.mechanisms.base import Payer
 from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.fingerprints import fingerprint
-from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.ledger_lines import MOST_SHARDS
 from rknn_jax.privacy.statement import Statement, as_json, new_release, page
-from rknn_jax.release import engines, preview, release_folder, tables
+from rknn_jax.release import engines, preview, rehearsal, release_folder, tables
 from rknn_jax.release.accounts import open_ledger, open_or_make
 from rknn_jax.release.counting import Counted, Progress
 from rknn_jax.release.planning import Plan, request
@@ -53,8 +52,8 @@ BYTES_PER_LABEL = 40
 BYTES_PER_GRID = 50
 """Memory after the charge, in bytes per cell, per label and per point of the posterior's grid.
 
-With `Survey.reading_memory`, the sizes exceed the measured 52 MB to 1.6 GB, for 400 to 10^6 cells
-and 8 * 10^5 to 2 * 10^7 labels.
+With `SumLabeler.reading_memory`, the sizes exceed the measured 52 MB to 1.6 GB, for 400 to 10^6
+cells and 8 * 10^5 to 2 * 10^7 labels.
 """
 SECONDS_PER_CELL = 1e-4
 SECONDS_PER_LABEL = 4e-6
@@ -130,7 +129,7 @@ def count(plan: Plan, on_rows: Progress | None = None) -> Counted:
     settings = plan.settings
     engine = engines.named(settings.engine)
     counted: Counted = engine.count_all(
-        plan.data.private, plan.question, on_rows, address=settings.address
+        plan.data.private, plan.counter, on_rows, address=settings.address
     )
     if not plan.paid:
         for one in counted.prints[: MOST_SHARDS + 1]:
@@ -204,40 +203,23 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
     Raises:
       LedgerError: If the ledger cannot be charged; nothing was released then.
     """
-    survey = plan.survey
+    question = plan.question
     if folder is None:
         number = new_release()
         ledger = open_or_make(plan.settings, plan.cost, counted, paid=plan.paid)
         purpose = f"{_purpose(plan)}; release {number}"
-        drawn = survey.draw(counted, _Paying(ledger, survey.guarantee), purpose)
+        drawn = question.draw(counted.counts, counted.units, ledger, purpose)
         return _released(plan, drawn, _checked(plan, counted, drawn), ledger, number)
-    kept = folder.kept(survey.drawn)
+    kept = folder.kept(question.shape)
     if kept is not None:
         drawn, found = kept
-        labelings = () if found is None else survey.labelings(drawn)
+        labelings = () if found is None else question.labelings(drawn)
         checked = None if found is None else _Checked(Drawn.of(found), labelings)
         return _released(plan, drawn, checked, folder.ledger, folder.release)
-    drawn = survey.draw(counted, _Paying(folder, survey.guarantee), _purpose(plan))
+    drawn = question.draw(counted.counts, counted.units, folder, _purpose(plan))
     checked = _checked(plan, counted, drawn)
     folder.keep(drawn, None if checked is None else checked.drawn.array())
     return _released(plan, drawn, checked, folder.ledger, folder.release)
-
-
-class _Paying(NamedTuple):
-    """Payer of a release and its check together.
-
-    Attributes:
-      payer: Ledger, or folder that charges one.
-      guarantee: Guarantee of both.
-    """
-
-    payer: Payer
-    guarantee: Guarantee
-
-    def charge(self, guarantee: Guarantee, purpose: str) -> object:
-        """Charge for the release and its check; see `Payer`."""
-        del guarantee  # that of the sum alone
-        return self.payer.charge(self.guarantee, purpose)
 
 
 class _Checked(NamedTuple):
@@ -254,24 +236,27 @@ class _Checked(NamedTuple):
 
 def _checked(plan: Plan, counted: Counted, drawn: np.ndarray) -> _Checked | None:
     """Let the records that did not vote choose and measure, or return None if there are none."""
-    checkers = plan.survey.checkers
+    checkers = plan.checkers
     if checkers is None or counted.checks is None:
         return None
-    labelings = plan.survey.labelings(drawn)
+    labelings = plan.question.labelings(drawn)
     found = checkers.draw(counted.checks, labelings)
     return _Checked(found, labelings)
 
 
 def _purpose(plan: Plan) -> str:
     """Return a few words for the ledger."""
-    checkers = plan.survey.checkers
+    checkers = plan.checkers
     words = "" if checkers is None else f", {1 - checkers.roles.vote:.1%} of them check"
-    return f"{plan.survey.purpose}{words}"
+    several = plan.settings.labels_per_record
+    sets = "" if several is None else f", up to {several} labels a record"
+    question = plan.question
+    return f"rknn label: {question.subject}, {question.mechanism}{sets}{words}"
 
 
 def _roles(plan: Plan, counted: Counted) -> str:
     """Return the roles of the records in words, with the order of the files they depend on."""
-    checkers = plan.survey.checkers
+    checkers = plan.checkers
     return "" if checkers is None else f"{checkers.roles.words()}\n{counted.order}"
 
 
@@ -282,28 +267,35 @@ def _released(
 
     Args:
       plan: Release that was made.
-      drawn: Result of `Survey.draw`.
+      drawn: Result of `Question.draw`.
       checked: Check of it, or None.
       ledger: Ledger that was charged.
       number: Id of the release.
     """
     measured = None
     if checked is None:
-        found = plan.survey.read(drawn)
+        found = plan.question.read(drawn)
     else:
-        assert plan.survey.checkers is not None
+        assert plan.checkers is not None
         names = [one.name for one in checked.labelings]
         found = checked.labelings[checked.drawn.choice].labels()
         # A set may have many classes, so that no share of a class is one of whole sets.
         counts = found.counts if found.sets is None else None
-        measured = plan.survey.checkers.measured(checked.drawn, names, counts)
+        measured = plan.checkers.measured(checked.drawn, names, counts)
     told = statement(plan, ledger, number, measured)
-    concerns = plan.survey.concerns(found)
+    concerns = _concerns(plan, found)
     if measured is not None:
-        classes = plan.survey.rows.names
+        classes = plan.question.public.names
         opinions = (one for one in concerns if not one.opinion)
         concerns = (*measured.concerns(classes), *opinions)
     return Release(found, card(plan, told, measured), told, concerns, measured)
+
+
+def _concerns(plan: Plan, found: PublicLabels) -> tuple[Concern, ...]:
+    """Return the reasons to doubt the labels, from them and public data alone."""
+    question = plan.question
+    read = question.labeler.concerns(found, question.public, plan.num_votes)
+    return (*read, *rehearsal.concerns(plan.settings, plan.data, question))
 
 
 def unsure_share(done: Release) -> float:
@@ -316,7 +308,7 @@ def unsure_share(done: Release) -> float:
 
 def _summary(plan: Plan, done: Release) -> Summary:
     """Return what the report needs beside the arrays."""
-    features = np.asarray(in_metric(plan.data.public, plan.survey.labeler.metric))
+    features = np.asarray(in_metric(plan.data.public, plan.question.labeler.metric))
     stddev = None if done.counts is None else np.asarray(done.answers.stddev)
     return summarize(features, done.concerns, done.decoded, stddev, done.measured)
 
@@ -324,7 +316,7 @@ def _summary(plan: Plan, done: Release) -> Summary:
 def write(staging: Path, plan: Plan, done: Release) -> None:
     """Write the results, each file whole or not at all."""
     names = plan.data.classes.names
-    files = {name: dict(arrays) for name, arrays in plan.survey.arrays(done.found).items()}
+    files = {name: dict(arrays) for name, arrays in _arrays(plan, done.found).items()}
     rows = files["labels.npz"]
     if names:
         rows["class_names"] = np.array(names)
@@ -337,27 +329,44 @@ def write(staging: Path, plan: Plan, done: Release) -> None:
     write_text(staging / "privacy.json", as_json(done.card))
 
 
+def _arrays(plan: Plan, found: PublicLabels) -> dict[str, Mapping[str, np.ndarray]]:
+    """Return the arrays of `labels.npz`, and of `queries.npz` if records vote for queries."""
+    rows: dict[str, Mapping[str, np.ndarray]] = {"labels.npz": found.rows}
+    if plan.question.labeler.votes_per_record is None:
+        return rows
+    asked = {"index": plan.question.queries.index, "label": found.answers.labels}
+    if found.counts is not None:
+        asked["noisy_counts"] = found.counts
+    if found.sets is not None:
+        asked["noisy_voters"] = found.sets.voters
+    return rows | {"queries.npz": asked}
+
+
 def _room(plan: Plan) -> int:
     """Return the most bytes that the sum and the results take on disk."""
     num_classes = plan.data.classes.count
-    rows = len(plan.data.public) * (16 + 4 * num_classes)
+    # A sum is kept and shown, and a query has a number and a label.
+    question = 20 * math.prod(plan.question.shape) + 16 * len(plan.question.queries.index)
+    sets = 5 * num_classes * (plan.settings.labels_per_record is not None)
+    rows = len(plan.data.public) * (16 + 4 * num_classes + sets)
     # The last term is for the class names, which both files of the statement hold.
     carried = sum(values.nbytes for values in plan.data.others.values())
-    return ROOM_FOR_WORDS + plan.survey.room + rows + carried + 300 * num_classes
+    return ROOM_FOR_WORDS + question + rows + carried + 300 * num_classes
 
 
 def memory(plan: Plan) -> int:
     """Return the bytes that a release takes after its charge, about."""
-    cells = int(np.prod(plan.survey.tally.shape))
+    shape = plan.question.sum.shape
+    cells = math.prod(shape)
     labels = len(plan.data.public) * plan.data.classes.count
     grid = min(cells * postprocessing.GRID, postprocessing.LARGEST_GRID)
     sizes = BYTES_PER_CELL * cells + BYTES_PER_LABEL * labels + BYTES_PER_GRID * grid
-    return 2**24 + sizes + plan.survey.reading_memory
+    return 2**24 + sizes + plan.question.labeler.reading_memory(shape)
 
 
 def seconds(plan: Plan) -> float:
     """Return the time that a release takes after its charge, about."""
-    queries, classes = plan.survey.tally.shape
+    queries, classes = plan.question.sum.shape
     labels = len(plan.data.public) * classes
     of_cells = SECONDS_PER_CELL * queries * classes
     return of_cells + (SECONDS_PER_LABEL + SECONDS_PER_PRODUCT * queries) * labels
@@ -384,7 +393,7 @@ def _reserve_memory(plan: Plan) -> None:
 
 
 def _too_large(plan: Plan, free: str) -> ValueError:
-    first, second = plan.survey.tally.shape
+    first, second = plan.question.sum.shape
     return ValueError(
         f"Expected {memory(plan) / 1e9:.2g} GB of free memory for a sum of {first:,} by "
         f"{second:,} and {len(plan.data.public):,} public rows of {plan.data.classes.count:,} "

@@ -13,19 +13,22 @@ from typing import TYPE_CHECKING
 
 from rknn_jax import check as checks
 from rknn_jax._internal import disk
+from rknn_jax.labelers._sum_labeler import Words
 from rknn_jax.privacy.charges import new_ledger_affords
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.roles import Roles, guarantee
-from rknn_jax.release import release_folder, surveys
+from rknn_jax.privacy.statement import Contribution
+from rknn_jax.question import Question
+from rknn_jax.release import asking, choosing, rehearsal, release_folder
 from rknn_jax.release.accounts import first_budget, open_ledger
-from rknn_jax.release.counting import Question
+from rknn_jax.release.choosing import Choice
+from rknn_jax.release.counting import Counter
 from rknn_jax.release.inputs import Data, check, read, refuse_inside
+from rknn_jax.release.labeler_settings import public_size
 from rknn_jax.release.preview import USUAL, Expected
 from rknn_jax.release.shards import Shard
-from rknn_jax.release.survey import Survey, public_size
-from rknn_jax.release.surveys import Choice
 
 if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
@@ -67,26 +70,22 @@ class Plan:
     """Everything that a release needs, checked; nothing is spent yet.
 
     Attributes:
-      survey: Public side of the release, with its settings and data.
+      settings: Settings with a labeler and a mechanism; `prepare` adds the folder of the results.
+      data: Public and private input.
+      question: What the private records are asked, and how the answer is read.
       ledger: Ledger to charge; None if it is still to be made.
+      checkers: Check by records that do not add to the sum. Defaults to None: all add to it.
       paid: Flag for a release that a stopped process has already paid for. Defaults to False.
       choice: Reason for a labeler that `auto` chose. Defaults to "", for one that was named.
     """
 
-    survey: Survey
+    settings: "Settings"
+    data: Data
+    question: Question
     ledger: Ledger | None
+    checkers: checks.Checkers | None = None
     paid: bool = False
     choice: str = ""
-
-    @property
-    def settings(self) -> "Settings":
-        """Settings with a labeler and a mechanism; `prepare` adds the folder of the results."""
-        return self.survey.settings
-
-    @property
-    def data(self) -> Data:
-        """Public and private input."""
-        return self.survey.data
 
     @property
     def folder(self) -> Path:
@@ -98,20 +97,48 @@ class Plan:
         return self.settings.out
 
     @property
-    def num_records(self) -> int | None:
-        """Number n of private records, or of persons if they are protected; None if private."""
-        return self.survey.num_records
+    def cost(self) -> Guarantee:
+        """Guarantee of the release and its check, which its ledger is charged for."""
+        return self.question.guarantee
 
     @property
-    def question(self) -> Question:
+    def num_records(self) -> int | None:
+        """Number n of private records, or of persons if they are protected; None if private."""
+        return public_size(self.settings, self.data)
+
+    @property
+    def num_votes(self) -> int | None:
+        """Number of votes of all records, or None if it is private or there are none."""
+        votes = self.question.labeler.votes_per_record
+        if self.num_records is None or votes is None:
+            return None
+        voters = 1.0 if self.checkers is None else self.checkers.roles.vote
+        return round(self.num_records * voters) * votes
+
+    @property
+    def counter(self) -> Counter:
         """Public side of the count."""
-        return Question(
-            self.survey.tally,
+        return Counter(
+            self.question.sum,
             self.data.classes,
             self.data.encode,
             self.settings.labels_per_record,
-            self.survey.checkers,
+            self.checkers,
         )
+
+    @property
+    def contribution(self) -> Contribution:
+        """Largest part that a record or a person has in the release."""
+        return Contribution(self.question.sum.counted, self.question.labeler.votes_per_record)
+
+    @property
+    def words(self) -> Words:
+        """The part of a statement that is about the labeler and its queries."""
+        found = self.question.words
+        if not self.question.labeler.clusters:
+            return found
+        # The seed of the clustering is public. No seed fixes the noise.
+        return found._replace(facts=found.facts | {"clustering_seed": self.settings.seed})
 
     @property
     def affordable(self) -> bool:
@@ -124,19 +151,56 @@ class Plan:
         return new_ledger_affords(first_budget(settings), settings.accounting or "sum", self.cost)
 
     @property
-    def cost(self) -> Guarantee:
-        """Guarantee of the release, which its ledger is charged for."""
-        return self.survey.guarantee
-
-    @property
     def check_is_free(self) -> bool:
         """True if the ledger pays as much for votes with a check as for votes alone."""
-        return _is_free(self.survey, self.ledger)
+        # See `privacy.roles`.
+        return bool(self.question.noise.guarantee.delta) or not self._adds_curves
 
     @property
     def check_epsilon(self) -> float:
         """Epsilon of a check, whether records check or not."""
-        return _of_both(self.survey, self.ledger)[1]
+        return self._with_check[1]
+
+    @property
+    def _adds_curves(self) -> bool:
+        """True if the ledger adds Renyi divergences up."""
+        rule = self.ledger.accounting if self.ledger else self.settings.accounting or "sum"
+        return rule == "renyi"
+
+    @property
+    def _with_check(self) -> tuple[Guarantee, float]:
+        """Guarantee of the release with a check, and the epsilon of the check."""
+        return guarantee(self.question.noise.guarantee, curves=self._adds_curves)
+
+    def checked(self, roles: Roles) -> "Plan":
+        """Return the plan with records that check, by these roles."""
+        whole, epsilon = self._with_check
+        checkers = checks.Checkers(
+            roles,
+            self.data.public,
+            self.question.labeler.metric,
+            self.data.classes.count,
+            epsilon,
+            self.settings.relation,
+            self.settings.unit,
+        )
+        # A check may cost more than votes alone.
+        ledger = open_ledger(self.settings, whole, paid=self.paid)
+        question = replace(self.question, guarantee=whole)
+        return replace(self, question=question, ledger=ledger, checkers=checkers)
+
+    def fresh_roles(self) -> Roles | None:
+        """Return fresh roles, or None if nobody checks; see `Settings.check_share`."""
+        settings, several = self.settings, self.question.labeler.chooses
+        # Whole sets are compared, so there is no recall of a class.
+        num_classes = 0 if settings.labels_per_record else self.data.classes.count
+        known = self.num_records
+        chosen = checks.NOBODY
+        if settings.check_share is not None:
+            chosen = checks.parted(settings.check_share, num_classes, several=several)
+        elif known is not None and self.check_is_free:
+            chosen = checks.shares(known, self.check_epsilon, num_classes, several=several)
+        return Roles.drawn(*chosen) if chosen.measure else None
 
 
 def prepare(settings: "Settings", private: Sequence[Shard] | None = None) -> Plan:
@@ -151,9 +215,9 @@ def prepare(settings: "Settings", private: Sequence[Shard] | None = None) -> Pla
       ValueError: If the input or the settings cannot be used. Nothing was changed or spent then.
     """
     check(settings)
-    surveys.check(settings)
+    choosing.check(settings)
     data = read(settings, private)
-    choice = surveys.choose(settings, data)
+    choice = choosing.choose(settings, data)
     wanted = request(choice.settings, data)
     folder = (
         settings.out
@@ -174,79 +238,24 @@ def plan(settings: "Settings", data: Data) -> Plan:
     """Choose the labeler, open the ledger and do the long work on public rows.
 
     Args:
-      settings: Settings of the release, which `surveys.check` and `inputs.check` have passed.
+      settings: Settings of the release, which `choosing.check` and `inputs.check` have passed.
       data: Input of the release.
 
     Raises:
       ValueError: As in `prepare`.
     """
-    return _planned(surveys.choose(settings, data), data)
+    return _planned(choosing.choose(settings, data), data)
 
 
 def _planned(choice: Choice, data: Data, *, paid: bool = False, roles: Roles | None = None) -> Plan:
     """Return the plan; a paid release goes on with the roles that it began with, if any."""
     settings = choice.settings
-    kind = surveys.of(settings)
-    ledger = open_ledger(settings, kind.cost_of(settings, data), paid=paid)
-    survey = kind.of(settings, data)
-    whole, epsilon = _of_both(survey, ledger)
+    ledger = open_ledger(settings, asking.cost_of(settings, data), paid=paid)
+    question = asking.ask(settings, data)
+    planned = Plan(settings, data, question, ledger, paid=paid, choice=choice.reason)
     if not paid:
-        roles = _roles(survey, epsilon, free=_is_free(survey, ledger))
-    if roles is not None:
-        survey = _checked(survey, roles, whole, epsilon)
-        ledger = open_ledger(settings, whole, paid=paid)  # a check may cost more than votes alone
-    return Plan(survey, ledger, paid, choice.reason)
-
-
-def _of_both(survey: Survey, ledger: Ledger | None) -> tuple[Guarantee, float]:
-    """Return the guarantee of a release with its check, and the epsilon of the check."""
-    return guarantee(survey.cost, curves=_adds_curves(survey, ledger))
-
-
-def _adds_curves(survey: Survey, ledger: Ledger | None) -> bool:
-    """Return True if the ledger adds Renyi divergences up."""
-    rule = ledger.accounting if ledger else survey.settings.accounting or "sum"
-    return rule == "renyi"
-
-
-def _is_free(survey: Survey, ledger: Ledger | None) -> bool:
-    """Return True if a check costs the ledger nothing beside the votes; see `privacy.roles`."""
-    return bool(survey.cost.delta) or not _adds_curves(survey, ledger)
-
-
-def _roles(survey: Survey, epsilon: float, *, free: bool) -> Roles | None:
-    """Return fresh roles, or None if nobody checks; see `Settings.check_share`.
-
-    Args:
-      survey: Survey without a check.
-      epsilon: Epsilon of the check.
-      free: True if the check costs the ledger nothing. If it does, nobody checks by default.
-    """
-    settings, labeler = survey.settings, survey.labeler
-    # Whole sets are compared, so there is no recall of a class.
-    num_classes = 0 if settings.labels_per_record else survey.data.classes.count
-    known = survey.num_records
-    chosen = checks.NOBODY
-    if settings.check_share is not None:
-        chosen = checks.parted(settings.check_share, num_classes, several=labeler.chooses)
-    elif known is not None and free:
-        chosen = checks.shares(known, epsilon, num_classes, several=labeler.chooses)
-    return Roles.drawn(*chosen) if chosen.measure else None
-
-
-def _checked(survey: Survey, roles: Roles, whole: Guarantee, epsilon: float) -> Survey:
-    """Return the survey with records that check, by these roles; see `_of_both`."""
-    settings = survey.settings
-    checkers = checks.Checkers(
-        roles,
-        survey.data.public,
-        survey.labeler.metric,
-        survey.data.classes.count,
-        epsilon,
-        settings.relation,
-        settings.unit,
-    )
-    return replace(survey, checkers=checkers, charged=whole)
+        roles = planned.fresh_roles()
+    return planned if roles is None else planned.checked(roles)
 
 
 def expect(plan: Plan) -> Expected:
@@ -258,10 +267,10 @@ def expect(plan: Plan) -> Expected:
     Args:
       plan: Release to make, or dry run.
     """
-    expected = plan.survey.expect()
+    expected = rehearsal.expect(plan.settings, plan.data, plan.question)
     if expected.expected is None:
         return expected
-    others = surveys.expected_of_others(plan.settings, plan.data)
+    others = choosing.expected_of_others(plan.settings, plan.data)
     if not others:
         return expected
     advice = expected.advice
@@ -277,7 +286,7 @@ def expect(plan: Plan) -> Expected:
 
 def request(settings: "Settings", data: Data) -> str:
     """Return a hash of all public input that the noisy sum of a release depends on."""
-    settings = surveys.choose(settings, data).settings
+    settings = choosing.choose(settings, data).settings
     public = {name: value for name, value in asdict(settings).items() if name not in UNSEEN}
     optional = ("representation", "person", "records_per_person", "labels_per_record")
     for name in (*optional, "check_share"):

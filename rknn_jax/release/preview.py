@@ -55,6 +55,12 @@ Noise of a query does not depend on how many others there are.
 FEW_QUERIES = 120
 """Queries that are simulated in all draws together, or in a single one."""
 
+MOST_ROWS = 4000
+"""Most public rows of a simulated release. Of more, a sample stands for all.
+
+Other numbers of queries are tried if there are no more rows, which are clustered anew.
+"""
+
 LEAST_WIDTH = 1e-6
 """Least width of the borders between groups, in units of the distance between groups."""
 

@@ -1,6 +1,8 @@
-"""Error to expect of reverse k-NN labeling: the public side of simulated releases.
+"""Error to expect of a release, by simulation on public quantities.
 
-`preview` simulates. Nothing private is read but the number of records, if that is public.
+For votes, `preview` simulates, on the public side that `rehearsal` makes. `rehearsal_of_sets` and
+`rehearsal_of_sums` are for other sums. Nothing private is read but the number of records, if that
+is public.
 """
 
 from collections.abc import Iterator
@@ -12,13 +14,17 @@ import numpy as np
 from sklearn.cluster import KMeans
 
 from rknn_jax import mechanisms
+from rknn_jax.answers.concerns import Concern
+from rknn_jax.labelers._votes import VoteNoise
+from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.mechanisms.base import CentralMechanism
 from rknn_jax.neighbors import in_metric
 from rknn_jax.queries import kmeans
-from rknn_jax.release import preview
-from rknn_jax.release.asking import calibrated, cluster, labeler_of
+from rknn_jax.question import Question
+from rknn_jax.release import preview, rehearsal_of_sets, rehearsal_of_sums
+from rknn_jax.release.asking import calibrated, cluster
 from rknn_jax.release.inputs import Data
-from rknn_jax.release.survey import public_size
+from rknn_jax.release.labeler_settings import labeler_of, public_size
 from rknn_jax.types import Queries
 
 if TYPE_CHECKING:
@@ -27,60 +33,79 @@ if TYPE_CHECKING:
 ONE_START = kmeans.Config(num_starts=1)
 """Clustering into another number of queries: what is expected of it hardly depends on the start."""
 
-MOST_REHEARSED = 4000
-"""Most public rows of a simulated release. Of more, a sample stands for all.
 
-Other numbers of queries are tried if there are no more rows, which are clustered anew.
-"""
-
-
-def expect(
-    settings: "Settings", data: Data, queries: Queries, mechanism: CentralMechanism
-) -> preview.Preview:
-    """Return the error to expect of a release, by simulation on public quantities.
+def expect(settings: "Settings", data: Data, question: Question) -> preview.Expected:
+    """Return the error to expect of a release.
 
     Args:
       settings: Settings of the release.
       data: Public rows and number of records.
-      queries: Public queries.
-      mechanism: Calibrated mechanism.
+      question: Question of the release.
     """
+    known, labeler = public_size(settings, data), question.labeler
+    if labeler.votes_per_record is None:
+        return rehearsal_of_sums.expect(question, known, settings.smoothing)
+    if settings.labels_per_record is not None:
+        return rehearsal_of_sets.expect(question, known, settings.labels_per_record)
+    mechanism = mechanism_of(question)
+    if type(labeler) is not ReverseKNN:
+        return preview.Expected(
+            noise=mechanism.noise_scale,
+            stddev=mechanism.noise_stddev,
+            expected=None,
+            advice=f"no release by {labeler.name} is simulated here: try python -m train.distill "
+            f"--labeler {labeler.name}",
+        )
     public = np.asarray(in_metric(data.public, settings.metric))
-    num_records = public_size(settings, data)
     mine = None
     others: dict[str, preview.Rehearsal] = {}
-    if num_records is not None and preview.is_quick(mechanism):
-        mine = rehearsal(settings, public, queries, mechanism)
-        others = dict(_others(settings, data, queries, mine))
-    return preview.preview(
-        mechanism, queries.size, num_records, rehearsal=mine, others=others, features=public
-    )
+    if known is not None and preview.is_quick(mechanism):
+        mine = rehearsal(settings, public, question.queries, mechanism)
+        others = dict(_others(settings, data, question.queries, mine))
+    sizes = question.queries.size
+    return preview.preview(mechanism, sizes, known, rehearsal=mine, others=others, features=public)
 
 
 def accuracy(
-    settings: "Settings",
-    data: Data,
-    queries: Queries,
-    mechanism: CentralMechanism,
-    agreement: float,
+    settings: "Settings", data: Data, question: Question, agreement: float
 ) -> float | None:
-    """Return the expected accuracy at one agreement, or None if there is too much to simulate.
+    """Return the expected accuracy if so much of the records near a query agrees.
+
+    This takes less time than `expect`. None if n is private, or if nothing is simulated.
 
     Args:
       settings: Settings of the release.
-      data: Public rows and number of records, which is public.
-      queries: Public queries.
-      mechanism: Calibrated mechanism.
+      data: Public rows and number of records.
+      question: Question of the release.
       agreement: Part of the records near a query that agree.
     """
-    num_records = public_size(settings, data)
-    assert num_records is not None
+    known, labeler = public_size(settings, data), question.labeler
+    if known is None:
+        return None
+    if labeler.votes_per_record is None:
+        return rehearsal_of_sums.accuracy(question, known, settings.smoothing, agreement)
+    if type(labeler) is not ReverseKNN:
+        return None
     public = np.asarray(in_metric(data.public, settings.metric))
-    mine = rehearsal(settings, public, queries, mechanism)
+    mine = rehearsal(settings, public, question.queries, mechanism_of(question))
     if not mine.num_draws:
         return None
     truth = preview.class_shares(mine, agreement)[mine.cluster]
-    return float(preview.simulated_accuracy(mine, num_records, truth).mean())
+    return float(preview.simulated_accuracy(mine, known, truth).mean())
+
+
+def concerns(settings: "Settings", data: Data, question: Question) -> tuple[Concern, ...]:
+    """Return the reasons to doubt labels of such a release that a simulation of it finds."""
+    if question.labeler.votes_per_record is not None:
+        return ()
+    right = accuracy(settings, data, question, preview.AGREEMENTS[0])
+    return rehearsal_of_sums.noise_decides(right)
+
+
+def mechanism_of(question: Question) -> CentralMechanism:
+    """Return the mechanism of a question to which records vote."""
+    assert isinstance(question.noise, VoteNoise)
+    return question.noise.mechanism
 
 
 def _others(
@@ -101,7 +126,7 @@ def _others(
             flags = f"--mechanism {name}{without}"
             yield flags, replace(mine, mechanism=mechanism)
     public = np.asarray(in_metric(data.public, settings.metric))
-    if len(public) > MOST_REHEARSED or num_queries > preview.FEW_QUERIES:
+    if len(public) > preview.MOST_ROWS or num_queries > preview.FEW_QUERIES:
         return
     for number in (num_queries // 2, 2 * num_queries):
         fewest = max(settings.neighbors, data.classes.count)
@@ -141,16 +166,16 @@ def rehearsal(
 
 
 def _sample(queries: Queries) -> np.ndarray:
-    """Return the positions of about `MOST_REHEARSED` rows, in proportion of each query.
+    """Return the positions of about `preview.MOST_ROWS` rows, in proportion of each query.
 
     A fixed seed is safe: the rows are public.
     """
     of_query = np.asarray(queries.cluster)
-    if len(of_query) <= MOST_REHEARSED:
+    if len(of_query) <= preview.MOST_ROWS:
         return np.arange(len(of_query))
     order = np.random.default_rng(0).permutation(len(of_query))
     order = order[np.argsort(of_query[order], kind="stable")]
     held = np.bincount(of_query, minlength=len(queries.size))
     rank = np.arange(len(order)) - (np.cumsum(held) - held)[of_query[order]]
-    most = np.ceil(held * MOST_REHEARSED / len(of_query))
+    most = np.ceil(held * preview.MOST_ROWS / len(of_query))
     return np.sort(order[rank < most[of_query[order]]])

@@ -50,9 +50,9 @@ def card(plan: Plan, told: Statement, measured: Measured | None = None) -> dict[
         **_bound(plan),
         num_public=len(plan.data.public),
         num_classes=plan.data.classes.count,
-        labeler=plan.survey.labeler.name,
+        labeler=plan.question.labeler.name,
         **{name: getattr(settings, name) for name in choices},
-        **plan.survey.words.facts,
+        **plan.words.facts,
         **_check(plan),
         measured=measured and measured.asdict(),
         **({"model": asdict(plan.data.model)} if plan.data.model else {}),
@@ -84,7 +84,7 @@ def not_covered(plan: Plan) -> list[str]:
 
 def _check(plan: Plan) -> dict[str, Any]:
     """Return the shares of the records that check for the card, or nothing if none does."""
-    checkers = plan.survey.checkers
+    checkers = plan.checkers
     if checkers is None:
         return {}
     roles = checkers.roles
@@ -94,7 +94,7 @@ def _check(plan: Plan) -> dict[str, Any]:
 
 def _checked(plan: Plan, measured: Measured | None) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the released items and the details of the check, or nothing if none was made."""
-    checkers = plan.survey.checkers
+    checkers = plan.checkers
     if checkers is None:
         return (), {}
     unit = plan.settings.unit
@@ -117,7 +117,7 @@ def _bound(plan: Plan) -> dict[str, Any]:
     if plan.settings.person is None:
         return {}
     words = {"shared": "all, sharing one vote", "clipped": "all, clipped to the norm of one vote"}
-    records = plan.survey.contribution.records
+    records = plan.contribution.records
     return {"records_per_person": words.get(str(records), records)}
 
 
@@ -159,7 +159,7 @@ def statement(
     return Statement(
         plan.cost,
         f"Whoever ran this release holds {records}, as they are, in one place.",
-        (*plan.survey.words.released, *checks),
+        (*plan.words.released, *checks),
         tuple(not_covered(plan)),
         str(settings.mechanism),
         # The ledger's name is that of a private file, and its fingerprint of the data is private.
@@ -177,8 +177,8 @@ def statement(
             "representation": settings.representation or "embeddings, as given",
             **({"embedding model": plan.data.model} if plan.data.model else {}),
             **_scaled(settings),
-            "labeler": plan.survey.labeler.name,
-            **plan.survey.words.details,
+            "labeler": plan.question.labeler.name,
+            **plan.words.details,
             **checked,
             **{name.replace("_", " "): value for name, value in _bound(plan).items()},
             "classes": plan.data.classes.count,
@@ -187,7 +187,7 @@ def statement(
         versions={name: importlib.metadata.version(name) for name in PACKAGES},
         release=release,
         controller=Controller(settings.controller, settings.contact, settings.purpose),
-        contribution=plan.survey.contribution,
+        contribution=plan.contribution,
         tuning=_tuning(plan),
         assumptions=(ONE_LEDGER,),
         remark=_inferred(plan),

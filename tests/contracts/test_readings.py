@@ -18,7 +18,7 @@ from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import _simulation_only, rknn
 from rknn_jax.labelers._one_sum import Noise
 from rknn_jax.records.classes import Classes
-from rknn_jax.release import inputs, set_survey, sum_survey, vote_survey
+from rknn_jax.release import asking, inputs
 from rknn_jax.release.settings import Settings
 from rknn_jax.types import Card, Public, Queries, Records, Task
 from tests.conftest import modules
@@ -65,13 +65,10 @@ def test_a_sum_is_that_of_its_parts_and_of_its_records(labeler):
         assert max(one.max() for one in alone) == 1
 
 
-def settings_of(**given):
-    return Settings("public", "private", 2.0, classes="3", **given)
-
-
-def planned(kind, settings):
-    data = inputs.data_of(PUBLIC, *NOTHING, Classes(3, NAMES))
-    return kind.of(settings, data)
+def asked(**given):
+    """Question of a release."""
+    settings = Settings("public", "private", 2.0, classes="3", **given)
+    return asking.ask(settings, inputs.data_of(PUBLIC, *NOTHING, Classes(3, NAMES)))
 
 
 def simulated(labeler, queries, smoothing):
@@ -106,51 +103,51 @@ def collected(noisy, stddev, round):
 def test_votes_are_read_alike(metric, smoothing, monkeypatch):
     mechanism = "discrete_laplace"
     given = {"metric": metric, "smoothing": smoothing, "mechanism": mechanism}
-    survey = planned(vote_survey.VoteSurvey, settings_of(queries=6, **given))
+    question = asked(queries=6, **given)
     noisy = np.random.default_rng(3).integers(-4, 20, (6, 3))
-    released = survey.read(noisy)
-    labeler = survey.labeler
+    released = question.read(noisy)
+    labeler = question.labeler
 
-    stddev = survey.mechanism.noise_stddev
+    stddev = question.noise.stddev
     round = round_of(labeler)
-    federated = read(collected(noisy, stddev, round), survey.cost, survey.queries)
+    federated = read(collected(noisy, stddev, round), question.guarantee, question.queries)
     np.testing.assert_array_equal(federated.probabilities, released.probabilities)
     np.testing.assert_array_equal(federated.confidence, released.confidence)
     np.testing.assert_array_equal(federated.labels, released.labels)
 
     monkeypatch.setattr(rknn, "estimate_counts", lambda *_: np.float32(noisy))
-    labels = simulated(labeler, survey.queries, smoothing)
+    labels = simulated(labeler, question.queries, smoothing)
     np.testing.assert_array_equal(labels, released.probabilities)
 
 
 def test_labels_without_counts_are_read_alike(monkeypatch):
     given = {"metric": "cosine", "mechanism": "permute_and_flip"}
-    survey = planned(vote_survey.VoteSurvey, settings_of(queries=6, **given))
+    question = asked(queries=6, **given)
     chosen = np.eye(3, dtype=np.int64)[[0, 1, 2, 0, 1, 2]]
-    released = survey.read(chosen)
+    released = question.read(chosen)
     monkeypatch.setattr(rknn, "estimate_counts", lambda *_: np.float32(chosen))
-    labels = simulated(survey.labeler, survey.queries, "auto")
+    labels = simulated(question.labeler, question.queries, "auto")
     np.testing.assert_array_equal(labels, released.probabilities)
 
 
 @pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
 def test_sets_are_read_alike(metric):
     given = {"metric": metric, "mechanism": "discrete_laplace", "labels_per_record": 2}
-    survey = planned(set_survey.SetSurvey, settings_of(queries=6, **given))
+    question = asked(queries=6, **given)
     noisy = np.random.default_rng(3).integers(-4, 20, (6, 4))
-    released = survey.read(noisy)
-    config = dataclasses.replace(survey.labeler, labels_per_record=0)
+    released = question.read(noisy)
+    config = dataclasses.replace(question.labeler, labels_per_record=0)
     round = round_of(config, labels_per_record=2)
-    found = collected(noisy, survey.mechanism.noise_stddev, round)
-    federated = read(found, survey.cost, survey.queries)
+    found = collected(noisy, question.noise.stddev, round)
+    federated = read(found, question.guarantee, question.queries)
     np.testing.assert_array_equal(federated.probabilities, released.probabilities)
     np.testing.assert_array_equal(federated.sets.present, released.sets.present)
 
 
-def noisy_sum(survey):
+def noisy_sum(question):
     """Return the exact sum of the public rows, and the same with a labeler's noise."""
-    totals = survey.tally.total(PUBLIC, GROUP.astype(np.int32))
-    return totals, survey.labeler.exact().draw(totals)
+    totals = question.sum.total(PUBLIC, GROUP.astype(np.int32))
+    return totals, question.noise.draw(totals)
 
 
 @pytest.mark.parametrize("name", SUMS)
@@ -158,23 +155,23 @@ def test_sums_are_read_alike(name, monkeypatch):
     kind = labelers.named(name)
     delta = {"delta": 1e-5} if kind().needs_delta else {}
     given = {"labeler": name, **delta}
-    given["mechanism"] = sum_survey.SumSurvey.usual_mechanism(settings_of(**given))
-    survey = planned(sum_survey.SumSurvey, settings_of(**given))
-    totals, drawn = noisy_sum(survey)
-    exact = survey.labeler.exact()
-    released = survey.read(drawn)
+    given["mechanism"] = kind().usual_mechanism(given.get("delta", 0.0))
+    question = asked(**given)
+    totals, drawn = noisy_sum(question)
+    exact = question.noise
+    released = question.read(drawn)
 
     noise = Noise(exact.guarantee, exact.stddev, lambda _: drawn)
     monkeypatch.setattr(kind, "simulated", lambda self, key: noise)
-    labels = simulated(survey.labeler, survey.queries, "auto")
+    labels = simulated(question.labeler, question.queries, "auto")
     np.testing.assert_array_equal(labels, released.probabilities)
 
     # Clients see a sum whole: one that leads to the same choice, if the labeler chooses.
     whole = drawn if drawn.shape == totals.shape else np.eye(totals.shape[1])[drawn]
-    config = dataclasses.replace(survey.labeler, unit="record")
+    config = dataclasses.replace(question.labeler, unit="record")
     round = Round(PUBLIC, NAMES, config, honest=3)
     found = collected(whole, exact.stddev, round)
-    federated = read(found, exact.guarantee, survey.queries)
+    federated = read(found, exact.guarantee, question.queries)
     np.testing.assert_array_equal(federated.probabilities, released.probabilities)
     np.testing.assert_array_equal(federated.labels, released.labels)
     assert np.ptp(released.probabilities, axis=0).max() > 0.1, "the rows have labels of their own"
@@ -182,18 +179,18 @@ def test_sums_are_read_alike(name, monkeypatch):
 
 def test_sums_that_are_not_spread_are_read_alike(monkeypatch):
     given = {"labeler": "prototypes", "mechanism": "discrete_laplace", "smoothing": "none"}
-    survey = planned(sum_survey.SumSurvey, settings_of(**given))
-    _, drawn = noisy_sum(survey)
-    noise = survey.labeler.exact()._replace(draw=lambda _: drawn)
+    question = asked(**given)
+    _, drawn = noisy_sum(question)
+    noise = question.noise._replace(draw=lambda _: drawn)
     monkeypatch.setattr(labelers.named("prototypes"), "simulated", lambda self, key: noise)
-    labels = simulated(survey.labeler, survey.queries, "none")
-    np.testing.assert_array_equal(labels, survey.read(drawn).probabilities)
+    labels = simulated(question.labeler, question.queries, "none")
+    np.testing.assert_array_equal(labels, question.read(drawn).probabilities)
 
 
 def test_the_metric_decides_labels_of_rows_of_uneven_length():
     """Directions tell the classes, lengths do not: by the cosine nearly all rows are right."""
     given = {"metric": "cosine", "mechanism": "discrete_laplace"}
-    survey = planned(vote_survey.VoteSurvey, settings_of(queries=6, **given))
+    question = asked(queries=6, **given)
     votes = np.zeros((6, 3), np.int64)
-    np.add.at(votes, (survey.queries.cluster, GROUP), 40)
-    assert np.mean(survey.read(votes).labels == GROUP) > 0.9
+    np.add.at(votes, (question.queries.cluster, GROUP), 40)
+    assert np.mean(question.read(votes).labels == GROUP) > 0.9

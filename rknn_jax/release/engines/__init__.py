@@ -1,7 +1,7 @@
 """Engines that take the sums over shards; a file in this folder is registered by its name.
 
 An engine is a map over shards that survives failures, and nothing else. It offers
-`count_all(records, question, on_rows, address)`. One pure function counts a shard, and `total` sums
+`count_all(records, counter, on_rows, address)`. One pure function counts a shard, and `total` sums
 the counts here, once all are in. Ledger and noise never leave this process.
 """
 

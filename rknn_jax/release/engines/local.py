@@ -1,7 +1,7 @@
 """This machine: shards one after another, on all of its cores."""
 
 from rknn_jax.release import counting
-from rknn_jax.release.counting import Counted, Progress, Question
+from rknn_jax.release.counting import Counted, Counter, Progress
 from rknn_jax.release.shards import Records
 
 NOT_COVERED: tuple[str, ...] = ()
@@ -10,7 +10,7 @@ NOT_COVERED: tuple[str, ...] = ()
 
 def count_all(
     records: Records,
-    question: Question,
+    counter: Counter,
     on_rows: Progress | None = None,
     address: str | None = None,
 ) -> Counted:
@@ -18,7 +18,7 @@ def count_all(
 
     Args:
       records: Private records.
-      question: Sum and classes.
+      counter: Sum and classes.
       on_rows: Function that is told the progress. Defaults to none.
       address: Address of a cluster, which there is none of here. Defaults to none.
 
@@ -30,4 +30,4 @@ def count_all(
             f"Expected no --address with --engine local, got --address {address}; pass --engine "
             "ray to count on a cluster."
         )
-    return counting.count_all(records, question, on_rows)
+    return counting.count_all(records, counter, on_rows)

@@ -13,7 +13,7 @@ import numpy as np
 
 from rknn_jax._internal import ray_map
 from rknn_jax.release import counting
-from rknn_jax.release.counting import Count, Counted, Progress, Question
+from rknn_jax.release.counting import Count, Counted, Counter, Progress
 from rknn_jax.release.shards import Records
 
 NOT_COVERED = (
@@ -27,7 +27,7 @@ NOT_COVERED = (
 
 def count_all(
     records: Records,
-    question: Question,
+    counter: Counter,
     on_rows: Progress | None = None,
     address: str | None = None,
 ) -> Counted:
@@ -35,7 +35,7 @@ def count_all(
 
     Args:
       records: Private records. Every machine of the cluster reads them by the same names.
-      question: Sum and classes.
+      counter: Sum and classes.
       on_rows: Function that is told the progress, shard by shard. Defaults to none.
       address: Address of a cluster, such as `ray://head:10001` or `auto`. Defaults to none, for
         one that is started on this machine and ends with the count.
@@ -45,17 +45,17 @@ def count_all(
         `counting.count`. Nothing was spent then.
     """
     names = [shard.name for shard in records.shards]
-    counts = _counts(records, question, on_rows, address)
-    return counting.total(counts, names, question)
+    counts = _counts(records, counter, on_rows, address)
+    return counting.total(counts, names, counter)
 
 
 def _counts(
-    records: Records, question: Question, on_rows: Progress | None, address: str | None
+    records: Records, counter: Counter, on_rows: Progress | None, address: str | None
 ) -> Iterator[Count]:
     """Yield the count of each shard, as they are done."""
     number = len(records.shards)
     try:
-        for row in ray_map.results(_Counter, (records, question), number, address):
+        for row in ray_map.results(_Worker, (records, counter), number, address):
             if error := row.pop("error"):
                 raise ValueError(error)
             if on_rows is not None:
@@ -69,20 +69,20 @@ def _counts(
         ) from error
 
 
-class _Counter:
+class _Worker:
     """Count of one shard at a time, in a process of the cluster that keeps compiled programs."""
 
-    def __init__(self, records: Records, question: Question) -> None:
+    def __init__(self, records: Records, counter: Counter) -> None:
         self._records = records
-        self._question = question
+        self._counter = counter
 
     def __call__(self, row: dict[str, int]) -> dict[str, Any]:
         number = int(row["number"])
         shard, rows = self._records.shards[number], self._records.rows[number]
         try:
-            found = counting.count(shard, rows, self._question, workers=1, number=number)
+            found = counting.count(shard, rows, self._counter, workers=1, number=number)
         except ValueError as error:  # an exception would reach the driver without its words
-            totals = np.zeros(self._question.tally.shape, np.int64)
+            totals = np.zeros(self._counter.tally.shape, np.int64)
             empty = Count(shard.name, 0, 0, 0, totals, "")
             return vars(empty) | {"checking": b"", "error": str(error)}
         # Bytes keep the shapes of arrays without rows or columns.
