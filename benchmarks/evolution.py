@@ -31,9 +31,10 @@ from rknn_jax import data
 from rknn_jax.labelers import rknn
 from rknn_jax.neighbors import nearest
 from rknn_jax.privacy.accounting import compose
-from rknn_jax.privacy.guarantee import Guarantee, Trust
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.representations import hog
 from rknn_jax.students import fit as students
+from rknn_jax.trust import Trust
 from rknn_jax.types import Queries
 
 NUM_CLASSES = 10

@@ -21,9 +21,10 @@ from rknn_jax.federation import wire
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.privacy.events import SampledGaussian
-from rknn_jax.privacy.guarantee import Guarantee, Trust
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.report.text import epsilon_text
 from rknn_jax.representations import pca
+from rknn_jax.trust import Trust
 from tests import tiny
 from tests.test_distill import load_all, small_runs  # noqa: F401 (a fixture)
 from train import distill, report, run_folder, stages, sweep

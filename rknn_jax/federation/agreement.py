@@ -12,7 +12,8 @@ from pathlib import Path
 from rknn_jax._internal import onnx
 from rknn_jax.federation import wire
 from rknn_jax.federation.rounds import Round
-from rknn_jax.privacy.guarantee import LARGE_EPSILON, Guarantee, Trust
+from rknn_jax.privacy.guarantee import LARGE_EPSILON, Guarantee
+from rknn_jax.trust import MODELS, Trust
 
 
 class RefusedError(ValueError):
@@ -150,9 +151,9 @@ class Agreement:
     def _check_trust(self, round: Round) -> None:
         """Refuse a round that trusts somebody whom the owner does not trust."""
         asked = round.config.trust
-        shuffled = asked == "shuffle"
+        shuffled = MODELS[asked].is_shuffled
         agreed = self.trust == asked and not (shuffled and self.honest is None)
-        if asked == "local" or agreed:
+        if MODELS[asked].trusts_nobody or agreed:
             return
         alone = f", with messages of epsilon {round.message_epsilon:.4g} each" if shuffled else ""
         raise RefusedError(

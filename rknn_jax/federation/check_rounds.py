@@ -33,8 +33,8 @@ from rknn_jax.federation.polls import MOST_NUMBERS
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers._sum_labeler import Labeling
-from rknn_jax.privacy.guarantee import Trust
 from rknn_jax.randomized_bits import AGREES, DIFFERS, RandomizedBit
+from rknn_jax.trust import Trust
 from rknn_jax.types import Array
 
 ROUND_ID = re.compile(r"[0-9a-f]{64}")

@@ -36,6 +36,7 @@ from rknn_jax.federation.joining import open_client
 from rknn_jax.federation.settings import Join, Serve, asked
 from rknn_jax.federation.told import tell_question
 from rknn_jax.privacy.ledger import LedgerError
+from rknn_jax.trust import MODELS
 
 ANSWER = "answer"
 POLL = 0.05  # seconds
@@ -184,7 +185,7 @@ def serve(grid: Grid, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _request(settings: Mapping[str, Any], nodes: int) -> Serve:
-    if settings["trust"] == "central":
+    if MODELS[settings["trust"]].has_curator:
         raise ValueError(
             "Expected trust local or shuffle in a run of Flower, got trust=central; take sums with "
             "rknn serve --trust central."

@@ -40,20 +40,10 @@ from rknn_jax.report import release as report
 from rknn_jax.report.summary import summarize
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
+from rknn_jax.trust import MODELS
 from rknn_jax.types import Queries
 
 EXAMPLES_OF_A_CLASS = 12
-TRUSTED = {
-    "local": "nothing: every message is epsilon-private by itself, whoever sees it",
-    "shuffle": "not to tell, nor to look, which client sent which message: the server is the "
-    "shuffler. If it does, every message is still "
-    "{epsilon:.4g}-private by itself",
-    "central": "to follow the protocol of secure aggregation, by which it sees nothing but the "
-    "sum; one that lies about the clients' keys "
-    "sees single clients' counts with a share of the noise. And {honest} of the clients in the "
-    "sum must have added their share, and keep "
-    "it to themselves",
-}
 
 
 class Labeled(NamedTuple):
@@ -253,7 +243,8 @@ def _statement(
         else "answers that it had made random"
     )
     message_epsilon = math.nan if asked.summed else round.message_epsilon
-    trusted = TRUSTED[asked.config.trust].format(epsilon=message_epsilon, honest=round.honest)
+    server = MODELS[asked.config.trust].server
+    trusted = server.format(epsilon=message_epsilon, honest=round.honest)
     if asked.summed or asked.unit == "client":
         hidden = "that a client took part"
     else:

@@ -21,6 +21,7 @@ from rknn_jax.federation.inputs import read_inputs
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release.tables import read_labels
+from rknn_jax.trust import MODELS
 
 
 def virtual_client(context: Context) -> Client:
@@ -49,7 +50,7 @@ def virtual_client(context: Context) -> Client:
     if simulated:
         return Client(inputs[first:end], labels[first:end], None, Path(), agreement, first)
     folder = Path(str(settings["out"])) / "clients" / str(number)
-    delta = float(settings["delta"]) if settings["trust"] == "shuffle" else 0.0
+    delta = float(settings["delta"]) if MODELS[settings["trust"]].is_shuffled else 0.0
     ledger = _ledger(folder, inputs[first:end], number, float(settings["epsilon"]), delta)
     return Client(inputs[first:end], labels[first:end], ledger, folder / "rounds", agreement)
 

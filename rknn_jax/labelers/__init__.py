@@ -23,8 +23,8 @@ from rknn_jax.labels import PublicSide
 from rknn_jax.neighbors import Metric, in_metric
 from rknn_jax.privacy import calibration
 from rknn_jax.privacy.contributions import PROTECTED, Protected
-from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
-from rknn_jax.trust import MODELS
+from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.trust import MODELS, Trust
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Smoothing, Task
 
 Contribution = TypeVar("Contribution")

@@ -47,8 +47,9 @@ from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import Metric, in_metric, usable_rows
 from rknn_jax.privacy import amplification, contributions
 from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
-from rknn_jax.privacy.guarantee import Guarantee, Relation, Trust
+from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.queries import kmeans
+from rknn_jax.trust import Trust
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Smoothing
 
 Amplification = Literal["variation ratio", "general"]

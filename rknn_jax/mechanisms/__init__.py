@@ -8,8 +8,7 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from rknn_jax.privacy.guarantee import Trust
-from rknn_jax.trust import MODELS
+from rknn_jax.trust import MODELS, Trust
 
 CONTRACTS = ("base", "local")
 

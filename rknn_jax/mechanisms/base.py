@@ -23,7 +23,8 @@ import numpy as np
 from rknn_jax import bsvs
 from rknn_jax._internal import pytree
 from rknn_jax.privacy.contributions import as_person
-from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation, Trust, Unit
+from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation, Unit
+from rknn_jax.trust import Trust
 from rknn_jax.types import Array
 
 CLIENTS_PER_BLOCK = 8192

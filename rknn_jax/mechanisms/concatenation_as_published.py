@@ -30,7 +30,7 @@ from rknn_jax._internal import pytree
 from rknn_jax.kernels import hashing
 from rknn_jax.mechanisms.collision import Collision, Message
 from rknn_jax.mechanisms.separation import Moments, ProductOfEstimates
-from rknn_jax.privacy.guarantee import Trust
+from rknn_jax.trust import Trust
 
 
 @pytree.register

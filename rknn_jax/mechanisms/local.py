@@ -32,7 +32,8 @@ from rknn_jax.kernels import native
 from rknn_jax.mechanisms.base import CalibratedMechanism
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.events import Pure
-from rknn_jax.privacy.guarantee import Guarantee, Trust
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.trust import Trust
 from rknn_jax.types import Array
 
 WORD = 32

@@ -33,7 +33,8 @@ from rknn_jax import bsvs
 from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.base import CalibratedMechanism
 from rknn_jax.privacy.flooding import NONE, Flooding, above, law, odds, published, tight
-from rknn_jax.privacy.guarantee import Guarantee, Trust
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.trust import Trust
 from rknn_jax.types import Array
 
 CLUSTERS_AT_ONCE = 2  # With a million clients, most send fewer at 5,000 cells.

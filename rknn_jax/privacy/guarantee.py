@@ -13,15 +13,9 @@ from decimal import ROUND_CEILING, Context
 from typing import Any, Literal, get_args
 
 from rknn_jax.privacy.events import PLAIN, Event, event_of
+from rknn_jax.trust import MODELS, Protection
 
 Relation = Literal["replace-one", "add-remove"]
-Trust = Literal["central", "local", "shuffle"]
-Protection = Trust | Literal["aggregate"]
-"""Trust model of a guarantee.
-
-A labeler's `Trust`, or `aggregate`: a server sums for clients who add the noise.
-"""
-
 Unit = Literal["record", "client", "person"]
 Sampler = Literal["simulation", "release"]
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
@@ -35,20 +29,12 @@ Above it, one record may change the odds of a result by a factor of 10^21.
 _CHOICES = {
     "relation": RELATIONS,
     "unit": UNITS,
-    "trust": (*get_args(Trust), "aggregate"),
+    "trust": tuple(MODELS),
     "sampler": get_args(Sampler),
 }
 RELATION_WORDS = {
     "replace-one": "one {unit}'s content is replaced by any other",
     "add-remove": "one {unit} is added or removed",
-}
-TRUST_WORDS = {
-    "central": "a trusted curator sees what the records say, without noise, and adds it",
-    "local": "every client randomizes its own message and trusts nobody",
-    "aggregate": "clients add the noise in shares, and a server that follows the protocol of "
-    "secure aggregation sees their sum alone",
-    "shuffle": "a trusted shuffler hides which client sent which message, among those of all "
-    "clients that follow the protocol",
 }
 
 
@@ -125,7 +111,7 @@ class Guarantee:
         neighbours = RELATION_WORDS[self.relation].format(unit=self.unit)
         sentence = (
             f"Differential privacy with {amount}, for neighboring data sets where {neighbours}; "
-            f"{TRUST_WORDS[self.trust]} (accountant: {self.accountant})."
+            f"{MODELS[self.trust].words} (accountant: {self.accountant})."
         )
         if self.data_dependent:
             sentence += (

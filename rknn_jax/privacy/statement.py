@@ -40,7 +40,8 @@ import jinja2
 
 from rknn_jax.privacy import checklists, profile
 from rknn_jax.privacy.filters import Accounting, Amount
-from rknn_jax.privacy.guarantee import TRUST_WORDS, Guarantee, rounded_up
+from rknn_jax.privacy.guarantee import Guarantee, rounded_up
+from rknn_jax.trust import MODELS
 
 VERSION = 2
 """Version of the shape of `privacy.json`. It grows when a key changes its meaning or goes away."""
@@ -277,7 +278,7 @@ def _assumptions(guarantee: Guarantee) -> list[str]:
         noise = "the noise was simulated, so the epsilon is that of a release by these settings"
     own = [words for event in events for words in event.assumptions]
     told = [] if events or not guarantee.delta else ["epsilon and delta are all that is known"]
-    return [TRUST_WORDS[guarantee.trust], noise, *own, *told]
+    return [MODELS[guarantee.trust].words, noise, *own, *told]
 
 
 def schema() -> dict[str, Any]:

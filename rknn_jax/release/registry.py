@@ -21,15 +21,8 @@ from typing import Any
 import yaml
 
 from rknn_jax.privacy import checklists
-from rknn_jax.privacy.guarantee import TRUST_WORDS, Guarantee
-
-MODELS = {
-    "central": "Central",
-    "local": "Local",
-    "shuffle": "Shuffle",
-    "aggregate": "Federated",
-}
-"""The registry's deployment model of each trust model."""
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.trust import MODELS
 
 OPTIONAL = (
     "deployment.basic.data_product_sector",
@@ -176,10 +169,10 @@ def _loss(card: Mapping[str, Any]) -> dict[str, Any]:
 
 def _model(card: Mapping[str, Any]) -> dict[str, Any]:
     trust = card["guarantee"]["trust"]
-    assumptions = card.get("assumptions") or [TRUST_WORDS[trust]]
+    assumptions = card.get("assumptions") or [MODELS[trust].words]
     actors = [card.get("holders", ""), card.get("trusted_with", "")]
     return {
-        "model_name": MODELS[trust],
+        "model_name": MODELS[trust].deployment,
         "model_name_details": _sentences(assumptions),
         "actors": " ".join(filter(None, actors)),
         "release_type": "One release",
