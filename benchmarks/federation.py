@@ -31,10 +31,9 @@ from rknn_jax.federation import reading, wire
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import Collector, Reply, Sum
-from rknn_jax.federation.polls import sum_labelers
 from rknn_jax.federation.request import Asked
 from rknn_jax.federation.rounds import Round
-from rknn_jax.labelers import rknn
+from rknn_jax.labelers import named, rknn
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.ledger import Ledger
@@ -155,7 +154,7 @@ def request(party: dict[str, Any], classes: tuple[str, ...]) -> Asked:
             amplification="general",
         )
     else:
-        config = sum_labelers()[labeler](epsilon=party["epsilon"], delta=1e-6)
+        config = named(labeler)(epsilon=party["epsilon"], delta=1e-6)
     return Asked(
         config,
         classes,

@@ -24,7 +24,9 @@ os.environ["RKNN_STATE_DIR"] = os.devnull  # no folder, until a fixture names on
 
 from jsonschema import Draft202012Validator  # noqa: E402
 
-from rknn_jax.cli import main as cli  # noqa: E402 once the devices are set
+from rknn_jax import labelers  # noqa: E402 once the devices are set
+from rknn_jax.cli import main as cli  # noqa: E402
+from rknn_jax.labelers import _simulation_only  # noqa: E402
 from rknn_jax.mechanisms.local_hashing import LocalHashing  # noqa: E402
 from rknn_jax.mechanisms.separation import Separation  # noqa: E402
 from rknn_jax.privacy import ledger_index  # noqa: E402
@@ -143,6 +145,13 @@ def thin(mechanisms: list, ids=str) -> pytest.MarkDecorator:
         [pytest.param(m, marks=pytest.mark.slow) if slow(m) else m for m in mechanisms],
         ids=ids,
     )
+
+
+def sum_labelers():
+    """Return the labelers whose sums clients can add up, beside those of votes, by name."""
+    kinds = {name: labelers.named(name) for name in labelers.names()}
+    able = {name: kind for name, kind in kinds.items() if not _simulation_only.hindrance(kind)}
+    return {name: kind for name, kind in able.items() if kind().votes_per_record is None}
 
 
 def modules(package: ModuleType, *, leave_out: tuple[str, ...] = ()) -> list[ModuleType]:

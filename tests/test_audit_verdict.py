@@ -22,7 +22,7 @@ from rknn_jax.audit import games, games_federation, games_ledger, verdict
 from rknn_jax.audit.game import Game
 from rknn_jax.audit.games_federation import CLIENTS
 from rknn_jax.federation import secure_sum, secure_sum_server
-from rknn_jax.federation.polls import VotePoll, drawn_records
+from rknn_jax.labelers._vote_shares import VoteShares, drawn_records
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.privacy.events import Pure
@@ -133,7 +133,7 @@ def duplicate_votes_are_kept(patch):
         counts = np.bincount(cells[cells >= 0].ravel(), minlength=self.coins.num_cells)
         return counts + self.coins.share(entropy)
 
-    patch.setattr(VotePoll, "vector", vector)
+    patch.setattr(VoteShares, "vector", vector)
 
 
 def no_vote_sends_no_seed(patch):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from rknn_jax.federation.polls import VotePoll
-from rknn_jax.labelers.rknn import ReverseKNN
+from rknn_jax.labelers._vote_shares import VoteShares
+from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.mechanisms.binomial import Binomial, heads
 from rknn_jax.privacy import accounting, analytic_gaussian, calibration, events
 from rknn_jax.privacy.entropy import Entropy
@@ -151,11 +151,11 @@ def test_a_client_counts_in_a_cell_once_however_many_records_vote_for_it(records
     """The coins hide a change of each cell by 1: all records of this client agree."""
     monkeypatch.setattr(Binomial, "share", lambda self, entropy: np.zeros(self.num_cells, np.int64))
     coins = Binomial(1.0, 4, 3, delta=1e-3, records=records)
-    config = ReverseKNN(epsilon=1.0, delta=1e-3, mechanism="binomial", trust="central")
-    poll = VotePoll(np.eye(4, dtype=np.float32), config, coins, records)
+    votes = VoteTally(np.eye(4, dtype=np.float32), 3)
+    shares = VoteShares(votes, coins, records)
     told = np.full((9, 1), 7, np.int32)
     told[5:] = 3
-    counts = poll.vector(told, Entropy(bytes(32)))
+    counts = shares.vector(told, Entropy(bytes(32)))
     assert counts.max() == 1
     assert counts.sum() <= records
 

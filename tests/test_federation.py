@@ -33,9 +33,9 @@ from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import Collector, Reply, most_shift
 from rknn_jax.federation.notes import seal
-from rknn_jax.federation.polls import drawn_records
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
+from rknn_jax.labelers._vote_shares import drawn_records
 from rknn_jax.mechanisms.base import client_totals
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy import amplification
@@ -677,7 +677,7 @@ def test_the_bounds_do_not_tell_how_many_records_a_client_has(tmp_path):
 def test_coins_of_a_sum_count_as_work():
     config = rknn.ReverseKNN(epsilon=0.05, delta=1e-9, mechanism="binomial", trust="central")
     round = Round(QUERIES, CLASSES, config, honest=3)
-    assert round.work(6) == 12 * -(-round.poll.coins.coins_per_share // 64) > 12 * 500
+    assert round.work(6) == 12 * -(-round.sum.coins.coins_per_share // 64) > 12 * 500
     assert round.work(10**6) == 12 * 10**6
     assert round.answer_bytes(6) == 8 * 12
 

@@ -625,7 +625,7 @@ def test_intervals_of_sums_cover_in_95_of_100_rounds(size, coins):
 
 def test_a_sum_is_read_with_the_noise_of_its_clients(tmp_path):
     check = a_check(votes_of("central"))
-    coins = 4 * check.poll.coins.coins_per_share
+    coins = 4 * check.sum.coins.coins_per_share
     found = checking.measured(Sum(check, np.array([900, 100]) + coins // 2, 4, {}))
     assert (found.right, found.checkers) == (0.9, 1000)
     assert found.low < 0.88 < 0.92 < found.high

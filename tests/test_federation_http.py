@@ -1046,7 +1046,7 @@ def test_a_sum_is_opened_without_whoever_leaves_and_given_up_if_too_few_stay(
     assert [found[n].took_part for n in range(4)] == [False] * (4 - inside) + [True] * inside
     spent = [client.ledger.spent.epsilon for client in clients]
     assert spent == [0] * (4 - inside) + [1] * inside
-    coins = inside * round.poll.coins.coins_per_share
+    coins = inside * round.sum.coins.coins_per_share
     votes = sum(len(client.inputs) for client in clients[4 - inside :])
     assert opened.totals.min() >= 0
     assert opened.totals.sum() <= votes + coins * round.num_cells

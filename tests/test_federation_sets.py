@@ -60,8 +60,8 @@ def test_a_record_moves_as_many_cells_as_its_noise_covers(trust):
         voted = [cell for cell in row if cell % width == width - 1]
         assert len(voted) == 2, f"record {number} votes once at each of two queries"
     if trust == "central":
-        assert round.poll.coins.changed_cells == 2 * 2 * (2 + 1)
-        assert round.poll.shape == (len(QUERIES), width)
+        assert round.sum.coins.changed_cells == 2 * 2 * (2 + 1)
+        assert round.sum.shape == (len(QUERIES), width)
     else:
         assert round.mechanism.votes_per_record == 2 * (2 + 1)
     assert round.num_cells == len(QUERIES) * width

@@ -17,7 +17,6 @@ from rknn_jax.federation import publish, round_folder, wire
 from rknn_jax.federation import settings as settings_of
 from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.collector import Sum
-from rknn_jax.federation.polls import public_rows, sum_labelers
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.rounds import Round
 from rknn_jax.federation.told import tell_question
@@ -28,6 +27,8 @@ from rknn_jax.neighbors import LARGEST
 from rknn_jax.privacy import accounting, analytic_gaussian
 from rknn_jax.privacy.gaussian_shares import SMALLEST_SHARE, GaussianShares
 from rknn_jax.privacy.ledger import BudgetExceededError
+from rknn_jax.types import Queries
+from tests.conftest import sum_labelers
 from tests.test_federation import CLASSES, QUERIES, a_client
 
 LABELERS = (Prototypes, LeastSquares, PublicPrototypes)
@@ -167,7 +168,7 @@ def test_clients_that_are_scaled_to_more_are_found(monkeypatch):
     more = lambda *given: reach(*given)._replace(norm=reach(*given).change)  # noqa: E731
     monkeypatch.setattr(PublicPrototypes, "aggregate_reach", more)
     round = a_sum(PublicPrototypes, queries=PAIR, unit="client")
-    assert largest_change(round) > 1.4 * round.poll.shares.sensitivity
+    assert largest_change(round) > 1.4 * round.sum.shares.sensitivity
 
 
 @each_labeler
@@ -175,9 +176,9 @@ def test_clients_that_are_scaled_to_more_are_found(monkeypatch):
 def test_a_unit_moves_the_sum_by_the_sensitivity_and_no_more(kind, unit):
     """Of two candidates opposite to each other, a record likes one in full and the other not."""
     round = a_sum(kind, queries=PAIR if kind is PublicPrototypes else QUERIES, unit=unit)
-    most = round.poll.shares.sensitivity
+    most = round.sum.shares.sensitivity
     assert 0.999 * most <= largest_change(round) <= most
-    assert round.poll.shares.multiplier >= analytic_gaussian.gaussian_noise_multiplier(1.0, 1e-4)
+    assert round.sum.shares.multiplier >= analytic_gaussian.gaussian_noise_multiplier(1.0, 1e-4)
 
 
 @each_labeler
@@ -213,7 +214,7 @@ def test_rows_of_a_hostile_server_move_no_bound(kind, spread):
     rows = np.vstack([extremes(5), np.full((1, 5), LARGEST), np.full((1, 5), -LARGEST)])
     told = [round.connect(rows[[i]], np.zeros(1, np.int32)).ravel() for i in range(len(rows))]
     for one, two in itertools.combinations(told, 2):
-        assert np.linalg.norm(one - two) <= round.poll.shares.sensitivity
+        assert np.linalg.norm(one - two) <= round.sum.shares.sensitivity
 
 
 @each_labeler
@@ -221,13 +222,13 @@ def test_rows_of_a_hostile_server_move_no_bound(kind, spread):
 def test_a_client_has_the_norm_of_one_record_however_many_it_has(kind, tmp_path):
     """Many records keep the direction of their sum, and are as long as the proof allows."""
     round = a_sum(kind, unit="client")
-    most = round.poll.reach.norm
+    most = round.sum.reach.norm
     for records in (1, 7, 400):
         party = a_party(tmp_path / str(records), 1, records=records, unit="client")
         vector = party.ready(round.data).vector()
         length = np.linalg.norm(vector)
         assert length <= most
-        whole = round.poll.tally.total(party.inputs, party.labels).ravel()
+        whole = round.sum.tally.total(party.inputs, party.labels).ravel()
         assert whole @ vector >= 0.999999 * np.linalg.norm(whole) * length
         assert length >= (records == 400) * 0.999 * most
 
@@ -242,11 +243,11 @@ def test_a_question_arrives_with_its_labeler(kind):
     assert arrived.id == round.id
     assert type(arrived.config) is kind
     assert arrived.config == round.config
-    assert arrived.poll.shape == round.poll.shape
+    assert arrived.sum.shape == round.sum.shape
     assert arrived.guarantee() == round.guarantee()
     told = arrived.guarantee()
     assert (told.unit, told.trust, told.sampler) == ("client", "aggregate", "release")
-    assert arrived.answer_bytes(10**6) == 8 * math.prod(round.poll.shape)
+    assert arrived.answer_bytes(10**6) == 8 * math.prod(round.sum.shape)
 
 
 def test_every_labeler_of_one_sum_travels():
@@ -366,17 +367,17 @@ def test_the_parts_of_clients_are_the_sum_of_the_labeler(kind, unit, tmp_path):
     parties = [a_party(tmp_path / str(i), i, records=9, unit=unit) for i in range(3)]
     totals = sum(party.ready(round.data).vector() for party in parties)
     found, stddev = Sum(round, totals, 3, Counter()).counts()
-    labeler = round.poll.labeler
-    tally = labeler.aggregate_tally(public_rows(QUERIES), 3)
+    labeler = round.labeler
+    tally = labeler.aggregate_tally(Queries.alone(QUERIES, np.arange(len(QUERIES))), 3)
     if unit == "record":
         every = (np.concatenate([getattr(party, name) for party in parties]) for name in COLUMNS)
         expected = tally.total(*every)
     else:
         units = [tally.grid * tally.total(party.inputs, party.labels) for party in parties]
-        most = round.poll.reach.norm
+        most = round.sum.reach.norm
         expected = sum(one * min(1, most / np.linalg.norm(one)) for one in units)
     np.testing.assert_allclose(found, expected, atol=3 * (unit == "client"), rtol=1e-5)
-    assert (stddev == round.poll.shares.stddev(3)).all()
+    assert (stddev == round.sum.shares.stddev(3)).all()
 
 
 COLUMNS = ("inputs", "labels")
@@ -430,7 +431,7 @@ def test_three_clients_label_the_rows_of_a_server(kind, tmp_path):
     assert told["guarantee"] == round.guarantee().asdict()
     assert (told["guarantee"]["unit"], told["guarantee"]["trust"]) == ("record", "aggregate")
     assert told["labeler"] == card["labeler"] == round.config.name
-    assert told["sum_shape"] == list(round.poll.shape)
+    assert told["sum_shape"] == list(round.sum.shape)
     assert told["clients_whose_noise_suffices"] == 2
     page = (tmp_path / "out/privacy.html").read_text()
     assert f"made by {round.config.name} from one noisy sum" in page
@@ -451,8 +452,8 @@ def test_the_server_reads_a_sum_as_a_release_does(tmp_path):
     round, _ = published(tmp_path / "out", asked)
     kept = round_folder.kept_sum(tmp_path / "out", round)
     noisy, stddev = kept.counts()
-    rows = public_rows(round.queries)
-    read = round.poll.labeler.read(noisy, stddev[0, 0], np.asarray, rows, round.guarantee())
+    rows = Queries.alone(round.queries, np.arange(len(round.queries)))
+    read = round.labeler.read(noisy, stddev[0, 0], np.asarray, rows, round.guarantee())
     expected = read.model.of_features(clusters(9, 120)[0]).argmax(axis=1)
     assert np.mean(np.load(tmp_path / "out/labels.npz")["label"] == expected) > 0.95
 

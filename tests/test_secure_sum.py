@@ -752,7 +752,7 @@ def test_the_sum_is_that_of_the_votes_exactly(tmp_path, without_noise):
     found = add_up(round, parties, 4)
     assert found.num_clients == 5
     np.testing.assert_array_equal(
-        found.totals - 5 * round.poll.coins.coins_per_share, expected_of(round, parties)
+        found.totals - 5 * round.sum.coins.coins_per_share, expected_of(round, parties)
     )
     assert all(party.ledger.spent.epsilon == 1 for party in parties)
 
@@ -777,10 +777,10 @@ def test_clients_that_are_lost_leave_the_sum_of_the_others(tmp_path, without_noi
     inside = [party for i, party in enumerate(parties) if i != 2 or step == 3]
     assert found.num_clients == len(inside)
     np.testing.assert_array_equal(
-        found.totals - len(inside) * round.poll.coins.coins_per_share, expected_of(round, inside)
+        found.totals - len(inside) * round.sum.coins.coins_per_share, expected_of(round, inside)
     )
     np.testing.assert_allclose(
-        found.counts()[1], round.poll.coins.stddev(np.zeros((4, 3)), 0) * np.sqrt(len(inside) / 2)
+        found.counts()[1], round.sum.coins.stddev(np.zeros((4, 3)), 0) * np.sqrt(len(inside) / 2)
     )
     assert parties[2].ledger.spent.epsilon == (step == 3)
 
@@ -867,7 +867,7 @@ def test_a_client_level_sum_counts_each_cell_once(tmp_path, without_noise):
     assert round.guarantee().unit == "client"
     assert round.guarantee().events[0].count == 4 * plain.guarantee().events[0].count
     party = a_party(tmp_path, 1, records=20, unit="client")
-    votes = party.ready(round.data).vector() - round.poll.coins.coins_per_share
+    votes = party.ready(round.data).vector() - round.sum.coins.coins_per_share
     assert set(votes.tolist()) <= {0, 1}
     assert 1 <= votes.sum() <= 4
 
@@ -900,7 +900,7 @@ def test_whoever_drops_out_the_sum_has_the_noise_that_is_claimed_or_none(
 
     def recorded(entropy, coins, count):
         drawn.append(heads(entropy, coins, count))
-        assert coins == round.poll.coins.coins_per_share
+        assert coins == round.sum.coins.coins_per_share
         return drawn[-1]
 
     heads = binomial.heads
@@ -917,7 +917,7 @@ def test_whoever_drops_out_the_sum_has_the_noise_that_is_claimed_or_none(
     inside = parties if step == 3 else parties[many:]
     assert found.num_clients == len(inside) == len(drawn)
     np.testing.assert_array_equal(found.totals - sum(drawn), expected_of(round, inside))
-    coins = round.poll.coins
+    coins = round.sum.coins
     honest = len(inside) - 1  # one may be dishonest, and one honest client knows its own coins
     assert (honest - 1) * coins.coins_per_share >= coins.coins
     spent = [party.ledger.spent.epsilon for party in parties]

@@ -20,12 +20,12 @@ import pytest
 
 from rknn_jax.federation import hosting, tls, wire
 from rknn_jax.federation.check_rounds import CheckRound
-from rknn_jax.federation.polls import sum_labelers
 from rknn_jax.federation.rounds import Round
 from rknn_jax.kernels import hashing
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.privacy.entropy import Entropy
 from tests import recorded
+from tests.conftest import sum_labelers
 from tests.test_federation import CLASSES, DEPLOYED, a_round
 from tests.test_federation_http import HERE, PATIENCE, serving
 from tests.test_secure_sum import MASKS, VECTORS
@@ -66,8 +66,8 @@ def sum_question_vectors(kind):
         "features": features.tolist(),
         "labels": [0, 1, 2, -1],
         "sum_without_noise": told.tolist(),
-        "sensitivity": f"{round.poll.shares.sensitivity:.6g}",
-        "stddev_of_a_client": f"{round.poll.shares.share_stddev:.6g}",
+        "sensitivity": f"{round.sum.shares.sensitivity:.6g}",
+        "stddev_of_a_client": f"{round.sum.shares.share_stddev:.6g}",
     }
 
 

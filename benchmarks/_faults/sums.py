@@ -110,7 +110,7 @@ FAULTS = (
     Known(
         "rounding",
         "a client's vector is clipped, and then rounded up",
-        "rknn_jax/federation/polls.py",
+        "rknn_jax/labelers/_sum_shares.py",
         "most = self.reach.norm * (1 - rounding / self.reach.change) * CLIP_SLACK\n"
         "        scaled = units * (most / max(float(np.linalg.norm(units)), most))\n"
         "        return np.trunc(scaled).astype(np.int64)",

@@ -65,7 +65,7 @@ FAULTS = (
         "shards",
         "sums that voters cannot have are added",
         "rknn_jax/release/counting.py",
-        "sound = question.tally.fits(one.totals, one.voters)",
+        "sound = counter.tally.fits(one.totals, one.voters)",
         "sound = True",
         SHARDS,
     ),
@@ -88,7 +88,7 @@ FAULTS = (
     Known(
         "votes",
         "a client sends as many records as it has",
-        "rknn_jax/federation/polls.py",
+        "rknn_jax/labelers/_vote_shares.py",
         "entropy.subset(len(every), count, 1)[0]",
         "entropy.subset(len(every), len(every), 1)[0]",
         CLIENT,

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 from benchmarks._tables._format import load, table
-from rknn_jax.release.choosing import Quantities, choose
+from rknn_jax.release.choosing import Quantities, rule
 
 SHOWN = (0.1, 1.0)
 """Epsilons of the table of data sets."""
@@ -50,7 +50,7 @@ def choosing_cells() -> str:
                 f"{cell['num_records']:,}",
                 f"{cell['epsilon']:g}",
                 *(f"{cell['right'][name]:.1%}" for name in LABELERS),
-                f"`{choose(given).labeler}`",
+                f"`{rule(given).labeler}`",
             ]
         )
     return table(header, rows, "choosing")

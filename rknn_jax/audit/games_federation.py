@@ -210,11 +210,11 @@ def _summed(round: Round, pair: Sequence[Holding], *, late: bool = False) -> Gam
         with own_folder() as folder:
             prepared = _client(folder, round, held).ready(round.data)
             vectors = {
-                number: functools.partial(round.poll.vector, told, Entropy.fresh())
+                number: functools.partial(round.sum.vector, told, Entropy.fresh())
                 for number in range(1, CLIENTS)
             }
             total, clients, left = _played(round, {0: prepared.vector} | vectors, late=late)
-        counts = np.floor(round.poll.opened(total, clients)[0]).ravel()
+        counts = np.floor(round.sum.estimate(total, clients)[0]).ravel()
         return np.concatenate([counts, left.astype(np.uint32).astype(np.float64)])
 
     def observe(key: jax.Array, world: int, runs: int) -> np.ndarray:

@@ -4,7 +4,6 @@
 |----------------------|--------|------------------------------------------------------------------|
 | `rounds`             | both   | the question of a round, and the guarantee of an answer          |
 | `wire`               | both   | questions and answers as bytes: numbers and names, never code    |
-| `polls`              | both   | sums with noise in shares: votes, and sums of other labelers     |
 | `secure_sum`         | client | numbers under masks that cancel in the sum                       |
 | `secure_sum_server`  | server | the sum alone, opened by those who stay                          |
 | `tls`                | both   | certificates, and the number by which a client counts            |

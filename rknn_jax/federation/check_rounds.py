@@ -29,10 +29,11 @@ import numpy as np
 from rknn_jax import label_sets, near_labels
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import wire
-from rknn_jax.federation.polls import MOST_NUMBERS
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
+from rknn_jax.labelers._client_sum import ClientSum
 from rknn_jax.labelers._sum_labeler import Labeling
+from rknn_jax.labelers._sum_shares import MOST_NUMBERS
 from rknn_jax.randomized_bits import AGREES, DIFFERS, RandomizedBit
 from rknn_jax.trust import Trust
 from rknn_jax.types import Array
@@ -144,6 +145,12 @@ class CheckRound(Round):
         return label_sets.sizes(1, 2, 0)
 
     @cached_property
+    def sum(self) -> ClientSum:
+        """Sum of two cells, with trust=central."""
+        one = np.zeros((1, self.queries.shape[1]), np.float32)  # records are compared with rows
+        return self.config.client_sum(one, 2, self.unit, self.honest, self.records_per_client)
+
+    @cached_property
     def mechanism(self) -> RandomizedBit:
         """Randomized response, except with trust=central."""
         return RandomizedBit(self.config.epsilon, **self.sizes)
@@ -151,7 +158,7 @@ class CheckRound(Round):
     @property
     def noise(self) -> str:
         """Name of the mechanism."""
-        return self.poll.noise if self.summed else "randomized_bit"
+        return self.sum.noise if self.summed else "randomized_bit"
 
     @property
     def subject(self) -> str:

@@ -18,11 +18,11 @@ from rknn_jax.federation import hosting, reading, round_folder
 from rknn_jax.federation.check_rounds import CheckRound
 from rknn_jax.federation.collector import QUESTION, Collector, Sum
 from rknn_jax.federation.desk import Desk
-from rknn_jax.federation.polls import VotePoll
 from rknn_jax.federation.publish import Labeled
 from rknn_jax.federation.request import Asked
 from rknn_jax.federation.round_folder import Tell
 from rknn_jax.federation.rounds import Round
+from rknn_jax.labelers._vote_shares import VoteShares
 
 CHECK = "check"
 """Folder of the check in the round's folder."""
@@ -117,8 +117,8 @@ def measured(answers: Collector | Sum) -> Measured | None:
         right, wrong = map(float, answers.counts()[0].ravel())
         if right + wrong < 1:
             return None
-        assert isinstance(check.poll, VotePoll)
-        noise = coin_quantiles(answers.num_clients * check.poll.coins.coins_per_share)
+        assert isinstance(check.sum, VoteShares)
+        noise = coin_quantiles(answers.num_clients * check.sum.coins.coins_per_share)
         return _measured(interval_under(right, wrong, noise, known=False), right + wrong, check)
     size = answers.num_messages
     if not size:

@@ -339,7 +339,7 @@ class Prepared:
       client: Client that contributes.
       round: Round with trust=central.
       cost: Privacy cost of the round.
-      told: What the client's records say, private; see `polls.Poll.tell`.
+      told: What the client's records say, private; see `ClientSum.terms`.
     """
 
     client: Client
@@ -370,7 +370,7 @@ class Prepared:
             note = self.client._path(self.round, NOTED)
             # The note stays without its seed, since nothing on disk may unmask a sum.
             disk.write_whole(note, json.dumps({"round": self.round.id}).encode(), disk.OWNER)
-        return self.round.poll.vector(self.told, entropy)
+        return self.round.sum.vector(self.told, entropy)
 
     def least_threshold(self, clients: int) -> int:
         """Return the least number of clients that must open a sum, out of `clients`.

@@ -339,8 +339,8 @@ class Sum:
         """Do nothing: a sum is opened once."""
 
     def counts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the noisy sum and its standard deviations, float64; see `polls.Poll.opened`."""
-        return self.round.poll.opened(self.totals, self.num_clients)
+        """Return the noisy sum and its standard deviations, float64; see `ClientSum.estimate`."""
+        return self.round.sum.estimate(self.totals, self.num_clients)
 
 
 def is_sealed(folder: Path) -> bool:

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax.federation import wire
-from rknn_jax.federation.polls import drawn_records
 from rknn_jax.federation.rounds import Round
+from rknn_jax.labelers._vote_shares import drawn_records
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy.entropy import Entropy
 

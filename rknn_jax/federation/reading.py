@@ -101,7 +101,7 @@ def words(round: Round, num_public: int) -> Words:
     if not round.summed:
         return Words(found.released, facts, details)
     seen = (*found.released, "the noisy sum itself, which the server sees")
-    return Words(seen, facts | round.poll.facts, details | round.poll.details)
+    return Words(seen, facts | round.sum.facts, details | round.sum.details)
 
 
 def contribution(round: Round) -> Contribution:

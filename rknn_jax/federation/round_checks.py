@@ -150,7 +150,7 @@ def check_costs(round: Any) -> None:
             f"{len(round.queries)} queries and {round.num_cells} numbers."
         )
     if round.summed:
-        _ = round.poll  # it refuses what its noise cannot protect
+        _ = round.sum  # it refuses what its noise cannot protect
     elif round.simulated is None and not round.mechanism.is_exact():
         raise ValueError(
             "Expected a mechanism with an exact form, got "

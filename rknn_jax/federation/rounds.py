@@ -11,8 +11,9 @@ of the answer may.
 
 **Trust.** `local` and `shuffle` send messages of a local mechanism. With `central` no message is
 sent: clients' numbers are summed by secure aggregation (`secure_sum`), and each client adds a share
-of the noise (`polls`). The numbers are the votes of reverse k-NN labeling, or the sum of another
-labeler. Under unit=client, such a sum has all records of a client, scaled to the norm of one.
+of the noise (`labelers._client_sum`). The numbers are the votes of reverse k-NN labeling, or the
+sum of another labeler. Under unit=client, such a sum has all records of a client, scaled to the
+norm of one.
 """
 
 import hashlib
@@ -24,9 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from rknn_jax import label_sets, mechanisms
-from rknn_jax.federation import polls, wire
-from rknn_jax.federation.polls import Poll, SumPoll, VotePoll
+from rknn_jax.federation import wire
 from rknn_jax.federation.round_checks import (
     check_costs,
     check_privacy,
@@ -34,15 +33,17 @@ from rknn_jax.federation.round_checks import (
     check_types,
 )
 from rknn_jax.labelers import rknn
+from rknn_jax.labelers._client_sum import ClientSum
 from rknn_jax.labelers._one_sum import OneSumLabeler
 from rknn_jax.labelers._sum_labeler import SumLabeler
+from rknn_jax.labelers._votes import cells_of
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy import roles
 from rknn_jax.privacy.events import Pure
 from rknn_jax.privacy.guarantee import Guarantee, Sampler, Unit
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.labels import Encoded, encode
-from rknn_jax.types import Encoder
+from rknn_jax.types import Encoder, Queries
 
 
 @dataclass(frozen=True)
@@ -106,14 +107,12 @@ class Round:
     @property
     def votes(self) -> bool:
         """True if records vote for queries, and False for the sum of another labeler."""
-        return isinstance(self.config, rknn.ReverseKNN)
+        return self.config.votes_per_record is not None
 
     @cached_property
     def labeler(self) -> SumLabeler[Any]:
         """Labeler that clients answer to, and that reads what they sent."""
-        if isinstance(self.config, rknn.ReverseKNN):
-            return replace(self.config, labels_per_record=self.labels_per_record)
-        return SumPoll.labeler_of(self.config, self.unit)
+        return self.config.in_round(self.unit, self.labels_per_record)
 
     @cached_property
     def data(self) -> bytes:
@@ -155,26 +154,16 @@ class Round:
         return round
 
     @cached_property
-    def poll(self) -> Poll:
+    def sum(self) -> ClientSum:
         """Sum of the clients and its noise, with trust=central."""
-        config = self.config
-        if isinstance(config, OneSumLabeler):
-            return SumPoll.of(config, self.queries, len(self.classes), self.unit, self.honest)
-        coins = mechanisms.named(config.noise)(
-            config.epsilon,
-            **self.sizes,
-            delta=config.delta,
-            shares=self.honest - 1,
-            records=max(1, self.records_per_client),
-        )
-        return VotePoll(self.queries, config, coins, self.records_per_client)
+        sizes = (self.queries, len(self.classes))
+        return self.labeler.client_sum(*sizes, self.unit, self.honest, self.records_per_client)
 
     @property
     def sizes(self) -> dict[str, int]:
         """Numbers of queries, classes, neighbors and labels that a mechanism of votes covers."""
-        assert isinstance(self.config, rknn.ReverseKNN)
-        sizes = (len(self.queries), len(self.classes), self.labels_per_record)
-        return label_sets.sizes(*sizes, self.config.num_neighbors)
+        assert isinstance(self.labeler, rknn.ReverseKNN)
+        return self.labeler.sizes(len(self.queries), len(self.classes))
 
     @cached_property
     def mechanism(self) -> LocalRandomizer:
@@ -203,7 +192,7 @@ class Round:
         """Number of queries times classes, or numbers in the sum of another labeler."""
         if self.votes:
             return self.sizes["num_queries"] * self.sizes["num_classes"]
-        return math.prod(self.poll.shape)
+        return math.prod(self.sum.shape)
 
     @property
     def subject(self) -> str:
@@ -216,7 +205,7 @@ class Round:
     @property
     def noise(self) -> str:
         """Name of the mechanism, or of the noise of a sum."""
-        return self.poll.noise if self.summed else self.config.noise
+        return self.sum.noise if self.summed else self.config.noise
 
     def answer_bytes(self, num_records: int) -> int:
         """Return the length of a client's answer in bytes, without transport and masks.
@@ -230,13 +219,13 @@ class Round:
     def work(self, num_records: int) -> int:
         """Return cells times records that answer, a bound on an answer's time, up to a constant.
 
-        With trust=central, the noise of a cell counts as records (`Poll.draws_a_record`). With
+        With trust=central, the noise of a cell counts as records (`ClientSum.draws_a_record`). With
         unit=client, the client's number of records is private: `records_per_client` records answer,
         or one.
         """
         answering = num_records if self.unit == "record" else max(1, self.records_per_client)
         if self.summed:
-            answering = max(answering, self.poll.draws_a_record)
+            answering = max(answering, self.sum.draws_a_record)
         return self.num_cells * answering
 
     @property
@@ -263,7 +252,7 @@ class Round:
         """Return the privacy cost of a unit's messages."""
         sampler: Sampler = "release" if self.simulated is None else "simulation"
         if self.summed:
-            return replace(self.poll.guarantee, unit=self.unit, sampler=sampler)
+            return replace(self.sum.guarantee, unit=self.unit, sampler=sampler)
         if honest is None or not (self.summed or self.shuffled):
             epsilon = self.message_epsilon
             count = max(1, self.records_per_client)
@@ -289,9 +278,10 @@ class Round:
         """
         self.check_some(labels)
         if self.summed:
-            return self.poll.tell(features, labels)
+            return self.sum.terms(features, labels)
         assert isinstance(self.config, rknn.ReverseKNN)
-        return polls.votes(self.queries, self.sizes["num_classes"], self.config, features, labels)
+        rows = Queries.alone(self.queries, np.arange(len(self.queries)))
+        return cells_of(self.config.tally(rows, self.sizes["num_classes"]), features, labels)
 
     def check_some(self, labels: np.ndarray) -> None:
         """Raise ValueError if there are no records."""

@@ -38,8 +38,9 @@ import jax
 import numpy as np
 
 from rknn_jax.labelers._linear_head import Head, Link
-from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Reach
+from rknn_jax.labelers._one_sum import Noise, OneSumLabeler
 from rknn_jax.labelers._public_ball import Ball, Spectrum
+from rknn_jax.labelers._sum_shares import Reach
 from rknn_jax.labelers._tally import ClassTally, Tally
 from rknn_jax.privacy import analytic_gaussian, calibration, exact_noise
 from rknn_jax.privacy.events import Concentrated, Event, Gaussian, Pure

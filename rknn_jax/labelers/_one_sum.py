@@ -26,11 +26,13 @@ from rknn_jax.labelers._sum_labeler import (
     Words,
     check_rows,
 )
+from rknn_jax.labelers._sum_shares import MOST_NUMBERS, Reach, SumShares
 from rknn_jax.labelers._tally import Persons, Tally
 from rknn_jax.labels import Labels, PublicLabels, PublicSide
 from rknn_jax.mechanisms.base import Payer
 from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
-from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
+from rknn_jax.privacy.gaussian_shares import GaussianShares
+from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation, Unit
 from rknn_jax.queries import kmeans, sample
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Smoothing
 
@@ -83,18 +85,6 @@ class Sums(NamedTuple):
 
     totals: np.ndarray
     encode: Encoder
-
-
-class Reach(NamedTuple):
-    """Distances of a sum, in units of weight and L2 norm.
-
-    Attributes:
-      norm: Largest norm of what a record adds.
-      change: Largest distance of two sums over records that are scaled to that norm.
-    """
-
-    norm: float
-    change: float
 
 
 @dataclass(frozen=True)
@@ -201,6 +191,41 @@ class OneSumLabeler(SumLabeler[Sums]):
           queries: Public queries `[s, f]`, as in `tally`.
           guarantee: Guarantee of what was drawn.
         """
+
+    def in_round(self, unit: Unit, labels_per_record: int) -> Self:
+        """Return the labeler whose unit is a person if a client is protected; see `SumLabeler`."""
+        del labels_per_record
+        return replace(self, unit="person" if unit == "client" else "record")
+
+    def client_sum(
+        self,
+        queries: np.ndarray,
+        num_classes: int,
+        unit: Unit,
+        honest: int,
+        records_per_client: int,
+    ) -> SumShares:
+        """Return the sum with discrete Gaussian noise in shares; see `SumLabeler.client_sum`.
+
+        Raises:
+          ValueError: If the labeler has no Gaussian noise, or another relation than replace-one, or
+            if there are too many rows.
+        """
+        del records_per_client  # all count
+        if queries.size > MOST_NUMBERS:
+            raise ValueError(
+                f"Expected public rows of at most {MOST_NUMBERS:,} numbers for a sum, got "
+                f"{len(queries):,} of {queries.shape[1]:,}; pass fewer --queries."
+            )
+        if self.relation != "replace-one":
+            raise ValueError(
+                f"Expected relation=replace-one in a round, got relation={self.relation}."
+            )
+        rows = Queries.alone(queries, np.arange(len(queries)))
+        tally = self.aggregate_tally(rows, num_classes)
+        reach = self.aggregate_reach(tally)
+        shares = GaussianShares(self.epsilon, self.delta, reach.change, honest - 1)
+        return SumShares(tally, reach, shares, unit)
 
     def ask(
         self, key: jax.Array, features: np.ndarray, num_classes: int, num_queries: int | None = None

@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike
 
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.labelers import Labeler
+from rknn_jax.labelers._client_sum import ClientSum
 from rknn_jax.labelers._tally import Tally
 from rknn_jax.labels import PublicLabels, PublicSide
-from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.guarantee import Guarantee, Unit
 from rknn_jax.types import Queries, Smoothing
 
 Contribution = TypeVar("Contribution")
@@ -200,6 +201,37 @@ class SumLabeler(Labeler[Contribution]):
           num_queries: Number of queries s.
           num_classes: Number of classes |Y|.
           records_per_person: As in `bounded_tally`. Defaults to None.
+        """
+
+    @abc.abstractmethod
+    def in_round(self, unit: Unit, labels_per_record: int) -> Self:
+        """Return the labeler of a federation's round, with settings that do not travel.
+
+        Args:
+          unit: Privacy unit: record, or client.
+          labels_per_record: Most labels of a record that count, r; 0 if each has one.
+        """
+
+    @abc.abstractmethod
+    def client_sum(
+        self,
+        queries: np.ndarray,
+        num_classes: int,
+        unit: Unit,
+        honest: int,
+        records_per_client: int,
+    ) -> ClientSum:
+        """Return a sum over clients who add the noise in shares, with trust=central.
+
+        Args:
+          queries: Public rows that are asked about, float32 `[s, f]`.
+          num_classes: Number of classes |Y|.
+          unit: Privacy unit: record, or client.
+          honest: Number of clients that follow the protocol. The noise of all but one suffices.
+          records_per_client: Number of records of a client that vote; 0 if all do.
+
+        Raises:
+          ValueError: If the labeler's noise has no shares.
         """
 
     def of_aggregate(self, noisy: np.ndarray) -> np.ndarray:

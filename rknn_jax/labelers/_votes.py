@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from rknn_jax import bsvs
+from rknn_jax.bsvs import NO_CELL
 from rknn_jax.labelers._tally import Persons
 from rknn_jax.mechanisms.base import CentralMechanism, check_counts
-from rknn_jax.neighbors import Metric, nearest, nearest_votes
+from rknn_jax.neighbors import Metric, nearest, nearest_votes, usable_rows
 from rknn_jax.privacy import contributions
 from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.guarantee import Guarantee
@@ -151,6 +152,23 @@ class SetTally(VoteTally):
             and (named <= voted[:, None]).all()
             and (named.sum(axis=1) <= self.labels_per_record * voted).all()
         )
+
+
+def cells_of(tally: VoteTally, features: Array, labels: Array) -> np.ndarray:
+    """Return the cells that records vote for, int32 `[n, k·r]`, private.
+
+    A row that cannot be used votes for `NO_CELL`, as an error would tell of it. Each record's cells
+    depend on that record alone.
+
+    Args:
+      tally: Votes of the records.
+      features: Features of the records, float32 `[n, f]`.
+      labels: Class numbers or ballots.
+    """
+    rows = usable_rows(np.asarray(features))
+    usable = ~np.isnan(rows).any(axis=1)
+    rows = np.where(usable[:, None], rows, np.float32(0))
+    return tally.parts(rows, np.where(usable, np.asarray(labels).T, NO_CELL).T)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,8 @@ import numpy as np
 
 from rknn_jax._internal.disk import write_arrays
 from rknn_jax.labelers._cosines import PublicCosines
-from rknn_jax.labelers._one_sum import Noise, OneSumLabeler, Reach
+from rknn_jax.labelers._one_sum import Noise, OneSumLabeler
+from rknn_jax.labelers._sum_shares import Reach
 from rknn_jax.labelers._tally import ClassTally, Tally
 from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.events import Pure

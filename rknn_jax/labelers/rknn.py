@@ -28,7 +28,6 @@ import numpy as np
 from rknn_jax import answers as decoder
 from rknn_jax import label_sets, mechanisms
 from rknn_jax.answers.concerns import Concern
-from rknn_jax.bsvs import NO_CELL
 from rknn_jax.labelers import Labeler, _persons, _vote_labels
 from rknn_jax.labelers._sum_labeler import (
     CuratorNoise,
@@ -40,14 +39,15 @@ from rknn_jax.labelers._sum_labeler import (
     check_rows,
 )
 from rknn_jax.labelers._tally import Persons, Tally
-from rknn_jax.labelers._votes import Bound, SetTally, VoteNoise, VoteTally
+from rknn_jax.labelers._vote_shares import VoteShares
+from rknn_jax.labelers._votes import Bound, SetTally, VoteNoise, VoteTally, cells_of
 from rknn_jax.labels import PublicLabels, PublicSide
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.local import LocalRandomizer
-from rknn_jax.neighbors import Metric, in_metric, usable_rows
+from rknn_jax.neighbors import Metric, in_metric
 from rknn_jax.privacy import amplification, contributions
 from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
-from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.privacy.guarantee import Guarantee, Relation, Unit
 from rknn_jax.queries import kmeans
 from rknn_jax.trust import Trust
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Smoothing
@@ -214,6 +214,36 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         found: Any = mechanism(num_queries, num_classes, 1, self, grid)
         return VoteNoise(found)
 
+    def in_round(self, unit: Unit, labels_per_record: int) -> Self:
+        """Return the labeler for so many labels of a record; see `SumLabeler.in_round`."""
+        del unit
+        return replace(self, labels_per_record=labels_per_record)
+
+    def sizes(self, num_queries: int, num_classes: int) -> dict[str, int]:
+        """Return the sizes of a mechanism that is calibrated for the votes; see `label_sets`."""
+        several = self.labels_per_record
+        return label_sets.sizes(num_queries, num_classes, several, self.num_neighbors)
+
+    def client_sum(
+        self,
+        queries: np.ndarray,
+        num_classes: int,
+        unit: Unit,
+        honest: int,
+        records_per_client: int,
+    ) -> VoteShares:
+        """Return the votes with coins in shares; see `SumLabeler.client_sum`."""
+        del unit  # a client's records that vote are drawn
+        coins = mechanisms.named(self.noise)(
+            self.epsilon,
+            **self.sizes(len(queries), num_classes),
+            delta=self.delta,
+            shares=honest - 1,
+            records=max(1, records_per_client),
+        )
+        rows = Queries.alone(queries, np.arange(len(queries)))
+        return VoteShares(self.tally(rows, coins.num_classes), coins, records_per_client)
+
     @final
     def contribute(
         self, key: jax.Array, private: Records, encode: Encoder, queries: Queries, num_classes: int
@@ -237,7 +267,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
             drawn = _persons.one_each(key, private)
             private = Records(private.images[drawn], private.labels[drawn])
         tally = self.tally(queries, num_classes, bound)
-        cells = _cells(tally, encode(private.images), private.labels)
+        cells = cells_of(tally, encode(private.images), private.labels)
         if bound is None:
             return jnp.asarray(cells)
         person = _persons.numbered(private)
@@ -438,10 +468,7 @@ def mechanism(
         "unit": config.unit,
         "grid": 1 if config.unit == "record" else grid,
     }
-    sizes = label_sets.sizes(
-        num_queries, num_classes, config.labels_per_record, config.num_neighbors
-    )
-    fields_of: dict[str, Any] = sizes | {
+    fields_of: dict[str, Any] = config.sizes(num_queries, num_classes) | {
         name: value for name, value in optional.items() if name in takes
     }
     epsilon = config.epsilon
@@ -533,15 +560,7 @@ def connect(
       num_classes: Number of classes |Y|.
       config: Labeler.
     """
-    return _cells(config.tally(queries, num_classes), features, labels)
-
-
-def _cells(tally: VoteTally, features: Array, labels: Array) -> np.ndarray:
-    """Return the cells that records vote for, and `NO_CELL` for rows that cannot be used."""
-    rows = usable_rows(np.asarray(features))
-    usable = ~np.isnan(rows).any(axis=1)
-    rows = np.where(usable[:, None], rows, np.float32(0))
-    return tally.parts(rows, np.where(usable, np.asarray(labels).T, NO_CELL).T)
+    return cells_of(config.tally(queries, num_classes), features, labels)
 
 
 def __getattr__(name: str) -> type[ReverseKNN]:

@@ -13,7 +13,6 @@ from rknn_jax.federation import wire
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.check_rounds import CheckRound
 from rknn_jax.federation.client import Client
-from rknn_jax.federation.polls import sum_labelers
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers._sum_labeler import Labeling
@@ -21,6 +20,7 @@ from rknn_jax.labelers.prototypes import Prototypes
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.representations import pixels
+from tests.conftest import sum_labelers
 from tests.fuzz import workplace
 
 PATHLESS = (ValueError,)
