@@ -217,6 +217,7 @@ def test_rdp_is_never_above_dp_accountings(noise, event):
     )  # orders are a grid
 
 
+@pytest.mark.long
 @given(st.lists(EVERY_EVENT, min_size=1, max_size=3), st.sampled_from([1e-9, 1e-6, 1e-3]))
 def test_any_mixture_has_pld_at_or_below_the_others_and_costs_more_with_one_release_more(
     events, delta
@@ -610,6 +611,7 @@ def test_trap_1_their_event_accountant_forgets_how_often_randomized_response_is_
     )
 
 
+@pytest.mark.long
 def test_trap_2_their_accountants_disagree_on_replace_one_and_no_relation_is_passed_on_here():
     event = dp_accounting.GaussianDpEvent(1.0)
     pld = [
@@ -632,6 +634,7 @@ def test_trap_3_their_loss_distributions_know_no_pure_guarantee():
     assert epsilons([Laplace(10.0)], 0.0) == {"pure": 0.1}
 
 
+@pytest.mark.long
 def test_trap_4_they_have_no_event_for_what_a_release_draws():
     assert not hasattr(dp_accounting.dp_event, "DiscreteGaussianDpEvent")
     naive = PLDAccountant().compose(dp_accounting.GaussianDpEvent(0.3)).get_epsilon(1e-6)
@@ -673,6 +676,7 @@ def test_trap_7_one_shift_by_2kr_is_not_2kr_shifts_by_1():
     assert naive > 2.5 * epsilons([Laplace(80.0, 80)], 1e-5)["PLD"]
 
 
+@pytest.mark.long
 def test_dp_accounting_is_imported_in_one_file_and_late():
     package = Path(rknn_jax.__file__).parent
     importers = {

@@ -156,6 +156,7 @@ def test_more_labels_are_right_than_by_the_arg_max(digits, epsilon, gain):
     assert right[:, 0].mean() > right[:, 1].mean() + gain
 
 
+@pytest.mark.long
 def test_what_is_said_of_labels_is_near_the_truth_and_falls_with_noise(digits):
     """Stability within 0.1 of the share of labels that noise left, where there are votes."""
     _, truth, _, kernels, votes = digits
@@ -327,6 +328,7 @@ def shifted_votes(rng, shift, shares, num_public=1500, num_private=6000):
     return answers.fits(noisy, np.full(votes.shape, 2.83), kernels), truth
 
 
+@pytest.mark.long
 def test_a_shift_of_features_is_not_taken_for_other_shares_of_the_classes():
     rng = np.random.default_rng(0)
     moved, truth = shifted_votes(rng, 0.7 * rng.normal(size=32), np.full(8, 1 / 8))

@@ -214,6 +214,7 @@ def test_noise_that_cancels_in_a_combination_of_three_values_is_found():
     assert "linear" in found.event
 
 
+@pytest.mark.long
 def test_power_is_that_of_the_events_of_the_weaker_noise():
     guarantee = Gaussian(1.0, 3, 2).guarantee(5)
     multiplier = multiplier_of(guarantee)
@@ -275,6 +276,7 @@ def test_games_vote_for_every_cell_and_miss_some_votes(mechanism):
         assert (np.sort(a) != np.sort(b)).any()
 
 
+@pytest.mark.long
 def test_each_change_is_played_among_a_few_and_in_two_crowds():
     played = games.of_mechanism(DiscreteLaplace(1.0, 4, 3))
     others = [int(game.inputs.split()[0]) for game in played]
@@ -511,6 +513,7 @@ def free(mechanism):
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "kind",
     [

@@ -30,6 +30,7 @@ def in_the_fast_tier(plant):
     return plant is PLANTS[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "plant",
     [

@@ -54,6 +54,7 @@ def found_in(number):
 # Without a bug
 
 
+@pytest.mark.long
 def test_nothing_but_the_noisy_counts_depends_on_private_records(replaced):
     assert [differing(world) for world in replaced[::3]] == [[]] * 4
     assert [read_after(plan) for plan in replaced[-1].plans] == [None, None]
@@ -140,6 +141,7 @@ def test_decimals_bits_and_texts_are_columns():
 # Persons
 
 
+@pytest.mark.long
 def test_one_person_moves_the_sum_as_far_as_one_record_and_no_farther(monkeypatch):
     """Her 300 records share a vote; if each casts its own, the command says so."""
     played = worlds(0.5, person="person")

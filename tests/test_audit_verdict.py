@@ -204,6 +204,7 @@ def marked(value, name, fast):
     return pytest.param(value, id=name, marks=() if fast else pytest.mark.long)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", [marked(bug, bug.words, bug.fast) for bug in BUGS])
 def test_a_planted_bug_is_called_broken(rknn, monkeypatch, bug):
     bug.plant(monkeypatch)
@@ -213,6 +214,7 @@ def test_a_planted_bug_is_called_broken(rknn, monkeypatch, bug):
     assert "BROKEN" in result.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", [marked(words, words, fast) for words, fast in HONEST.items()])
 def test_the_same_without_a_bug_is_not(rknn, command):
     result = rknn("audit", "--epsilon", 1, *command.split(), "--json")

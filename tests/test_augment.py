@@ -32,6 +32,7 @@ def test_warps_are_those_of_scipy_and_the_identity_without_a_displacement():
     np.testing.assert_allclose(actual[1, :, :, 0], expected, atol=1e-5)
 
 
+@pytest.mark.long
 def test_random_displacements_have_the_stated_spread():
     """The affine part is fitted to 4,000 draws: a standard deviation is then within 4% at 3.5
     standard errors, a false alarm of 5e-4.

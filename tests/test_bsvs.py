@@ -115,6 +115,7 @@ def test_votes_outside_the_cells_are_not_counted():
     np.testing.assert_array_equal(bsvs.sum_votes(cells, 6), [1, 0, 0, 0, 0, 1])
 
 
+@pytest.mark.long
 def test_counts_stay_exact_where_float32_would_stop():
     start = 2**24
     cells = np.zeros(start + 3, np.int32)

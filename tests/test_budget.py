@@ -91,6 +91,7 @@ def account(path="R.npz.ledger.jsonl"):
 # Acceptance
 
 
+@pytest.mark.long
 def test_one_budget_survives_a_new_embedding_new_records_and_another_order(folder):
     rows, labels = people()
     release(budget=2)
@@ -115,6 +116,7 @@ def test_one_budget_survives_a_new_embedding_new_records_and_another_order(folde
     assert kinds.count("adopt") == 3, "what is known is not adopted again"
 
 
+@pytest.mark.long
 def test_the_error_names_the_ledger_and_its_command_adopts_what_was_refused(folder, capsys):
     """The columns of the private file have another order than the public ones."""
     names = ["d", "a", "c", "b"]
@@ -137,6 +139,7 @@ def test_the_error_names_the_ledger_and_its_command_adopts_what_was_refused(fold
     assert account() == 1.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["copy", "hard link", "symbolic link to a copy", "another name"])
 def test_a_second_budget_for_records_of_a_ledger_is_refused_on_any_path(folder, how):
     release(budget=1)
@@ -161,6 +164,7 @@ def test_a_second_budget_for_records_of_a_ledger_is_refused_on_any_path(folder, 
     assert account() == 1.0
 
 
+@pytest.mark.long
 def test_a_copied_ledger_is_no_second_budget_and_a_moved_one_is_the_same(folder):
     release(budget=1.5)
     home = Path("R.npz.ledger.jsonl")
@@ -176,6 +180,7 @@ def test_a_copied_ledger_is_no_second_budget_and_a_moved_one_is_the_same(folder)
     assert account() == 1.5
 
 
+@pytest.mark.long
 def test_adopted_data_have_one_ledger_too(folder):
     release(budget=1)
     np.savez("R2.npz", embeddings=2 * people()[0], labels=people()[1])
@@ -633,6 +638,7 @@ def less_one(name="R.npz"):
     np.savez(name, embeddings=rows[1:], labels=labels[1:])
 
 
+@pytest.mark.long
 def test_a_changed_file_gets_no_second_ledger(folder):
     """With its own ledger it is adopted; under another name it is another data set."""
     release(budget=1.0)

@@ -169,6 +169,7 @@ def test_near_private_costs_what_is_said_in_addition(task, model, relation):
     assert whole.epsilon <= 3.0
 
 
+@pytest.mark.long
 def test_settings_reach_the_selectors(task, model):
     for change in (
         {"candidates": 60},
@@ -222,6 +223,7 @@ def test_bought_labels_make_a_poor_network_better(task, model):
         )
 
 
+@pytest.mark.long
 def test_all_layers_begin_at_the_networks_and_learn(task, model):
     index = np.arange(40)
     labels = task.public.true_labels[index]

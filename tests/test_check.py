@@ -122,6 +122,7 @@ def test_persons_that_are_no_exact_numbers_are_told(rknn, tmp_path):
     assert done.json["usable"] == 89
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["csv", pytest.param("npz", marks=pytest.mark.long)])
 def test_features_unlike_the_public_ones_are_told_to_the_curator(rknn, tmp_path, form):
     save(tmp_path, form, LABELS)

@@ -88,6 +88,7 @@ def test_all_records_of_a_person_have_one_role(tmp_path):
         assert len(set(parted.role[parted.checkers.clients == person])) == 1
 
 
+@pytest.mark.long
 def test_roles_are_those_of_the_noise_key_and_change_no_other_stream(tmp_path):
     first, again, other = (sides_of(TASK, tmp_path, noise_seed=seed).role for seed in (0, 0, 1))
     assert np.array_equal(first, again)
@@ -148,6 +149,7 @@ def test_every_labeler_is_run_on_the_voters_alone(labeler, tmp_path):
     assert "did not vote" in told(checked, "privacy.json")["covers"][-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trust", ["central", "local"])
 @pytest.mark.parametrize("unit", ["record", "person"])
 def test_measures_are_within_their_intervals_of_the_agreement_of_all(trust, unit, tmp_path):
@@ -183,6 +185,7 @@ def test_measures_are_within_their_intervals_of_the_agreement_of_all(trust, unit
     assert misses <= 4
 
 
+@pytest.mark.long
 def test_a_row_without_a_label_agrees_with_nobody(tmp_path):
     """PATE answers four of forty rows. The others have no label, which is not class 0."""
     records = Records(TASK.private.images, np.zeros(SIZE, np.int32))
@@ -295,6 +298,7 @@ def test_folders_that_are_older_than_checks_are_those_of_no_check(tmp_path):
         run_folder.find_result(dataclasses.replace(old, check_share=0.3))
 
 
+@pytest.mark.long
 def test_a_report_tells_the_measure_beside_the_truth(tmp_path, monkeypatch):
     monkeypatch.setattr(truth, "EPSILONS", (4.0,))
     monkeypatch.setattr(truth, "DRAWS", 2)

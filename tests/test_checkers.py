@@ -111,6 +111,7 @@ def even(record):
     return {VOTE: 0.5, CHOOSE: 0.25, MEASURE: 0.25}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "relation", ["replace-one", pytest.param("add-remove", marks=pytest.mark.long)]
 )
@@ -265,6 +266,7 @@ def checks_of(checkers, rng, size=60):
     return Checks(role, near, ids, units, np.bincount(role, minlength=4))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("unit", ["record", pytest.param("person", marks=pytest.mark.long)])
 def test_no_neighbor_moves_what_is_drawn_by_more_than_its_noise_is_for(relation, unit):
@@ -379,6 +381,7 @@ def test_agreement_counts_the_class_of_the_rows_near_a_record():
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("known", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_an_interval_covers_in_95_of_100_runs(known):
     rng = np.random.default_rng(3)

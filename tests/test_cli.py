@@ -146,6 +146,7 @@ def test_defaults_label_the_digits(digits, rknn, tmp_path):
     assert all(line in done.err for line in [card["ledger"]["head"], *card["not_covered"]])
 
 
+@pytest.mark.long
 def test_without_smoothing_a_row_has_the_label_of_its_query(digits, rknn):
     files = ("--public", digits / "P.npz", "--private", digits / "R.npz", "--classes", 10)
     done = rknn("label", *files, "--epsilon", 1, "--smoothing", "none", "--json")
@@ -155,6 +156,7 @@ def test_without_smoothing_a_row_has_the_label_of_its_query(digits, rknn):
     np.testing.assert_array_equal(asked["label"], asked["noisy_counts"].argmax(axis=1))
 
 
+@pytest.mark.long
 def test_two_releases_share_the_clustering_and_not_the_noise(files, rknn):
     for name in ("a", "b"):
         assert rknn(*arguments(out=name, budget=2, epsilon=0.5)).status == 0
@@ -168,6 +170,7 @@ def test_two_releases_share_the_clustering_and_not_the_noise(files, rknn):
     ).any()  # 12 cells at scale 4 agree with probability 1e-12
 
 
+@pytest.mark.long
 def test_the_first_budget_is_one_release_and_a_second_needs_the_owner(files, rknn):
     assert rknn(*arguments(out="a", epsilon=0.3)).status == 0
     ledger = files / "R.npz.ledger.jsonl"
@@ -258,6 +261,7 @@ def test_text_labels_come_back_by_name(files, rknn):
     assert "wolf 20" in done.err
 
 
+@pytest.mark.long
 def test_cosine_takes_no_notice_of_length(files, rknn):
     lengths = np.random.default_rng(2).uniform(0.01, 100, (90, 1))
     np.savez(files / "Q.npz", embeddings=blobs(60, 0)[0] * lengths[:60])
@@ -381,6 +385,7 @@ def save_without_labels(path, embeddings):
         file.writestr("labels.npy", head.getvalue())
 
 
+@pytest.mark.long
 def test_a_dry_run_reads_no_private_label_and_changes_nothing(files, rknn):
     embeddings, labels = blobs(90, 1)
     save_without_labels(files / "R.npz", embeddings)
@@ -788,6 +793,7 @@ sys.exit(status or "jax" in sys.modules)
 """
 
 
+@pytest.mark.long
 def test_the_console_script_answers_without_loading_jax(copy):
     assert (Path(sysconfig.get_path("scripts")) / "rknn").exists()
     done = subprocess.run(
@@ -802,6 +808,7 @@ def test_progress_shows_on_a_terminal_only(files, rknn):
     assert "clustering" not in rknn(*arguments(), "--dry-run").err
 
 
+@pytest.mark.long
 def test_simulate_ends_with_the_error_and_the_speed(rknn):
     for level, clients in (("message", 20_000), ("count", 1e9)):
         done = rknn(

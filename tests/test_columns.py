@@ -213,6 +213,7 @@ def table_of(folder):
     return "\n".join(lines)
 
 
+@pytest.mark.long
 def test_the_table_of_types_is_what_the_readers_do(tmp_path):
     found = f"{BEGIN}\n\n{table_of(tmp_path)}\n\n{END}"
     page = PAGE.read_text()
@@ -225,6 +226,7 @@ def test_the_table_of_types_is_what_the_readers_do(tmp_path):
 LABELS = st.lists(st.integers(0, 3), min_size=1, max_size=9)
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(labels=LABELS, names=st.permutations(["1", "2", "3"]), plain=st.booleans())
 def test_one_table_has_one_result_at_every_door(tmp_path_factory, labels, names, plain):

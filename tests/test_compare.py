@@ -195,6 +195,7 @@ def whole(tmp_path_factory):
     return out, found
 
 
+@pytest.mark.long
 def test_a_comparison_has_a_column_of_what_was_measured_if_records_check(whole, tmp_path):
     _, plain = whole
     with pytest.MonkeyPatch.context() as patch:
@@ -340,6 +341,7 @@ def test_a_comparison_begins_with_labels_by_hand(whole):
     assert f"At ε = 1 the best method is {best['title']}" in told(out, "md")
 
 
+@pytest.mark.long
 def test_labels_by_hand_are_those_of_true_classes_of_few_records():
     rng = np.random.default_rng(0)
     truth = rng.integers(3, size=300)
@@ -447,6 +449,7 @@ def test_the_page_loads_nothing_and_has_what_it_needs(whole):
         assert row["statement"].replace("'", "&#39;") in page
 
 
+@pytest.mark.long
 def test_what_choosing_labels_costs_is_in_the_epsilon_of_the_row(tmp_path, monkeypatch):
     found, _ = run(
         monkeypatch,
@@ -477,6 +480,7 @@ def test_what_choosing_labels_costs_is_in_the_epsilon_of_the_row(tmp_path, monke
     assert "| NearPrivate, 200 labels bought | central | 1.5 |" in told(tmp_path, "md")
 
 
+@pytest.mark.long
 def test_one_seed_has_no_deviation(tmp_path, monkeypatch):
     found, _ = run(
         monkeypatch,
@@ -489,6 +493,7 @@ def test_one_seed_has_no_deviation(tmp_path, monkeypatch):
     }
 
 
+@pytest.mark.long
 def test_claims_cost_what_the_accountants_say():
     accountants = json.loads(
         (Path(__file__).parents[1] / "benchmarks/results/accountants.json").read_text()

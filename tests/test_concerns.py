@@ -183,6 +183,7 @@ def made(standardize, public, private, labels, ledger, **settings):
     return labeler
 
 
+@pytest.mark.long
 def test_wine_is_labeled_better_with_scaled_columns(tmp_path):
     X, y = load_wine(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))

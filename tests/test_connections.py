@@ -61,6 +61,7 @@ def public_data(k):
     return public, queries, _connections.public_prices(public, queries, k)
 
 
+@pytest.mark.long
 @given(st.integers(0, 99), st.sampled_from([(256, 1), (257, 3)]))
 def test_the_least_cost_is_the_float64_one(seed, size):
     n, k = size
@@ -81,6 +82,7 @@ def test_the_least_cost_is_the_float64_one(seed, size):
     )
 
 
+@pytest.mark.long
 def test_equal_prices_change_no_connection():
     points, queries, _ = public_data(1)
     plain = nearest(points, queries, 1)
@@ -163,6 +165,7 @@ def test_a_part_of_the_prices_balances_in_part():
     assert spread == sorted(spread, reverse=True)
 
 
+@pytest.mark.long
 def test_histogram_prices_make_private_degrees_more_even_where_private_records_lie_elsewhere():
     """The greatest private degree is 113 times the least without prices, 29 times with public
     ones and 3 times with fitted ones.

@@ -112,6 +112,7 @@ def closed_record(draw: random.Random):
     return WRITERS["minimal"]([record]).split(b"\n", 1)[1][:-1], as_bytes([record])[0]
 
 
+@pytest.mark.long
 def test_a_closed_record_is_one_row_beside_all_others(at_once):
     draw = random.Random(1)
     for _ in range(300):

@@ -155,6 +155,7 @@ os.link = os.replace = lambda *_: os.kill(os.getpid(), 9)
 """A process that is killed when its file is complete and has no name yet."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "write", ["disk.write_whole(disk.Path('a'), b'1')", "Ledger.create('a', 'sha256:a', 1)"]
 )

@@ -209,6 +209,7 @@ def test_the_rounds_share_epsilon_and_later_ones_ask_about_less(twice):
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.long
 def test_a_noise_seed_repeats_a_run_and_without_one_the_noise_is_new(once, tmp_path):
     again = run(tmp_path / "again")
     fresh = run(tmp_path / "fresh", noise_seed=None, student=None)
@@ -228,6 +229,7 @@ def test_no_two_runs_without_a_noise_seed_have_the_same_noise():
     assert len({tuple(jax.random.key_data(key.public).tolist()) for key in keys}) == 1
 
 
+@pytest.mark.long
 def test_private_records_enter_by_their_votes_alone(twice, tmp_path, monkeypatch):
     """With the votes held fixed, replacing every private record changes nothing that epsilon
     covers.
@@ -255,6 +257,7 @@ def test_private_records_enter_by_their_votes_alone(twice, tmp_path, monkeypatch
     assert {name for name in one if one[name] != other[name]} <= {"release", "time"}
 
 
+@pytest.mark.long
 def test_one_private_record_moves_at_most_2k_votes_of_a_run(tmp_path, monkeypatch):
     """The whole program at infinite epsilon, with one record replaced by one of the opposite
     kind.
@@ -276,6 +279,7 @@ def test_one_private_record_moves_at_most_2k_votes_of_a_run(tmp_path, monkeypatc
     assert np.abs(before - after).max() == 1
 
 
+@pytest.mark.long
 def test_stopped_in_its_first_epoch_a_run_keeps_the_labels(tmp_path, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
@@ -289,6 +293,7 @@ def test_stopped_in_its_first_epoch_a_run_keeps_the_labels(tmp_path, monkeypatch
     assert {path.name for path in folder.iterdir()} == FILES - {"student", "metrics.jsonl"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("trust", "delta"),
     [
@@ -309,6 +314,7 @@ def test_nobody_has_to_be_trusted(trust, delta, tmp_path):
     assert [one["trust"] for one in privacy["rounds"]] == [trust] * 2
 
 
+@pytest.mark.long
 def test_every_mechanism_that_can_label_is_offered_and_no_other():
     for trust in ("central", "local", "shuffle"):
         for name in mechanisms.names():
@@ -463,6 +469,7 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_alone(once):
     assert {path: path.read_bytes() for path in once.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.long
 def test_labels_alone_need_no_student(tmp_path):
     folder = run(tmp_path / "run", student=None, benchmark=True)
     assert {path.name for path in folder.iterdir()} == FILES - {"metrics.jsonl", "student"}
@@ -472,6 +479,7 @@ def test_labels_alone_need_no_student(tmp_path):
     assert result["label_accuracy"] > 0.7
 
 
+@pytest.mark.long
 def test_members_differ_and_the_result_is_that_of_their_mean(tmp_path):
     folder = run(tmp_path / "run", members=2)
     both = ensemble.load(folder / "student")

@@ -59,6 +59,7 @@ EXAMPLES = (Commonest(),)
 '''
 
 
+@pytest.mark.long
 def test_a_newcomers_labeler_is_one_file(tmp_path, monkeypatch):
     """Written into a folder of labelers, it takes the place of any other: the same data and
     report, and no other line of code.

@@ -28,6 +28,7 @@ def timeless(found):
     return dataclasses.replace(found, seconds=0.0, clients_per_second=0.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mechanism",
     [MECHANISM, DiscreteLaplace(1.0, 20, 10, num_neighbors=2)],

@@ -66,6 +66,7 @@ def test_it_is_the_reference_where_clusters_are_plain():
     assert np.bincount(group[chosen.index]).tolist() == [5, 5, 5, 5]
 
 
+@pytest.mark.long
 def test_small_clusters_give_all_that_they_have_and_the_rest_is_drawn_from_the_uncertain():
     features, group = blobs([2, 3, 40, 40])
     probabilities = predictions(np.linspace(0.5, 0.9, len(features)))

@@ -50,6 +50,7 @@ some_rows = hypothesis.extra.numpy.arrays(
 )
 
 
+@pytest.mark.long
 @hypothesis.settings(max_examples=300)
 @hypothesis.given(some_rows, hypothesis.extra.numpy.arrays(np.float64, (3,), elements=values))
 def test_no_neighbour_that_a_search_finds_moves_the_moments_by_more_than_the_sensitivity(
@@ -130,6 +131,7 @@ def test_the_noise_is_the_analytic_gaussian_mechanisms(
     np.testing.assert_allclose(components.directions, expected, atol=1e-6)
 
 
+@pytest.mark.long
 def test_the_noise_is_symmetric_with_half_the_variance_off_the_diagonal():
     sigma = 3.0
     size = 1500
@@ -144,6 +146,7 @@ def test_the_noise_is_symmetric_with_half_the_variance_off_the_diagonal():
         assert stats.kstest(drawn[:20_000] / math.sqrt(variance), "norm").pvalue > FALSE_ALARM
 
 
+@pytest.mark.long
 def test_the_noise_is_alike_in_all_directions_of_the_frobenius_norm():
     """Which is what makes one Gaussian value of it: its product with any symmetric matrix of
     norm 1 has variance σ².

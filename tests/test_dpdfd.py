@@ -71,6 +71,7 @@ def quick_votes():
     return voted(QUICK)
 
 
+@pytest.mark.long
 def test_nobody_learns_from_a_record_whose_label_no_class_has():
     weights = []
     for label, image in ((-1, 0), (CLASSES, 255)):
@@ -206,6 +207,7 @@ def test_a_teacher_that_changes_altogether_moves_the_sum_by_twice_the_bound(
     assert np.linalg.norm(change) <= 2 * 0.5 * (1 + 1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bound", ["normalise", "clip"])
 def test_that_much_is_reached_and_by_no_image_more(bound):
     """All pairs of what a teacher can say, of those sure of one class, of all but one, or of
@@ -346,6 +348,7 @@ def test_epsilon_asks_for_the_noise_that_it_costs():
             )
 
 
+@pytest.mark.long
 def test_epsilon_does_not_depend_on_the_bound():
     """Noise grows with C as the gradients do; Theorem 3 would have a C of a tenth cost a
     hundredth.
@@ -459,6 +462,7 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     assert "key" not in words
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("height", "width", "channels", "margin"),
     [pytest.param(28, 28, 1, 4, marks=pytest.mark.slow), (7, 9, 3, 1)],
@@ -540,6 +544,7 @@ NETWORKS = dataclasses.replace(
 """Few teachers, which are networks on pixels."""
 
 
+@pytest.mark.long
 def test_a_record_reaches_one_network_alone():
     labels = LABELS.copy()
     labels[5] = (labels[5] + 1) % CLASSES
@@ -578,6 +583,7 @@ def test_a_network_without_records_answers_too():
     assert all(len(leaf) == 4 for leaf in jax.tree.leaves(votes.weights))
 
 
+@pytest.mark.long
 def test_teachers_and_queries_that_do_not_fit_are_refused():
     votes = quick_votes()
     with pytest.raises(

@@ -255,6 +255,7 @@ class Twice(nn.Module):
         return nn.Dense(CLASSES)(x.reshape(len(x), -1))
 
 
+@pytest.mark.long
 def test_layers_that_see_several_rows_are_clipped_as_others():
     """`Product` holds the gradients of the head alone; the sum is that of each record's own."""
     inputs, labels = records(8, SUMMED)
@@ -312,6 +313,7 @@ def test_gradients_of_kernels_apart_are_those_of_each_example_alone(size):
         np.testing.assert_allclose(found, np.stack(wanted), atol=2e-4 * np.abs(wanted).max())
 
 
+@pytest.mark.long
 def test_gradients_of_gradients_are_those_of_the_convolution():
     """VAT takes one inside another."""
     rng = np.random.default_rng(6)
@@ -333,6 +335,7 @@ def test_gradients_of_gradients_are_those_of_the_convolution():
         np.testing.assert_allclose(found, wanted, atol=1e-3 * np.abs(wanted).max())
 
 
+@pytest.mark.long
 def test_what_one_record_holds_never_reaches_the_batch_statistics():
     inputs = np.random.default_rng(6).integers(0, 255, (40, 8, 8, 1)).astype(np.uint8)
     labels = np.arange(40, dtype=np.int32) % CLASSES
@@ -420,6 +423,7 @@ def test_weights_that_are_not_trained_get_no_noise():
     np.testing.assert_array_equal(mask["Conv_0.kernel"], np.arange(1, 11) > 8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "part", [*(pytest.param(part, marks=pytest.mark.slow) for part in ("head", "norms")), "sparse"]
 )
@@ -674,6 +678,7 @@ def test_trainings_of_other_settings_are_not_mixed_up(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.long
 def test_a_replaced_clipped_record_costs_between_a_removed_one_and_group_privacy():
     for sigma, q, steps in ((1.1, 256 / 60000, 3000), (4.0, 0.07, 300), (1.0, 1.0, 5)):
         removed = accounting.epsilons([gaussian_event(sigma, steps, q)], 1e-5)
@@ -693,6 +698,7 @@ def test_a_replaced_clipped_record_costs_between_a_removed_one_and_group_privacy
 # Training
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "network",
     [pytest.param(linear.Model(CLASSES), marks=pytest.mark.slow), mlp.Model(CLASSES)],
@@ -749,6 +755,7 @@ def test_no_key_is_saved(tmp_path):
     assert [leaf.size for leaf in saved if leaf.dtype == np.int32] == [1]
 
 
+@pytest.mark.long
 def test_donated_buffers_are_used():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

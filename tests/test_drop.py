@@ -31,6 +31,7 @@ def save(folder, form, **columns):
     return {"public": f"P.{form}", "private": f"R.{form}"} | NO_NOISE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["csv", "parquet", "feather"])
 def test_dropped_columns_are_no_features_and_come_along(rknn, tmp_path, form):
     changes = save(tmp_path, form)
@@ -114,6 +115,7 @@ def test_a_list_named_embeddings_can_be_dropped(rknn, tmp_path):
     np.testing.assert_array_equal(arrays(tmp_path / "new" / "labels.npz")["label"], TRUTH)
 
 
+@pytest.mark.long
 def test_a_table_is_embedded_without_dropped_columns(rknn, tmp_path):
     save(tmp_path, "csv")
     public = ["embed", "--table", "P.csv", "--out", "P.parquet"]
@@ -162,6 +164,7 @@ def test_both_sides_of_a_federation_drop_columns(rknn, tmp_path):
             joining.read_records(Join(tmp_path / "R.csv", drop=drop))
 
 
+@pytest.mark.long
 def test_other_commands_drop_columns(rknn, tmp_path):
     changes = save(tmp_path, "csv") | {"epsilon": 40, "allow_large_epsilon": None}
     drop = ["--drop", "id", "ward", "visit"]

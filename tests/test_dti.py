@@ -96,6 +96,7 @@ def test_a_thin_plate_spline_goes_through_its_control_points():
     np.testing.assert_allclose(displacement[2], plane, atol=1e-5)  # a plane does not bend
 
 
+@pytest.mark.long
 def test_before_training_the_loss_is_that_of_k_means():
     config = FIVE_EPOCHS
     state = dti._initial(jax.random.key(0), PUBLIC, config)

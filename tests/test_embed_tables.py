@@ -218,6 +218,7 @@ def save(name, found):
     Path(name).write_bytes(zipped)
 
 
+@pytest.mark.long
 def test_every_table_that_label_reads_is_embedded(rknn):
     known = set(formats.suffixes()) - {".npy", ".npz"}  # which hold arrays
     assert known == set(table_files.SUFFIXES)

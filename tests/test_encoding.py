@@ -109,6 +109,7 @@ def images(tmp_path):
     return tmp_path
 
 
+@pytest.mark.long
 def test_images_have_the_votes_of_their_features(images):
     plan = planning.prepare(settings(images, representation="pixels", embedding=("images",)))
     votes = label.count(plan)
@@ -127,6 +128,7 @@ def test_images_have_the_votes_of_their_features(images):
     assert done.card["representation"] == "pixels"
 
 
+@pytest.mark.long
 def test_a_fingerprint_is_of_the_records_and_not_of_their_encoder(images):
     names = ("pixels", "tests.test_encoding:halved")
     plans = [
@@ -224,6 +226,7 @@ def test_an_encoder_that_makes_no_row_of_a_record_moves_no_other_record(name):
     np.testing.assert_array_equal(encode(records), expected)
 
 
+@pytest.mark.long
 def test_an_encoder_may_change_what_it_gets_and_the_fingerprint_stays(images):
     given = {"representation": "tests.test_encoding:emptied", "embedding": ("images",)}
     other = {"representation": "pixels", "embedding": ("images",)}

@@ -302,6 +302,7 @@ def test_a_round_that_cannot_keep_its_word_is_not_made(wrong, words):
 # Federation = simulation
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [
@@ -781,6 +782,7 @@ def test_a_client_level_round_hides_how_many_records_there_are_and_which(tmp_pat
     assert np.log(joint.max(axis=0) / joint.min(axis=0)).max() <= 1.0
 
 
+@pytest.mark.long
 def test_records_are_drawn_uniformly_without_replacement():
     """9,000 draws of 2 out of 3: each pair within 5 standard deviations of a third."""
     cells = np.arange(3, dtype=np.int32)[:, None]
@@ -945,6 +947,7 @@ def test_a_card_of_a_stranger_asks_for_no_huge_image():
 # The server's count
 
 
+@pytest.mark.long
 def test_what_cannot_be_counted_is_rejected_by_name_and_the_rest_is_counted(tmp_path):
     round = a_round(mechanism="generalized_randomized_response")
     # 12 is "no vote"

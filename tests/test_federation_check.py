@@ -114,6 +114,7 @@ def test_each_record_sends_one_message_to_one_of_both_rounds(form, tmp_path, mon
     assert len([one for one in client.ledger.entries() if one.kind == "spend"]) == 1
 
 
+@pytest.mark.long
 def test_a_client_that_is_protected_as_a_whole_votes_or_checks(tmp_path):
     votes = votes_of("clients")
     check = a_check(votes)
@@ -133,6 +134,7 @@ def test_a_client_that_is_protected_as_a_whole_votes_or_checks(tmp_path):
     assert set(zip(said[::2], said[1::2], strict=True)) == {(size, 0), (0, 1)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unit", ["record", pytest.param("client", marks=pytest.mark.long)])
 def test_to_a_sum_each_record_adds_once_and_all_take_part(unit, tmp_path, monkeypatch):
     """Nobody sees who votes and who checks: each client takes part in both sums, with its noise."""
@@ -170,6 +172,7 @@ def test_other_labelers_sum_their_voters_alone(tmp_path):
     assert set(told[~voting].ravel()) <= {AGREES, DIFFERS}
 
 
+@pytest.mark.long
 def test_a_client_whose_records_all_check_says_nothing_in_the_round_of_votes(tmp_path):
     votes = votes_of("local")
     said = set()
@@ -451,6 +454,7 @@ def test_a_client_whose_roles_were_removed_after_it_paid_answers_no_more(tmp_pat
             client.answer(round.data)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["local", "clients", "central"])
 def test_a_second_folder_of_one_ledger_has_no_roles_of_its_own(form, tmp_path):
     """Roles by which nothing was paid are worth nothing, whoever drew them first."""
@@ -539,6 +543,7 @@ def test_agreement_is_that_of_the_rows_near_a_record_alone():
         check.connect(points[:0], NOBODY)
 
 
+@pytest.mark.long
 def test_images_check_in_the_representation_of_the_round(tmp_path):
     votes = a_round(encode=pixels.Encoder(), check_share=0.5)
     client = party(tmp_path, "local", records=30)
@@ -703,6 +708,7 @@ FORMS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     "form",
@@ -735,6 +741,7 @@ def test_a_federation_measures_its_labels_and_each_client_pays_once(form, tmp_pa
         assert measured["right"] > 0.8
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("form", [pytest.param("local", marks=pytest.mark.long), "central"])
 def test_a_server_killed_in_the_check_asks_the_same_check_again(form, tmp_path, monkeypatch):
@@ -764,6 +771,7 @@ def test_a_server_killed_in_the_check_asks_the_same_check_again(form, tmp_path, 
     assert all(one["exit_status"] == 0 for one in found)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("form", [pytest.param("local", marks=pytest.mark.long), "central"])
 def test_labels_are_published_unmeasured_if_nobody_answers_the_check(form, tmp_path, monkeypatch):

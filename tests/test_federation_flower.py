@@ -287,6 +287,7 @@ def test_a_client_whose_answer_found_no_room_is_asked_again(tmp_path, heard, mon
     assert (len(tries), len(collector.clients), collector.rejected) == (3, 1, {})
 
 
+@pytest.mark.long
 def test_refusals_errors_and_garbage_stop_nobody(tmp_path, heard, monkeypatch):
     monkeypatch.setattr(flower, "AFTER_ERROR", 0.2)
     round = a_round()

@@ -187,6 +187,7 @@ def test_a_client_answers_hears_the_end_and_sends_the_same_when_it_comes_back(tm
     assert payload in (tmp_path / "server/answers.bin").read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 def test_no_answer_counts_once_results_were_published(tmp_path):
     """A server that was killed before its clients heard the end once published again, with more."""
@@ -511,6 +512,7 @@ def test_a_step_of_a_sum_is_one_digit():
         assert server._step(SimpleNamespace(path_params={"step": text})) == step
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 def test_bodies_without_end_and_garbage_end_the_connection(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "MOST_RECORDS", 2**10)
@@ -579,6 +581,7 @@ def test_all_bodies_together_are_bounded(tmp_path, monkeypatch):
     assert running.collector.num_clients == 2
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 def test_a_full_disk_makes_clients_wait_and_the_round_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "RETRY_SECONDS", 0)
@@ -761,6 +764,7 @@ def is_open(raw):
         return False
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("bound", ["STRANGERS", "STRANGERS_OF_AN_ADDRESS"])
 def test_strangers_hold_few_connections_and_not_for_long(
@@ -813,6 +817,7 @@ def test_all_connections_together_are_bounded(tmp_path, monkeypatch, caplog):
     assert sum(one.name == gate.__name__ for one in caplog.records) == 1
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 def test_without_tls_nobody_is_a_stranger(tmp_path, monkeypatch):
     """Connections that come while the server is busy are accepted all at once."""
@@ -860,6 +865,7 @@ def test_files_that_are_no_certificates_are_named(tmp_path, secured):
 # A network and servers that cannot be relied on
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 def test_a_proxy_that_loses_repeats_cuts_and_lies_delays_a_client_and_no_more(tmp_path):
     """Each request meets every fault in turn before it passes."""

@@ -102,6 +102,7 @@ def queries_of(round):
     return Queries.alone(round.queries, np.arange(len(round.queries)))
 
 
+@pytest.mark.long
 def test_virtual_clients_without_a_seed_have_ledgers_of_their_own(settings):
     card = flower.serve(grid_of(settings | {"seed": -1}, 24), settings | {"seed": -1})
     assert card["guarantee"]["sampler"] == "release"

@@ -188,6 +188,7 @@ def test_individual_knn_adds_at_most_a_vote_of_length_1_for_a_hostile_record(uni
 # PATE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 def test_pate_gives_a_hostile_record_its_own_teacher(relation):
     labeler = PATE(num_teachers=6, hidden=0, steps=3, relation=relation)
@@ -208,6 +209,7 @@ def test_pate_gives_a_hostile_record_its_own_teacher(relation):
             np.testing.assert_array_equal(votes, without)
 
 
+@pytest.mark.long
 def test_pate_counts_one_vote_a_teacher_whatever_it_learned_from():
     labeler = PATE(num_teachers=6, hidden=4, steps=3, unit="person")
     before = contributed(labeler, FEATURES, LABELS)
@@ -220,6 +222,7 @@ def test_pate_counts_one_vote_a_teacher_whatever_it_learned_from():
 # Noisy SGD
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unit", ["record", "person"])
 def test_noisy_sgd_moves_a_step_by_the_clip_at_most(unit):
     """One step on all records, without noise: the weights are the mean of the clipped gradients."""

@@ -360,6 +360,7 @@ def test_a_table_tells_the_labels_and_persons_of_images_by_their_names(rknn, tmp
     assert [by_name[name] for name in sorted(names)] == [None, "401", None, "250", None, None]
 
 
+@pytest.mark.long
 def test_a_table_about_images_is_refused_where_it_cannot_be_used(rknn, tmp_path):
     network = tiny_network.write(tmp_path)
     rows = {"file": ["a.png"], "labels": ["x"]}

@@ -101,6 +101,7 @@ def search(labeler):
     return largest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unit", ["record", "person"])
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 def test_no_history_costs_more_than_the_guarantee(relation, unit):
@@ -108,6 +109,7 @@ def test_no_history_costs_more_than_the_guarantee(relation, unit):
     assert 0.9 * allowed(labeler) <= search(labeler) <= allowed(labeler)
 
 
+@pytest.mark.long
 def test_counts_that_cost_nothing_are_found(monkeypatch):
     """A planted bug: only the votes are charged."""
     monkeypatch.setattr(Plan, "count_cost", property(lambda plan: 0.0))
@@ -115,6 +117,7 @@ def test_counts_that_cost_nothing_are_found(monkeypatch):
     assert search(labeler) > 1.1 * allowed(labeler)
 
 
+@pytest.mark.long
 def test_a_budget_for_one_of_two_relations_is_found(monkeypatch):
     """A planted bug: replacing a record is charged like removing it."""
     honest = IndividualKNN()
@@ -143,6 +146,7 @@ def test_a_unit_adds_the_same_whoever_else_is_there(unit):
         np.testing.assert_allclose(step.votes, sum(part.votes for part in parts), atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_record_at_the_threshold_is_a_neighbor_whoever_else_is_there():
     """The threshold is the cosine of one record after another, to the last bit."""
     rng = np.random.default_rng(6)
@@ -232,6 +236,7 @@ def test_the_noisy_count_decides_the_noise_of_the_votes():
     np.testing.assert_allclose(found[1].stddev / found[0].stddev, 2, rtol=0.1)
 
 
+@pytest.mark.long
 def test_digits_are_labeled_better_than_by_private_knn():
     """At the same epsilon, for the same hundred queries."""
     split = Split()

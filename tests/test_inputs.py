@@ -142,6 +142,7 @@ def write_with(folder, form, order, index=True, **columns):
     return {"public": f"P.{form}", "private": f"R.{form}", "queries": None}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 @pytest.mark.parametrize("order", [False, True], ids=["in order", "shuffled"])
 def test_an_index_is_no_feature(rknn, tmp_path, form, order):
@@ -181,6 +182,7 @@ def test_many_counts_that_are_all_different_are_features():
     assert features.find_ids([counts[:, 0], *np.zeros((2, 40))], ["id", "x", "y"]) == ["id"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["csv", "parquet", "feather"])
 def test_columns_of_bools_are_features(rknn, tmp_path, form):
     """As `get_dummies` makes them: without them, one column of noise is left."""
@@ -333,6 +335,7 @@ def test_no_sound_file_is_called_damaged(rknn, tmp_path, kind):
         refused(rknn, tmp_path, {"private": "R.parquet"}, f"got {str(values.type).split('<')[0]}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("source", ["table", "text"])
 def test_a_row_is_the_row_of_the_source_everywhere(rknn, tmp_path, source):
     """Rows that cannot be used are left out of the embeddings, and the others keep their number."""

@@ -329,6 +329,7 @@ QUICK = ("mlp head",)
 """Features instead of images; folders of all three kinds are exported in a test of their own."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS],

@@ -286,6 +286,7 @@ def test_a_ledger_is_no_file_of_records(rknn, tmp_path):
     assert "--ledger outside of --private" in " ".join(done.err.split())
 
 
+@pytest.mark.long
 def test_reading_is_linear_in_rows_and_columns(tmp_path):
     def seconds(rows, columns):
         line = json.dumps({f"x{i}": i for i in range(columns)} | {"labels": 1})

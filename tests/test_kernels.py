@@ -84,6 +84,7 @@ def keys_of_both(points, references, product, count):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("s", "count", "product"),
     [
@@ -101,6 +102,7 @@ def test_the_keys_are_the_smallest(s, count, product):
     np.testing.assert_allclose(found, expected, rtol=1e-3)
 
 
+@pytest.mark.long
 def test_a_row_that_is_not_finite_is_refused(monkeypatch):
     monkeypatch.setattr(neighbors, "multiplies_halves", lambda: False)
     n, s, f, k = RAGGED
@@ -258,6 +260,7 @@ def test_a_cpu_takes_a_native_kernel_that_was_compiled_and_agrees(monkeypatch):
         kernels.chosen("native", lambda: True, lambda: True)
 
 
+@pytest.mark.long
 def test_the_comparison_of_the_decode_passes_and_finds_a_wrong_kernel(monkeypatch):
     assert collision._kernel_agrees()
     right = pallas_decode.count_in_intervals

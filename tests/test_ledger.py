@@ -97,6 +97,7 @@ def test_amounts_are_read_exactly_and_floats_by_their_shortest_decimal(path, bud
     assert ledger.remaining.epsilon == 0
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(st.integers(1, 60), st.sampled_from([0, 1, 5])), max_size=12))
 def test_spent_is_the_exact_sum_of_the_accepted_and_never_above_the_budget(
     tmp_path_factory, charges
@@ -279,6 +280,7 @@ def test_a_line_is_on_disk_before_the_charge_returns(ledger, path, monkeypatch):
 # Torn and changed files
 
 
+@pytest.mark.long
 def test_a_change_of_any_byte_refuses_all_spending(ledger, path):
     ledger.charge(released(), "one")
     ledger.charge(released(), "two")
@@ -442,6 +444,7 @@ def run(script, path):
     )
 
 
+@pytest.mark.long
 def test_two_processes_racing_never_overspend_and_waste_nothing(path):
     accepted = run(RACE, path)
     assert sum(accepted) == 150

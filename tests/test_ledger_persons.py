@@ -102,6 +102,7 @@ def test_no_door_charges_a_ledger_of_other_persons(files, door, made_for):
     assert spent() > before
 
 
+@pytest.mark.long
 def test_the_estimator_takes_the_name_of_a_series_or_its_parameter(files):
     public, private, labels, persons = files
     visits = persons["visit"]

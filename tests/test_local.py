@@ -224,6 +224,7 @@ def free_but_for(num_symbols, votes):
     return free
 
 
+@pytest.mark.long
 def test_all_sets_of_a_size_are_equally_likely():
     """Sets from 8, 7 and 6 of 8 symbols: chi-square of every set, 5,000 draws a case, at a
     false-alarm rate of 1e-5 in all.

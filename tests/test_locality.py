@@ -147,6 +147,7 @@ def test_neighbors_differ_by_what_the_mechanism_claims(name):
         assert found > 0.4, (relation, bound)
 
 
+@pytest.mark.long
 @each_encoder
 def test_a_count_is_the_sum_of_the_counts_of_each_record_alone(name):
     """With that, no neighbor changes more than its own votes, for both relations."""

@@ -111,6 +111,7 @@ def test_no_record_checks_where_it_would_tell_nothing_or_is_turned_off(files, rk
         assert "nobody measures" in words or "it takes" in words
 
 
+@pytest.mark.long
 def test_a_resumed_release_refuses_files_in_another_order(files, monkeypatch):
     given = settings(("shards/0.npz", "shards/1.npz", "shards/2.npz"))
 
@@ -283,6 +284,7 @@ def test_a_measure_by_persons_says_so(files, sides):
     assert Measured.of(saved).unit == "record"
 
 
+@pytest.mark.long
 def test_sets_are_compared_with_no_class(files, sides):
     _, _, private, labels = sides
     sets = np.eye(NUM_CLASSES, dtype=bool)[labels]
@@ -293,6 +295,7 @@ def test_sets_are_compared_with_no_class(files, sides):
     assert "no_better" not in [one.kind for one in done.concerns]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "chosen",
     [{"mechanism": "gaussian"}, {"labeler": "least_squares", "queries": None}, {"person": "who"}],
@@ -330,6 +333,7 @@ def test_a_plan_refuses_a_check_that_its_ledger_cannot_pay(files, monkeypatch):
     assert calls[-1] == plan.cost != plan.question.noise.guarantee
 
 
+@pytest.mark.long
 def test_nobody_checks_by_default_if_the_ledger_would_pay_for_it(files):
     budget = {"budget": 5.0, "budget_delta": 1e-4}
     assert planning.prepare(settings(**budget)).checkers is not None

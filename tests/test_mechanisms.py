@@ -203,6 +203,7 @@ def test_permute_and_flip_never_loses_more_than_epsilon(relation, k):
     assert 0.9 * epsilon < worst <= epsilon * (1 + 1e-4)
 
 
+@pytest.mark.long
 def test_permute_and_flip_beats_discrete_laplace_at_equal_epsilon():
     num_queries = 50_000
     totals = np.zeros((num_queries, 10), np.int32)

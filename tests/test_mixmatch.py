@@ -124,6 +124,7 @@ def test_the_loss_is_cross_entropy_and_squared_error_and_without_weight_only_the
 # A step, and the training.
 
 
+@pytest.mark.long
 def test_a_step_is_the_algorithm_of_the_module(monkeypatch):
     """Loss and running statistics by NumPy, at the third of six steps.
 

@@ -247,6 +247,7 @@ def test_what_is_not_finite_has_no_neighbors(form, value):
     assert (found(points, references, 2, form) == -1).all()
 
 
+@pytest.mark.long
 def test_all_forms_and_xla_agree_to_the_bit(monkeypatch):
     points, references = normal(0, 300, 60), normal(1, 130, 60)
     points[::3] = np.round(points[::3])
@@ -283,6 +284,7 @@ def test_libraries_have_the_same_order_of_distances_that_are_equal(monkeypatch):
     assert all((other == found_by[0]).all() for other in found_by)
 
 
+@pytest.mark.long
 def test_copies_have_references_of_their_own():
     points, references = normal(0, 20, 8), normal(1, 30, 8)
     prepared = nearest.References(references, 2)

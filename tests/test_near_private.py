@@ -54,6 +54,7 @@ records = st.tuples(
 )  # ties in place and in score are the rule
 
 
+@pytest.mark.long
 @hypothesis.settings(max_examples=80)
 @hypothesis.given(st.lists(records, min_size=6, max_size=6), records, st.integers(0, 5))
 def test_no_neighbour_that_a_search_finds_moves_more_votes_than_the_noise_hides(data, other, place):

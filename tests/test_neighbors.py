@@ -123,6 +123,7 @@ def assert_nearest_of_random(seed, n, s, f, k, metric):
     assert_nearest(np.asarray(index), np.asarray(found), distances)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("n", "s", "k", "metric"),
     [
@@ -167,6 +168,7 @@ def test_many_references_are_taken_in_groups(s, k):
     assert_nearest(*nearest(points, references, k), sq_distances64(points, references))
 
 
+@pytest.mark.long
 def test_blocks_on_several_cores_are_put_together(monkeypatch):
     """Three blocks, and the last is filled up; what fills it does not vote."""
     points, references = data(0)
@@ -478,6 +480,7 @@ def test_a_record_has_the_same_neighbours_among_fewer():
         np.testing.assert_array_equal(among, alone[order])
 
 
+@pytest.mark.long
 def test_rows_that_are_sure_stay_as_they_are_while_others_are_solved_again(monkeypatch):
     """Others are those among duplicates, more of them than fit into one go.
 
@@ -544,6 +547,7 @@ def test_votes_summed_on_the_way_are_those_of_the_ids(n, several):
     np.testing.assert_array_equal(nearest_votes(points, references, labels), expected)
 
 
+@pytest.mark.long
 def test_a_block_holds_neither_all_distances_nor_a_copy_of_the_points():
     """Far below the 4 GB that 2,048 rows of differences to 500 references take."""
     how = neighbors._how(np.empty((600_000, 324)), np.empty((500, 324)), 1, None)
@@ -709,6 +713,7 @@ def test_an_inverted_file_with_all_cells_is_exact():
     np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
 def test_an_inverted_file_finds_nearly_all_neighbors(monkeypatch, metric):
     rows = digits()
@@ -728,6 +733,7 @@ def test_cells_with_few_rows_are_searched_farther():
     assert all(len(set(row)) == 5 for row in index.tolist())
 
 
+@pytest.mark.long
 def test_copies_that_crowd_a_cell_are_searched_in_parts(monkeypatch):
     monkeypatch.setattr(neighbor_graph, "ROWS_AT_ONCE", 32)
     rows = np.concatenate([np.ones((400, 3)), digits()[:200, 18:21]]).astype(np.float32)

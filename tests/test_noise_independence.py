@@ -134,6 +134,7 @@ def test_shared_noise_of_messages_is_found(tmp_path, monkeypatch, fault):
     assert largest_correlation(streams, LAGS) > 3
 
 
+@pytest.mark.long
 def test_virtual_clients_have_noise_of_their_own(tmp_path):
     """Of a simulation, whose keys are those of the records' numbers."""
     round = a_round(epsilon=0.2, mechanism="optimized_unary_encoding", simulated=7)
@@ -179,6 +180,7 @@ def test_the_parts_of_a_sum_have_noise_of_their_own(kind, tmp_path):
     assert largest_correlation(streams, lags=(1, 3)) < 1
 
 
+@pytest.mark.long
 def test_shares_and_curators_noise_do_not_repeat():
     """2,000 draws of three shares, and of three releases of each exact mechanism."""
     share = GaussianShares(1.0, 1e-5, 100.0, 3)

@@ -183,6 +183,7 @@ def test_any_number_of_queries_has_a_cost_by_a_named_bound(rknn, words, names, c
     assert math.isfinite(json.loads(done.out)["epsilon"])
 
 
+@pytest.mark.long
 def test_many_clients_are_shuffled_by_a_named_bound(rknn):
     given = ("--clients", 1e12, "--delta", 1e-14, "--local-epsilon", 1)
     done = rknn("account", "shuffle", *given, "--mechanism", "collision", "--json")

@@ -71,6 +71,7 @@ def test_numbers_of_an_audit_are_refused_by_name(monkeypatch, capfd, tmp_path, v
         assert flag in refused(monkeypatch, capfd, "audit", flag, value)
 
 
+@pytest.mark.long
 def test_numbers_of_parts_are_finite_and_of_use():
     """Without a range of their own, in every labeler and representation."""
     checked = set()

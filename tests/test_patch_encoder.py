@@ -69,6 +69,7 @@ def test_the_seed_alone_decides(tmp_path):
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sides", [(7, 7), (20, 13)])
 def test_the_program_reads_a_folder(tmp_path, sides):
     for number in range(30):

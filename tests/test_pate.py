@@ -45,6 +45,7 @@ def tallied(votes, config, predicted=None, seed=0):
     return config.release(jax.random.key(seed), votes, QUERIES, 3, predicted)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hidden", [pytest.param(0, marks=pytest.mark.slow), 8])
 def test_teachers_learn_and_every_one_votes(hidden):
     votes = voted(dataclasses.replace(QUICK, hidden=hidden))
@@ -88,6 +89,7 @@ def test_nobody_learns_from_records_whose_label_no_class_has():
     assert np.mean(said[0] == TRUTH) > 0.5
 
 
+@pytest.mark.long
 def test_teachers_do_not_depend_on_how_many_devices_train_them(monkeypatch):
     part = pate.parts_of(jax.random.key(1), records(), QUICK)
     many = pate.predictions(jax.random.key(2), FEATURES, LABELS, part, 12, ASKED, 3, QUICK)
@@ -113,6 +115,7 @@ def test_parts_are_equal_where_n_is_public_and_independent_where_it_is_not():
     assert sizes.var() == pytest.approx(600 / 12 * 11 / 12, rel=0.4)  # 480 sizes: 6 standard errors
 
 
+@pytest.mark.long
 def test_whole_persons_are_dealt_to_the_teachers():
     clients = np.repeat(np.int32([7, 900, 3, 41]), 150)
     config = dataclasses.replace(QUICK, unit="person", num_teachers=4, epsilon=5.0, hidden=0)
@@ -137,12 +140,14 @@ def test_a_teacher_without_records_is_refused():
         voted(dataclasses.replace(QUICK, num_teachers=2))
 
 
+@pytest.mark.long
 def test_a_teacher_without_records_tells_nothing_where_their_number_is_private():
     """Under add-remove an error would tell that a teacher's only record is gone."""
     config = dataclasses.replace(QUICK, num_teachers=601, relation="add-remove", steps=2, hidden=0)
     assert (voted(config).sum(1) == 601).all()
 
 
+@pytest.mark.long
 def test_what_fills_up_a_part_is_nobodys_record():
     """Parts of 50 and 51 records: the first record, without bound, reaches its own teacher
     alone.
@@ -216,6 +221,7 @@ def test_the_noise_is_what_the_guarantee_says(aggregator):
         assert isinstance(events[0], Gaussian), "counts less probabilities are no whole numbers"
 
 
+@pytest.mark.long
 def test_the_papers_noise_comes_back_at_what_it_costs():
     """150 and 40 at the 2.5426 that 640 screens and 286 answers cost, and Lap(20) at 11.3478 for
     1000 queries.
@@ -230,6 +236,7 @@ def test_the_papers_noise_comes_back_at_what_it_costs():
     assert pure.guarantee.delta == 0
 
 
+@pytest.mark.long
 def test_both_relations_cost_the_same():
     """One record more, less or another is one teacher that may change its mind."""
     noises = [

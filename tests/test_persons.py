@@ -123,6 +123,7 @@ def test_a_draw_does_not_change_with_other_persons():
     np.testing.assert_array_equal(whole, alone)
 
 
+@pytest.mark.long
 def test_a_ledger_of_patients_pays_for_no_visits(rknn, tmp_path):
     """A patient of three visits was once charged for one of them."""
     rows = np.random.default_rng(0).standard_normal((40, 2))
@@ -325,6 +326,7 @@ def test_labels_cost_persons_and_say_so(files, relation, most):
     assert "private persons" in page
 
 
+@pytest.mark.long
 def test_a_ledger_of_records_pays_for_no_person(files):
     folder, _, _ = files
     label.release(planning.prepare(settings(folder, person=None, budget=9)))

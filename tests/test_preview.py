@@ -174,6 +174,7 @@ def test_many_public_rows_are_sampled_in_proportion():
     np.testing.assert_array_equal(np.bincount(cluster[rows]), [1, 2, 1198, 800, 2000])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("epsilon", [0.5, 1.0])
 def test_a_release_says_what_the_dry_run_said(tmp_path, epsilon):
     plan = planned(*load_digits(return_X_y=True), 600, tmp_path, epsilon=epsilon)

@@ -62,6 +62,7 @@ def sampled_votes():
     )
 
 
+@pytest.mark.long
 def test_the_two_steps_of_a_query_ask_different_samples():
     votes = sampled_votes()
     assert np.any(votes.screened != votes.counted, axis=1).mean() > 0.8
@@ -120,6 +121,7 @@ def test_one_record_moves_one_vote(relation):
     assert released.replaced == (relation == "replace-one")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
 def test_noise_is_charged_for_every_screen_and_every_answer(relation):
     config = PrivateKNN(epsilon=0.7, delta=1e-6, relation=relation, max_answers=40)
@@ -137,6 +139,7 @@ def test_noise_is_charged_for_every_screen_and_every_answer(relation):
     assert 0.69 < min(accounting.epsilons(noise.guarantee.events, 1e-6).values()) <= 0.7
 
 
+@pytest.mark.long
 def test_the_papers_noise_comes_back_at_what_it_costs():
     """sigma 75 and 25 at the epsilon that 1000 screens and 735 answers really cost."""
     noise = private_knn.noise(
@@ -177,6 +180,7 @@ def test_no_more_are_answered_than_were_paid_for():
     assert answers.guarantee.events[1].count == 7
 
 
+@pytest.mark.long
 def test_the_noise_has_the_calibrated_spread():
     """600 counts that pass by a low threshold: the standard deviation is right to 6 standard
     errors, 17%.
@@ -207,6 +211,7 @@ def test_clipped_attributes_move_no_more_than_they_are_charged_for():
     )
 
 
+@pytest.mark.long
 def test_attributes_are_those_of_the_neighbours():
     features = np.repeat(np.float32([[0, 0], [9, 9]]), 40, axis=0)
     attributes = np.repeat([[1, 1, 0, 0], [0, 0, 0, 1]], 40, axis=0)

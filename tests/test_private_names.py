@@ -231,6 +231,7 @@ def a_round(place, monkeypatch, clients, **changes):
     return wire.sent
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     "changes",
@@ -248,6 +249,7 @@ def test_a_round_carries_no_name_of_a_clients_file(place, monkeypatch, changes):
     assert Path("server/privacy.json").exists()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 def test_a_refusal_carries_no_name_and_no_reason(place, monkeypatch):
     rows, labels = records()

@@ -98,6 +98,7 @@ def test_a_person_may_be_any_object(person):
     assert cast(ROWS, LABELS, changed(persons, person), ledger="other") == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("last", [[0, 1], [0]])
 def test_an_array_of_objects_is_no_indicator_whatever_its_shape(last):
     sets = [[0, 1]] * (NUM_RECORDS - 1) + [last]

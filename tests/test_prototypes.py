@@ -148,6 +148,7 @@ ONE_SUM = [
 ] + [PublicPrototypes(), PublicPrototypes(relation="add-remove")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("labeler", ONE_SUM, ids=str)
 @pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value", "ignore:divide by zero")
@@ -582,6 +583,7 @@ def test_one_call_on_arrays_labels_every_row_by_itself(labeler):
     assert np.mean(found.labels == split.truth) > 0.75
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("labeler", "file"),
     [(Prototypes(), "linear.npz"), (PublicPrototypes(), "prototypes.npz")],

@@ -84,6 +84,7 @@ def test_walks_solve_their_equation(digits):
     check_walks(graph, np.random.default_rng(0).integers(0, 40, len(public)), 40)
 
 
+@pytest.mark.long
 def test_walks_of_islands_of_lone_rows_and_of_queries_without_rows(digits):
     """Islands inside a cluster are never left: their eigenvalues are those of the longest walks."""
     public, queries, graph, _ = digits
@@ -109,6 +110,7 @@ def test_an_inverse_that_rounding_spoils_has_the_least_eigenvalues_that_it_may()
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
+@pytest.mark.long
 def test_radial_kernels_are_their_definition(digits, monkeypatch):
     public, queries, _, _ = digits
     mean = averages(queries.cluster, 60)
@@ -151,6 +153,7 @@ def former(features, queries, graph):
     return covariance.Kernels(tuple(local), linear, own, size, queries.cluster)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "epsilon", [0.1, *(pytest.param(one, marks=pytest.mark.long) for one in (0.5, 2.0, np.inf))]
 )
@@ -186,6 +189,7 @@ def test_products_are_those_of_the_rows(digits):
             assert far(found, rows @ given) < 1e-5
 
 
+@pytest.mark.long
 def test_log_likelihoods_of_little_noise_are_computed_in_double_precision(digits):
     """Those that may matter are; the others are far from the greatest either way."""
     public, queries, graph, votes = digits

@@ -139,6 +139,7 @@ def test_seeding_on_a_sample_costs_at_most_two_percent_of_inertia(monkeypatch):
     np.testing.assert_array_equal(sampled.size, np.bincount(sampled.cluster, minlength=40))
 
 
+@pytest.mark.long
 def test_a_seed_is_drawn_in_proportion_to_the_squared_distance():
     """By a chi-square test of 4,000 draws, with a false-alarm rate of 1e-6."""
     points = np.float32([[0.0], [1.0], [2.0], [5.0]])
@@ -156,6 +157,7 @@ def test_a_seed_is_drawn_in_proportion_to_the_squared_distance():
     assert stats.chi2.sf(statistic, drawn.sum() - 1) > 1e-6
 
 
+@pytest.mark.long
 def test_the_best_of_several_draws_becomes_a_seed():
     points = np.float32([[0.0], [0.1], [10.0], [10.1], [20.0]])
     for seed in range(20):

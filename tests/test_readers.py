@@ -58,6 +58,7 @@ def refusal(read, *arguments):
     return ""
 
 
+@pytest.mark.long
 def test_a_damaged_file_is_a_value_error_for_every_command(private, tmp_path):
     """300 damaged files, and every 25th length."""
     whole = private.read_bytes()

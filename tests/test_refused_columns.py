@@ -42,6 +42,7 @@ def odd_table(rows, **more):
     return frame(rows).assign(**{name: make(len(rows)) for name, make in ODD.items()}, **more)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["parquet", pytest.param("feather", marks=pytest.mark.long)])
 @pytest.mark.parametrize("side", ["public", "private"])
 def test_columns_that_are_no_features_are_refused_at_once(rknn, tmp_path, form, side):
@@ -63,6 +64,7 @@ def test_columns_that_are_no_features_are_refused_at_once(rknn, tmp_path, form, 
     assert dropped.status == 0, dropped.err
 
 
+@pytest.mark.long
 def test_columns_of_a_public_csv_are_refused_at_once(rknn, tmp_path):
     """A CSV has no types, but public values may be looked at."""
     save(tmp_path, "npz", LABELS)
@@ -75,6 +77,7 @@ def test_columns_of_a_public_csv_are_refused_at_once(rknn, tmp_path):
     refused(rknn, tmp_path, {"public": "P.csv"}, "['patient'] with another whole number")
 
 
+@pytest.mark.long
 def test_text_is_to_be_embedded_first(rknn, tmp_path):
     save(tmp_path, "npz", LABELS)
     for name, rows in (("P", 60), ("R", 90)):
@@ -161,6 +164,7 @@ def test_columns_beside_a_file_of_labels_are_dropped(rknn, tmp_path):
     assert "the columns are x0, x1, x2, x3, id" in " ".join(done.err.split())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["csv", "parquet", "feather"])
 def test_labels_that_name_their_records_are_not_paired_by_their_order(rknn, tmp_path, form):
     """Files of labels whose rows have names are often in another order than the embeddings."""

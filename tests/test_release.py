@@ -80,6 +80,7 @@ def assert_drawn_from(draws, pmf):
     assert stats.chi2.sf(statistic, keep.sum() - 1) > FALSE_ALARM_RATE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scale", [0.5, pytest.param(2.0, marks=pytest.mark.slow), 20.0])
 @pytest.mark.parametrize(
     ("noise", "pmf"),
@@ -109,6 +110,7 @@ def test_the_winner_has_the_law_of_permute_and_flip(counts, scale):
     assert_drawn_from(winners, permute_and_flip_pmf(counts, scale))
 
 
+@pytest.mark.long
 def test_the_chi_square_would_notice_a_wrong_law():
     """The faults that a sampler could have: twice the scale, rounded continuous noise, a missing
     zero, Gumbel noise for exponential.
@@ -192,6 +194,7 @@ def test_a_person_moves_every_score_in_one_direction_by_one_vote_at_most():
     assert np.max(moved) == grid
 
 
+@pytest.mark.long
 def test_a_simulated_permutation_has_the_law_of_a_released_one():
     """Six permutations, 1,000 keys, chi-square at a fixed seed."""
     mechanism = OneToOne(0.5, 3, 3)
@@ -241,6 +244,7 @@ def test_two_calls_differ(noise):
     assert not np.array_equal(noise(counts, 20.0), noise(counts, 20.0))
 
 
+@pytest.mark.long
 def test_a_forked_process_draws_other_noise():
     code = (
         "import os, numpy as np; from rknn_jax.privacy.exact_noise import discrete_laplace as "
@@ -328,11 +332,13 @@ def test_a_scale_for_nothing_is_refused(sensitivity, epsilon):
         safe_scale(sensitivity, epsilon)
 
 
+@pytest.mark.long
 def test_opendps_refusals_are_value_errors_in_our_words():
     with pytest.raises(ValueError, match="nothing was released"):
         safe_scale(2, 5e-324)  # the scale overflows
 
 
+@pytest.mark.long
 def test_a_release_knows_no_seed_and_opendp_is_imported_in_one_file():
     package = Path(rknn_jax.__file__).parent
     source = (package / "privacy/exact_noise.py").read_text()

@@ -164,6 +164,7 @@ def test_a_release_that_is_killed_at_any_line_is_finished_by_the_same_command(fi
             )
 
 
+@pytest.mark.long
 def test_an_old_copy_of_the_hidden_folder_draws_no_second_noise(files):
     noted = [
         state
@@ -191,6 +192,7 @@ def stopped_before_the_mark(files):
     assert kinds(files) == ["create", "spend"]
 
 
+@pytest.mark.long
 def test_a_copied_folder_shows_no_second_draw(files):
     stopped_before_the_mark(files)
     shutil.copytree(files / "new", files / "copy")
@@ -202,6 +204,7 @@ def test_a_copied_folder_shows_no_second_draw(files):
     assert not (files / "new/labels.npz").exists()
 
 
+@pytest.mark.long
 def test_counts_whose_spend_is_not_on_the_ledger_are_neither_shown_nor_removed(files):
     stopped_before_the_mark(files)
     path = files / "R.npz.ledger.jsonl"
@@ -214,6 +217,7 @@ def test_counts_whose_spend_is_not_on_the_ledger_are_neither_shown_nor_removed(f
     complete(files)
 
 
+@pytest.mark.long
 def test_a_folder_that_was_moved_with_its_ledger_is_finished(files, monkeypatch):
     stopped_before_the_mark(files)
     moved = files.with_name(files.name + "-moved")
@@ -278,6 +282,7 @@ def check_fault(files, monkeypatch, number, error):
     return count[0] >= number
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("first", "step"), [(3, 9), *(pytest.param(n, 1, marks=pytest.mark.slow) for n in (1, 2, 3))]
 )
@@ -375,6 +380,7 @@ def test_a_damaged_note_or_count_is_named(files, monkeypatch):
     complete(files)
 
 
+@pytest.mark.long
 def test_the_time_after_the_charge_is_told_before_it(files, rknn, monkeypatch):
     assert "time " not in rknn("label", *FLAGS, "--dry-run").err
     monkeypatch.setattr(label, "SECONDS_PER_CELL", 100.0)

@@ -595,6 +595,7 @@ def test_every_setting_is_shown(folder):
     assert shown == config.keys() - {"versions", "classes"}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("with_pictures")
 @pytest.mark.parametrize(
     "dataset",
@@ -629,6 +630,7 @@ def test_nothing_is_loaded_from_outside_and_the_page_is_well_formed(folder, data
 LINKS = {"src", "href", "srcset", "data", "poster", "action", "background"}
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("with_pictures")
 def test_charts_take_every_colour_from_the_page_so_that_a_dark_screen_changes_them(folder):
     text = report.write(folder).read_text(encoding="utf-8")

@@ -37,6 +37,7 @@ def data(seed, n=40, s=6, num_classes=4):
     )
 
 
+@pytest.mark.long
 @given(st.integers(0, 99), NEIGHBORS)
 def test_without_noise_the_fast_path_equals_algorithm_1_exactly(seed, k):
     features, labels, queries = data(seed)
@@ -331,6 +332,7 @@ def test_rows_and_labels_of_no_use_cast_no_vote():
             rknn.ReverseKNN().label(public, private[: len(wrong)], wrong, 4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "labeler",
     [

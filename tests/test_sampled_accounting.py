@@ -199,6 +199,7 @@ def test_sampled_and_screened_events_are_checked_and_survive_json():
     assert [*accounting.epsilons([sampled(3.0, 5, 0.5, replaced=True)], 1e-12)] == ["RDP"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("z", [0.4, 3.0, 40.0])
 def test_the_divergence_of_a_replaced_record_is_that_of_its_curve(z):
     """Its bound is exact where every record takes part, and is above that of a removed one."""
@@ -250,6 +251,7 @@ def test_a_screen_that_hardly_tells_costs_its_last_digit():
     assert float(largest) * (1 - 1e-4) <= found <= float(largest) * 1.01
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "sampling_prob",
     [0.02, *(pytest.param(g, marks=pytest.mark.slow) for g in (1e-4, 0.01, 0.04, 0.3, 0.97))],
@@ -279,6 +281,7 @@ def test_composition_adds_up_where_no_accountant_applies():
     assert accounting.compose([one] * 5, 1e-5).epsilon == pytest.approx(0.5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "epsilon",
     [pytest.param(0.05, marks=pytest.mark.slow), pytest.param(3.0, marks=pytest.mark.long)],

@@ -54,6 +54,7 @@ def test_an_offer_says_what_the_call_then_costs(data):
     assert Ledger.open("l.jsonl").budget == (1, 0)
 
 
+@pytest.mark.long
 def test_a_session_caps_what_a_richer_ledger_allows_and_counts_every_charge(data):
     public, private, labels = data
     rk.Session("l.jsonl", epsilon=3).label(public, private, labels, **settings(1))
@@ -76,6 +77,7 @@ def test_a_ledger_with_less_than_the_cap_decides(data):
         assert not session.offer(public, private, **settings(0.2)).affordable
 
 
+@pytest.mark.long
 def test_many_small_releases_share_a_session(data):
     public, private, labels = data
     with rk.Session("l.jsonl", epsilon=0.6, delta=1e-5, accounting="renyi") as session:
@@ -88,6 +90,7 @@ def test_many_small_releases_share_a_session(data):
         rk.Session("l.jsonl", epsilon=1, accounting="sum")
 
 
+@pytest.mark.long
 def test_persons_are_protected_in_a_session_and_cost_a_ledger_of_their_own(data):
     public, private, labels = data
     persons = np.arange(len(labels)) // 3

@@ -438,6 +438,7 @@ def test_a_folder_a_pattern_and_a_list_name_the_same_files(tmp_path, names):
     assert found.skipped == ([str(tmp_path / "folder/notes.txt")] if names == ["folder"] else [])
 
 
+@pytest.mark.long
 def test_a_release_of_shards_on_another_file_system_is_that_of_one_file(public):
     system = fsspec.filesystem("memory")
     write(public / "R.npz")

@@ -12,6 +12,7 @@ from rknn_jax.cli import main as cli
 RKNN = [sys.executable, "-m", "rknn_jax.cli.main"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_bash_completes_commands_and_options(tmp_path):
     script = tmp_path / "rknn.bash"

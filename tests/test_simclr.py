@@ -113,6 +113,7 @@ def test_a_batch_of_512_trains_the_512_512_128_head_on_the_backbone():
     chex.assert_trees_all_equal_shapes_and_dtypes(after, state)
 
 
+@pytest.mark.long
 def test_train_goes_on_bit_for_bit_and_reports_every_epoch(tmp_path, monkeypatch):
     """A toy that depends on all there is: the batches' order, the key, the step number, momentum
     and the summed loss.

@@ -113,6 +113,7 @@ def test_mechanisms_without_an_exact_law_have_no_count_level(name):
         simulate.simulate(mechanism, 1000, "count")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(WITHOUT_LAW))
 def test_mechanisms_without_an_exact_law_are_simulated_by_their_messages(name):
     mechanism = simulate.make(name, epsilon=1.0, num_queries=4, num_classes=4)

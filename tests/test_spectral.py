@@ -53,6 +53,7 @@ def placed():
     return task, encode, np.asarray(encode(task.public.images))
 
 
+@pytest.mark.long
 def test_a_public_image_is_placed_where_it_stands():
     _, encode, rows = placed()
     agreement = np.sum(rows * np.asarray(encode.embedding), axis=1)

@@ -225,6 +225,7 @@ def test_a_student_learns_a_separable_problem_and_is_as_sure_as_its_targets(trai
     np.testing.assert_allclose(trained.predict_proba(data[0]).max(axis=1).mean(), sure, atol=0.03)
 
 
+@pytest.mark.long
 def test_predictions_are_those_of_the_network_on_running_statistics(trained, data):
     apply = jax.jit(functools.partial(cnn.CNN(3).apply, train=False))
     logits = np.asarray(apply(arrays(trained), data[0].astype(np.float32) / 255))
@@ -273,6 +274,7 @@ def test_records_of_weight_zero_leave_no_trace(data):
     chex.assert_trees_all_equal(arrays(student), arrays(without))
 
 
+@pytest.mark.long
 def test_a_record_counts_as_much_as_its_weight(data, monkeypatch):
     """Every image with two labels, 3 to 1: the prediction is the weighted share of each, up to
     the smoothing of 0.1.
@@ -310,6 +312,7 @@ def test_the_filler_of_the_last_batch_does_not_enter_the_loss(data):
     assert loss(targets) != loss(np.where(np.arange(20)[:, None] == 6, other, targets))
 
 
+@pytest.mark.long
 def test_training_changes_images_anew_in_every_step_and_traces_its_step_once(data, monkeypatch):
     """A change that gives an image of noise: were it the same in every step, the loss would be,
     too.
@@ -435,6 +438,7 @@ class Plain(nn.Module):
         return x if features else nn.Dense(self.num_classes)(x)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("network", ["plain", pytest.param("tanh_cnn", marks=pytest.mark.slow)])
 def test_a_network_without_batch_statistics_is_trained_saved_and_begun_at_like_any_other(
     network, tmp_path, monkeypatch

@@ -28,6 +28,7 @@ def test_without_sampling_they_are_the_nearest_of_all():
     np.testing.assert_array_equal(found[:, 0], np.argsort(distances(), axis=1)[:, :9])
 
 
+@pytest.mark.long
 def test_they_are_the_nearest_of_the_sample_that_was_drawn():
     """The same keys give the samples themselves, which a float64 search over them confirms."""
     found = sampled()
@@ -109,6 +110,7 @@ def test_samples_of_different_points_and_steps_differ():
     assert len({tuple(row) for row in found.tolist()}) == 74
 
 
+@pytest.mark.long
 def test_a_sample_that_is_too_small_leaves_places_empty():
     """Sizes are Bin(500, 0.01): 4 of 10 hold fewer than 5."""
     found = nearest_in_samples(jax.random.key(0), POINTS, REFERENCES, 5, 0.01)[:, 0]
@@ -125,6 +127,7 @@ def test_a_sample_that_is_too_small_leaves_places_empty():
 FORMS = ["xla", pytest.param("native", marks=pytest.mark.skipif(not native.load(), reason="no"))]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not native.load(), reason="no C++ compiler")
 @pytest.mark.parametrize("sampling_prob", [0.4, 1.0])
 def test_coins_fall_alike_on_what_either_implementation_finds(sampling_prob):
@@ -139,6 +142,7 @@ def test_coins_fall_alike_on_what_either_implementation_finds(sampling_prob):
     assert (own >= 0).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 def test_another_record_rounds_no_distance_anew(form):
     """Black and white pictures, whose distances are whole numbers and tie by the hundred: a
@@ -207,6 +211,7 @@ def test_bad_input_is_named(change, words):
         nearest_in_samples(jax.random.key(0), **given)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "num_references",
     [

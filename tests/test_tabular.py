@@ -127,6 +127,7 @@ def known_noise(monkeypatch):
     return drawn
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [
@@ -187,6 +188,7 @@ def test_it_releases_what_rknn_label_releases(table, rknn, known_noise, tmp_path
     }
 
 
+@pytest.mark.long
 def test_without_much_noise_it_says_what_rknn_label_says(table, rknn, make, tmp_path):
     public, private, labels = table
     np.savez(tmp_path / "P.npz", embeddings=public)
@@ -267,6 +269,7 @@ def test_a_spend_stands_where_the_labels_could_not_be_returned(table, make, monk
     assert not hasattr(estimator, "labels_")
 
 
+@pytest.mark.long
 def test_the_guarantee_is_the_mechanisms(table, make):
     public, private, labels = table
     estimator = make(epsilon=2, n_neighbors=3, relation="add-remove").fit(public)
@@ -284,6 +287,7 @@ def test_the_guarantee_is_the_mechanisms(table, make):
     assert estimator.card_["statement"] == str(estimator.guarantee_)
 
 
+@pytest.mark.long
 def test_nothing_private_stays_in_the_estimator(table, make):
     public, private, labels = table
     names = np.array(["north", "south", "west"])
@@ -479,6 +483,7 @@ def test_a_negative_class_counts_where_it_is_named(table, make):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [str, float, object, bool])
 def test_classes_are_read_off_the_labels_in_their_own_kind_and_that_is_said(table, make, kind):
     public, private, labels = table

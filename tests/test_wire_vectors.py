@@ -179,6 +179,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(hosting, "GOODBYE", 0.5)
 
 
+@pytest.mark.long
 def test_the_examples_are_what_both_sides_say(tmp_path):
     found = json.loads(json.dumps(vectors(tmp_path)))
     if os.environ.get(recorded.RECORDING):

@@ -118,6 +118,7 @@ def test_the_privacy_loss_of_every_pair_of_inputs_is_at_most_epsilon(mechanism, 
     assert largest >= 0.99 * mechanism.epsilon, "epsilon is not used up"
 
 
+@pytest.mark.long
 @each
 def test_messages_follow_the_law(mechanism):
     """Whatever the public coins, a message weighed by 1 over its probability counts as 1: for each

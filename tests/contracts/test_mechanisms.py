@@ -202,6 +202,7 @@ def totals_of_halves(mechanism, messages):
     return jax.vmap(mechanism.aggregate)(halves)
 
 
+@pytest.mark.long
 @each_run
 def test_shapes_dtypes_and_hashable_structure(mechanism):
     counts = runs(mechanism).counts[0]
@@ -300,6 +301,7 @@ def test_a_vote_that_is_named_twice_counts_once(mechanism):
     np.testing.assert_array_equal(twice, once)
 
 
+@pytest.mark.long
 @thin_to(Collision)
 def test_the_result_does_not_depend_on_the_block_of_clients(mechanism, monkeypatch):
     """Seven blocks of 7 clients and a rest of one, and two blocks and a rest, against one block."""

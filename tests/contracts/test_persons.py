@@ -207,6 +207,7 @@ def changes(labeler):
         yield moved(before, contributed(labeler, world), labeler)
 
 
+@pytest.mark.long
 @each
 def test_a_person_moves_no_more_than_the_noise_is_made_for(labeler):
     assert 0 < max(changes(labeler)) <= ROUNDING

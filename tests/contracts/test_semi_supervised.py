@@ -53,6 +53,7 @@ def config(module, monkeypatch):
     )
 
 
+@pytest.mark.long
 @each
 def test_an_epoch_is_a_pass_over_the_kind_of_more_batches(module, config, monkeypatch):
     """Two batches of 5 labeled records, and of 7 unlabelled ones three, or two of twice the size,
