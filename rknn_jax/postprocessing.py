@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
-import scipy.optimize
 import scipy.sparse
 import scipy.sparse.linalg
 import scipy.special
@@ -89,6 +88,8 @@ def assignment(counts: Array) -> np.ndarray:
             f"queries and {counts.shape[1]} classes; "
             "set the number of queries or use decode=argmax."
         )
+    import scipy.optimize  # imported late: it takes half a second
+
     labels: np.ndarray = scipy.optimize.linear_sum_assignment(counts, maximize=True)[1].astype(
         np.int32
     )

@@ -14,7 +14,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 from rknn_jax._internal import pytree
 from rknn_jax.answers.measured import CONFIDENCE, Interval
@@ -69,8 +69,8 @@ def interval_of_bits(ones: int, size: int, epsilon: float) -> Interval:
       epsilon: Epsilon of a bit.
     """
     tail = (1 - CONFIDENCE) / 2
-    low = beta.ppf(tail, ones, size - ones + 1) if ones else 0.0
-    high = beta.ppf(1 - tail, ones + 1, size - ones) if ones < size else 1.0
+    low = betaincinv(ones, size - ones + 1, tail) if ones else 0.0
+    high = betaincinv(ones + 1, size - ones, 1 - tail) if ones < size else 1.0
     found = (min(max(debiased(share, epsilon), 0.0), 1.0) for share in (ones / size, low, high))
     return Interval(*map(float, found))
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import norm, poisson
+from scipy.special import ndtr, pdtrc
 
 from rknn_jax.answers import Decoded
 from rknn_jax.types import Array
@@ -293,11 +293,11 @@ def _distant(
     # Votes vary by noise and by which records vote, and the rows of a cluster likewise.
     spread = np.sqrt(variance.sum(axis=1) + expected + expected**2 / np.maximum(size, 1))
     few = votes < FEW_VOTES * expected
-    by_chance = norm.cdf((FEW_VOTES - 1) * expected / np.maximum(spread, 1e-9))
+    by_chance = ndtr((FEW_VOTES - 1) * expected / np.maximum(spread, 1e-9))
     many = (votes > MANY_VOTES * expected) & (votes - expected > SIGNIFICANT * spread)
     listed = []
     rows = float(size[few].sum() / size.sum())
-    if rows >= FEWEST_ROWS and poisson.sf(few.sum() - 1, by_chance.sum()) < CHANCE:
+    if rows >= FEWEST_ROWS and pdtrc(few.sum() - 1, by_chance.sum()) < CHANCE:
         sentence = (
             f"{rows:.0%} of the public rows have hardly a private record near them: {few.sum()} of "
             f"{len(size)} queries got less than {FEW_VOTES:.0%} of the votes that their rows let "

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from scipy.stats import binom
 
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.privacy.guarantee import UNITS, Unit
@@ -172,6 +171,8 @@ def interval_under(right: float, wrong: float, noise: np.ndarray, *, known: bool
       noise: Evenly spaced quantiles of the noise of each number, float64 `[QUANTILES]`.
       known: True if the sum of both has no noise, as the noise of one is that of the other.
     """
+    from scipy.stats import binom  # imported late: it takes half a second
+
     # Noise may exceed all records. Such numbers say no more than that all agree, or that none does.
     whole = max(right + wrong, 0.0)
     right = min(max(right, 0.0), whole)
@@ -220,6 +221,8 @@ def _laplace_quantiles(scale: float) -> np.ndarray:
 
 def coin_quantiles(coins: int) -> np.ndarray:
     """Return evenly spaced quantiles of the heads of fair coins less their mean, as above."""
+    from scipy.stats import binom  # imported late: it takes half a second
+
     places = (np.arange(QUANTILES) + 0.5) / QUANTILES
     heads: np.ndarray = binom.ppf(places, coins, 0.5) - coins / 2
     return heads

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import scipy.optimize
 
 WIDTH = 2.0
 """Prior standard deviation of the logarithm of a ratio."""
@@ -81,6 +80,8 @@ def fit(problem: Problem) -> np.ndarray:
 
     start = np.zeros(num_classes)
     bounds = [(-FARTHEST, FARTHEST)] * num_classes
+    import scipy.optimize  # imported late: it takes half a second
+
     found = scipy.optimize.minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
     volume = _log_volume(loss, found.x) - num_classes * np.log(WIDTH)
     gain = loss(start)[0] - found.fun + volume

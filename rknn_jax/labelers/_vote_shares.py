@@ -1,16 +1,20 @@
 """Votes of clients with noise in shares, by the coins of `mechanisms.binomial`."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.labelers._client_sum import ClientSum
 from rknn_jax.labelers._votes import VoteTally, cells_of
-from rknn_jax.mechanisms.binomial import Binomial
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Array
+
+# It takes a second to import, and a release needs none of it.
+if TYPE_CHECKING:
+    from rknn_jax.mechanisms.binomial import Binomial
 
 MOST_COINS = 2**27
 """Most coins of a client and cell, so that counts and coins fit into a secure sum."""
@@ -27,7 +31,7 @@ class VoteShares(ClientSum):
     """
 
     tally: VoteTally
-    coins: Binomial
+    coins: "Binomial"
     records_per_client: int
 
     def __post_init__(self) -> None:

@@ -12,7 +12,6 @@ Theorem 8.
 import math
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 
@@ -29,6 +28,8 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     >>> round(gaussian_noise_multiplier(1.0, 1e-5), 6)
     3.730632
     """
+    from scipy.optimize import brentq  # imported late: it takes half a second
+
     check_amounts(epsilon, delta)
     root = math.sqrt(-math.log(delta))
     # zCDP's noise multiplier always suffices.
@@ -60,6 +61,8 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     if _gaussian_log_delta(noise_multiplier, 0.0) <= math.log(delta):
         return 0.0
     high = 0.5 / noise_multiplier**2 + math.sqrt(-2 * math.log(delta)) / noise_multiplier
+    from scipy.optimize import brentq  # imported late: it takes half a second
+
     found: float = brentq(
         lambda epsilon: _gaussian_log_delta(noise_multiplier, epsilon) - math.log(delta),
         0.0,

@@ -30,7 +30,6 @@ from typing import Any, Literal
 
 import numpy as np
 from scipy.special import expit
-from scipy.stats import binom
 
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.analytic_gaussian import gaussian_epsilon
@@ -117,6 +116,8 @@ def _epsilons(events: Sequence[Event]) -> list[tuple[float, float]]:
 
 def _deltas(events: Sequence[Event]) -> list[tuple[float, float]]:
     """Return the points at `SHARES` of the largest loss, for noise of bounded loss."""
+    from scipy.stats import binom  # imported late: it takes half a second
+
     losses = np.zeros(1)
     log_probs = np.zeros(1)
     for event in events:

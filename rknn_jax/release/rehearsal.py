@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.cluster import KMeans
 
 from rknn_jax import mechanisms
 from rknn_jax.answers.concerns import Concern
@@ -150,6 +149,8 @@ def rehearsal(
       queries: Public queries.
       mechanism: Calibrated mechanism.
     """
+    from sklearn.cluster import KMeans  # imported late: it takes over a second
+
     rows = _sample(queries)
     sampled = replace(queries, cluster=np.asarray(queries.cluster)[rows])
     public_side = labeler_of(settings).public_side

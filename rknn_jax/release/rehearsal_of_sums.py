@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from sklearn.cluster import KMeans
 
 from rknn_jax.answers.concerns import Concern, concerns_before
 from rknn_jax.labelers._one_sum import OneSumLabeler
@@ -97,6 +96,8 @@ def _is_quick(question: Question) -> bool:
 
 
 def _stage(question: Question, smoothing: Smoothing) -> _Stage:
+    from sklearn.cluster import KMeans  # imported late: it takes over a second
+
     # A fixed seed is safe: these records are made up, and no private one is counted.
     every = question.public.features
     order = np.random.default_rng(0).permutation(len(every))

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.decomposition import PCA
 
 from rknn_jax.answers import Decoded
 from rknn_jax.answers.concerns import Concern
@@ -102,6 +101,8 @@ def places(features: np.ndarray) -> np.ndarray:
     Args:
       features: float `[m, f]`, of public rows.
     """
+    from sklearn.decomposition import PCA  # imported late: it takes over a second
+
     values = np.asarray(features, np.float64)
     values = values - values.mean(axis=0)
     values = values / max(float(np.abs(values).max()), np.finfo(np.float64).tiny)
