@@ -56,7 +56,7 @@ from sklearn.datasets import load_digits
 import rknn_jax
 import train
 from benchmarks import patch_encoder
-from rknn_jax import data, labelers, mechanisms, queries, representations
+from rknn_jax import data, formats, labelers, mechanisms, queries, representations
 from rknn_jax._internal import compilation
 from rknn_jax.cli import main as cli
 from rknn_jax.data import _idx
@@ -65,6 +65,7 @@ from tests import tiny
 from tests.conftest import modules
 from tests.contracts import (
     test_data,
+    test_formats,
     test_labelers,
     test_local,
     test_mechanisms,
@@ -330,8 +331,7 @@ def run(command: Command) -> None:
     if (
         Path(program).name == "rknn"
         and arguments[0] not in ("serve", "join", "experiment")
-        and not (LONG_AUDITS - ({"--labeler"} if arguments[0] == "label" else set()))
-        & set(arguments)
+        and not (arguments[0] == "audit" and LONG_AUDITS & set(arguments))
     ):
         assert (
             cli.main(audited(arguments) if arguments[0] == "audit" else arguments) == command.status
@@ -380,7 +380,7 @@ def install(patch: pytest.MonkeyPatch, folder: Path, block: Block) -> None:
 def test_the_files_of_extending_are_linted_and_short(tmp_path):
     """A mechanism has at most 60 lines of code; docstrings and empty lines are not counted."""
     files = [block for block in blocks(ROOT / "docs/extending.md") if block.title]
-    assert len(files) == 6
+    assert len(files) == 7
     for block in files:
         path = tmp_path / block.title
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -492,6 +492,7 @@ def extending(told) -> None:
         data,
         representations,
         queries,
+        formats,
     ]
     for package, module in found:
         assert module in modules(package), "the contract tests walk these"
@@ -526,6 +527,8 @@ def commands_took_the_files() -> None:
         assert card["labeler"] == "class_sums"
         with np.load(f"runs/{folder}/labels.npz") as rows:
             assert np.mean(rows["label"] == load_digits().target[:200]) > 0.3, folder
+    with np.load("runs/matlab/labels.npz") as rows:
+        assert np.mean(rows["label"] == load_digits().target[:200]) > 0.6
     directions = json.loads(Path("runs/directions/config.json").read_text())
     assert directions["representation"] == "random_directions"
     assert directions["representation_settings"] == {"dimension": 20}
@@ -614,12 +617,23 @@ def keeps_the_queries(module: ModuleType, select) -> None:
         test_queries.test_more_queries_than_records_are_refused(select, count)
 
 
+def keeps_the_formats(module: ModuleType, write) -> None:
+    contract = (
+        getattr(test_formats, name) for name in vars(test_formats) if name.startswith("test_")
+    )
+    for number, check in enumerate(contract):
+        folder = Path(f"format{number}")
+        folder.mkdir()
+        check(module, write, folder)
+
+
 CONTRACTS = {
     mechanisms: keeps_the_mechanisms,
     labelers: keeps_the_labelers,
     data: keeps_the_data,
     representations: keeps_the_representations,
     queries: keeps_the_queries,
+    formats: keeps_the_formats,
 }
 
 

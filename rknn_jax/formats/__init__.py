@@ -4,10 +4,11 @@ A file in this folder is registered by its name. It offers `SUFFIXES` and functi
 of any file system: `layout(file, columns)`, which reads no row, `num_rows(file, columns)`,
 `blocks(file, columns, size)`, and `others(file, columns)`, the columns of a public file that have
 no role, as numbers or text `[n]` by their names. A reader holds no more than a block, or what the
-format compresses as one. The number of rows comes from the file's head if it is there.
+format compresses as one. The number of rows comes from the file's head if it is there. `EXAMPLES`
+are functions that write features and labels to a path, on which `tests/contracts/test_formats.py`
+checks the module.
 """
 
-import functools
 import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -124,7 +125,6 @@ class AbsentError(FormatError):
     """Error for a file that has no array or column of a name."""
 
 
-@functools.cache
 def suffixes() -> dict[str, str]:
     """Return the name of the format for each suffix, from the files of this folder."""
     found: dict[str, str] = {}

@@ -9,6 +9,7 @@ too.
 import collections
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -187,3 +188,13 @@ def _numbers(columns: Sequence[Any]) -> np.ndarray:
                 compute.match_substring_regex(fields, pattern).to_numpy(zero_copy_only=False)
             ] = value
     return np.ascontiguousarray(values.reshape(len(columns), -1).T)
+
+
+def _write(path: Path, features: np.ndarray, labels: np.ndarray) -> None:
+    names = [*(f"x{number}" for number in range(features.shape[1])), "labels"]
+    rows = ([*row, label] for row, label in zip(features.tolist(), labels.tolist(), strict=True))
+    lines = (",".join(map(str, row)) for row in [names, *rows])
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+EXAMPLES = (_write,)

@@ -5,6 +5,7 @@ Record batches are read whole, so write batches of some ten thousand rows.
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -91,3 +92,15 @@ def _batches(reader: Any) -> Iterator[Any]:
         return
     for number in range(reader.num_record_batches):
         yield reader.get_batch(number)
+
+
+def _write(path: Path, features: np.ndarray, labels: np.ndarray) -> None:
+    from pyarrow import feather
+
+    pa = _arrow.pyarrow()
+    width = features.shape[1]
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), width)
+    feather.write_feather(pa.table({"embeddings": lists, "labels": labels}), path)
+
+
+EXAMPLES = (_write,)

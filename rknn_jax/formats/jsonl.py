@@ -19,6 +19,7 @@ import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -382,3 +383,12 @@ def _plain_column(values: Sequence[Any]) -> np.ndarray | None:
         "" if one is None else one if isinstance(one, str) else json.dumps(one) for one in values
     ]
     return np.array([text.encode(errors="replace").decode() for text in texts], str)
+
+
+def _write(path: Path, features: np.ndarray, labels: np.ndarray) -> None:
+    pairs = zip(features.tolist(), labels.tolist(), strict=True)
+    lines = (json.dumps({"embeddings": row, "labels": label}) for row, label in pairs)
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+EXAMPLES = (_write,)

@@ -1,6 +1,7 @@
 """NumPy's `.npy`: one array, the embeddings, or the labels if no embeddings are asked for."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -122,3 +123,11 @@ def _read(file: IO[bytes], count: int, dtype: Any) -> np.ndarray:
     if len(content) < wanted:
         raise ValueError(f"ends after {len(content)} of {wanted} bytes")
     return np.frombuffer(content, dtype, count)
+
+
+def _write(path: Path, features: np.ndarray, labels: np.ndarray) -> None:
+    del labels
+    np.save(path, features)
+
+
+EXAMPLES = (_write,)

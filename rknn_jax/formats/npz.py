@@ -3,6 +3,7 @@
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -108,3 +109,10 @@ def _member(stack: ExitStack, archive: zipfile.ZipFile, name: str) -> IO[bytes]:
     if name not in found:
         raise absent([name], found)
     return stack.enter_context(archive.open(f"{name}.npy"))
+
+
+def _write(path: Path, features: np.ndarray, labels: np.ndarray) -> None:
+    np.savez(path, embeddings=features, labels=labels)
+
+
+EXAMPLES = (_write,)

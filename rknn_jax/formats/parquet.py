@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -56,3 +57,13 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
         yield _arrow_tables.block(reader.read(columns=names), own, columns)
     for batch in reader.iter_batches(batch_size=size, columns=names):
         yield _arrow_tables.block(batch, own, columns)
+
+
+def _write(path: Path, features: np.ndarray, labels: np.ndarray) -> None:
+    pa = _arrow.pyarrow()
+    width = features.shape[1]
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), width)
+    _arrow.pyarrow().parquet.write_table(pa.table({"embeddings": lists, "labels": labels}), path)
+
+
+EXAMPLES = (_write,)
