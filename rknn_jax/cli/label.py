@@ -24,7 +24,7 @@ LONG = 30.0
 
 MOST_NAMES = 20
 MOST_CLASSES = 20
-"""Most columns of features, and most classes, of which the terminal shows the names."""
+"""Most columns of features or public files, and most classes, that the terminal names."""
 
 FOLDER_ONLY = ("out", "json")
 """Options that a later release does not repeat."""
@@ -138,6 +138,7 @@ def _nothing_spent() -> Iterator[None]:
 
 def _tell_plan(plan: "Plan") -> None:
     from rknn_jax.release import label as job
+    from rknn_jax.release import tables
 
     data = plan.data
     settings = plan.settings
@@ -154,9 +155,13 @@ def _tell_plan(plan: "Plan") -> None:
         f"{len(data.public):,} public rows and {records} of {data.public.shape[1]} dimensions; "
         f"{data.classes.count} classes{assumed}",
     )
+    if tables.SOURCE_FILE in data.others:
+        tell(err, "order", _order(data.others[tables.SOURCE_FILE]))
     if data.names:
         more = f" and {len(data.names) - MOST_NAMES:,} more" if len(data.names) > MOST_NAMES else ""
         tell(err, "features", f"{', '.join(data.names[:MOST_NAMES])}{more}")
+    for sentence in data.doubts:
+        tell(err, "warning", f"public columns {sentence}")
     if settings.classes is not None and data.classes.names:  # a name may have held a comma
         tell(err, "classes", ", ".join(map(repr, data.classes.names[:MOST_CLASSES])))
     if data.reading:
@@ -180,6 +185,16 @@ def _tell_plan(plan: "Plan") -> None:
             "skipped",
             f"{len(data.skipped)} files that hold no records of their own, such as {named}",
         )
+
+
+def _order(sources: np.ndarray) -> str:
+    """Return the order of the public rows of several files, by the file of each row."""
+    files = list(dict.fromkeys(sources.tolist()))
+    more = f" and {len(files) - MOST_NAMES:,} more" if len(files) > MOST_NAMES else ""
+    return (
+        f"public rows are those of {', '.join(files[:MOST_NAMES])}{more}, one file after another; "
+        "labels.npz has the file and row of each label as public_source_file and public_source_row"
+    )
 
 
 def _check_words(plan: "Plan") -> str:

@@ -24,7 +24,7 @@ from rknn_jax.embedding.table import (
 )
 from rknn_jax.formats import _arrow
 from rknn_jax.formats.csv import NUMBER
-from rknn_jax.records import features
+from rknn_jax.records import features, public_values
 
 MOST_VALUES = 32
 """Most different values of a column of text."""
@@ -40,6 +40,10 @@ RARELY = 0.01
 
 MOST_TOLD = 5
 """Most values that are told of a column."""
+
+
+NO_FEATURE = "leave it out with --drop, or name the columns of features with --columns"
+"""Remedy for a column that looks like an id."""
 
 
 def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> TableModel:
@@ -72,7 +76,8 @@ def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> Tab
         *refuse,
     )
     columns, notes = fits
-    model = TableModel(columns, (*notes, *told))
+    ids = () if chosen else (f"columns {sentence}" for sentence in _repeated_ids(table))
+    model = TableModel(columns, (*notes, *told, *ids))
     if not model.width:
         raise ValueError(f"Expected values in {where}, got none in {', '.join(names)}.")
     return model
@@ -80,14 +85,21 @@ def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> Tab
 
 def _refuse_ids(table: Any, where: str) -> None:
     """Raise ValueError if a column is an index or an id, by its name or its numbers."""
-    remedy = "leave it out with --drop, or name the columns of features with --columns"
     names = table.column_names
-    # Text is no id, and counts among the columns that are none.
-    columns = [_whole_column(table.column(name), name) for name in names]
     check_together(
-        lambda: features.refuse_unnamed(names, remedy),
-        lambda: features.refuse_ids(columns, names, where, remedy),
+        lambda: features.refuse_unnamed(names, NO_FEATURE),
+        lambda: public_values.refuse_ids(_whole_columns(table), names, where, NO_FEATURE),
     )
+
+
+def _repeated_ids(table: Any) -> Iterator[str]:
+    """Yield which columns may be ids that repeat."""
+    yield from public_values.doubted(_whole_columns(table), table.column_names, NO_FEATURE)
+
+
+def _whole_columns(table: Any) -> list[np.ndarray]:
+    """Return the finite numbers of each column. Text is no id, and counts among the others."""
+    return [_whole_column(table.column(name), name) for name in table.column_names]
 
 
 def _whole_column(column: Any, name: str) -> np.ndarray:
