@@ -76,7 +76,7 @@ def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> Tab
         *refuse,
     )
     columns, notes = fits
-    ids = () if chosen else (f"columns {sentence}" for sentence in _repeated_ids(table))
+    ids = () if chosen else _repeated_ids(table, notes)
     model = TableModel(columns, (*notes, *told, *ids))
     if not model.width:
         raise ValueError(f"Expected values in {where}, got none in {', '.join(names)}.")
@@ -92,9 +92,16 @@ def _refuse_ids(table: Any, where: str) -> None:
     )
 
 
-def _repeated_ids(table: Any) -> Iterator[str]:
-    """Yield which columns may be ids that repeat."""
-    yield from public_values.doubted(_whole_columns(table), table.column_names, NO_FEATURE)
+def _repeated_ids(table: Any, notes: Sequence[str]) -> Iterator[str]:
+    """Yield which columns that no note names may be ids that repeat."""
+    names = table.column_names
+    known = [any(f"column {name!r}" in note for note in notes) for name in names]
+    columns = [
+        np.zeros(0) if is_known else values
+        for values, is_known in zip(_whole_columns(table), known, strict=True)
+    ]
+    for sentence in public_values.doubted(columns, names, NO_FEATURE):
+        yield f"columns {sentence}"
 
 
 def _whole_columns(table: Any) -> list[np.ndarray]:

@@ -15,7 +15,7 @@ import fsspec
 import numpy as np
 
 from rknn_jax import formats
-from rknn_jax.formats import Block, Columns, Layout, _objects
+from rknn_jax.formats import Block, Columns, Layout, _objects, csv
 from rknn_jax.records.features import MOST_NAMED
 from rknn_jax.records.labels import joined
 
@@ -489,9 +489,10 @@ def with_one_order(shards: Sequence[FileShard], first: tuple[str, ...] = ()) -> 
             continue
         if len(names) > 1 and set(names) != set(first):
             other = sorted(set(names) ^ set(first))
+            told = f" {csv.NO_NAMES}" if formats.suffix_of(shard.name) in csv.SUFFIXES else ""
             raise ValueError(
                 f"Expected the same columns of features everywhere, got others in {shard.where}: "
-                f"{other[:5]}; name the features with --embedding, or rename them."
+                f"{other[:5]}; name the features with --embedding, or rename them.{told}"
             )
         named = shard.columns._replace(embedding=first) if len(names) > 1 else shard.columns
         found.append(replace(shard, columns=named))
