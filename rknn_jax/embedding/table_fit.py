@@ -32,6 +32,10 @@ MOST_VALUES = 32
 NEARLY = 0.9
 """Least share of numbers among the public values of a column of text that is told to be one."""
 
+_PADDED = re.compile(r"0\d+", re.ASCII)
+_EXPONENT = re.compile(r"\d+[eE]\d+", re.ASCII)
+"""Codes, by a leading zero or by an exponent that few programs write for a number."""
+
 LEAST_COLUMNS = 4
 """Least number of columns of which a row of totals is told."""
 
@@ -172,6 +176,8 @@ def _totals(table: Any, path: Path, argument: str) -> list[str]:
 
 def _fitted(column: Any, name: str, *, chosen: bool) -> tuple[Number | Category, tuple[str, ...]]:
     """Return a fitted column, and sentences on what may be wrong with it."""
+    if (code := _code_in(column)) is not None:
+        return _fitted_codes(column, name, code)
     values, all_numbers = numbers(column, name)
     there = values[np.isfinite(values)]
     if all_numbers:
@@ -201,6 +207,36 @@ def _fitted(column: Any, name: str, *, chosen: bool) -> tuple[Number | Category,
         )
     note = (f"column {name!r} is one-hot, because of {odd}",) if odd else ()
     return Category(name, tuple(found)), note
+
+
+def _code_in(column: Any) -> str | None:
+    """Return the first code in a column whose numerals are codes, or None.
+
+    One with a leading zero tells, but of exponents all have to: a few stand for large numbers. If a
+    column holds other text than numbers, it is a category anyway.
+    """
+    if not is_text(_arrow.plain(column).type) or not numbers(column, "")[1]:
+        return None
+    given = [text for text in texts(column) if text and re.match(NUMBER, text)]
+    padded = next((text for text in given if _PADDED.fullmatch(text.strip())), None)
+    if padded is None and all(_EXPONENT.fullmatch(text.strip()) for text in given):
+        return given[0]
+    return padded
+
+
+def _fitted_codes(column: Any, name: str, code: str) -> tuple[Category, tuple[str, ...]]:
+    """Return a column of codes as a category, and a sentence that says so."""
+    found = sorted({text for text in texts(column) if text})
+    remedy = "if its values are numbers, save them plainly, such as 12 or 100000"
+    if len(found) > MOST_VALUES:
+        raise ValueError(
+            f"Expected at most {MOST_VALUES} different values in the text column {name!r}, got "
+            f"{len(found):,} codes, such as {code!r}; group them, or leave the column out with "
+            f"--drop; {remedy}."
+        )
+    return Category(name, tuple(found)), (
+        f"column {name!r} is one-hot, because {code!r} is a code; {remedy}",
+    )
 
 
 def _doubts(column: Any, name: str, values: np.ndarray) -> Iterator[str]:
