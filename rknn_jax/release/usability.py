@@ -24,6 +24,7 @@ from rknn_jax.records.persons import inexact, person_names
 from rknn_jax.release import label_advice
 from rknn_jax.release.copies import Copies
 from rknn_jax.release.drift import Moments
+from rknn_jax.release.person_spelling import Spellings
 from rknn_jax.release.shards import FileShard, Shard
 from rknn_jax.release.tables import ROWS_AT_ONCE
 
@@ -87,6 +88,7 @@ def examine(
     broken: Counter[str] = Counter()
     seen = label_advice.Seen(classes, most)
     same = Copies() if len(shards) > 1 else None
+    spellings = Spellings()
     absent: list[str] = []
     for shard in shards:
         layout = shard.layout()
@@ -100,6 +102,8 @@ def examine(
             assert block.labels is not None
             ids, told = encode(block.labels, classes, most, shard.where)
             seen.add(block.labels)
+            if block.persons is not None:
+                spellings.add(block.persons, shard.where)
             unknown = told > 1 if most else (told > 0) & (ids == MISSING)
             missing = np.zeros(len(ids), bool) if most else told == 0
             bad = _unusable(block, width, shard.where)
@@ -132,6 +136,7 @@ def examine(
         *_advice_on_files(broken),
         *_advice_on_columns(holes, records, broken),
         *([] if public is None else moments.advice(public, names)),
+        *spellings.advice(),
     ]
     if INEXACT in counted:
         advice.append(
