@@ -137,6 +137,7 @@ def _nothing_spent() -> Iterator[None]:
 
 
 def _tell_plan(plan: "Plan") -> None:
+    from rknn_jax.formats import jsonl, suffix_of
     from rknn_jax.release import label as job
     from rknn_jax.release import tables
 
@@ -166,6 +167,13 @@ def _tell_plan(plan: "Plan") -> None:
         tell(err, "classes", ", ".join(map(repr, data.classes.names[:MOST_CLASSES])))
     if data.reading:
         tell(err, "classes", data.reading)
+    if any(suffix_of(name) in jsonl.SUFFIXES for name in _listed(settings.private_labels or ())):
+        tell(
+            err,
+            "labels",
+            f"{settings.label!r} of each line of --private-labels, for the record in the same "
+            "place; other keys are not read, and --label names another one",
+        )
     if plan.ledger is None:
         tell(err, "budget", ledger_index.notice(settings.ledger_path))
         tell(err, "", _first_budget(settings))
@@ -301,7 +309,8 @@ def _unread(plan: "Plan") -> str:
     names = [shard.name for shard in plan.data.private.shards]
     what = ["labels"]
     asked = ["whether they are classes"]
-    if any(suffix_of(name) in jsonl.SUFFIXES for name in names):
+    labels = _listed(plan.settings.private_labels or ())
+    if any(suffix_of(name) in jsonl.SUFFIXES for name in [*names, *labels]):
         what.append("keys of JSON lines")
         asked.append("whether the columns are there")
     if len(names) > 1:

@@ -193,7 +193,11 @@ def _advice_on_columns(
     lost = sum(count for reason, count in broken.items() if reason != REPLACED)
     texts = [name for name, count in holes.items() if count == records]
     if texts:
-        yield f"{texts[:MOST_NAMED]} hold no number in any record; {EMBED_TEXTS}."
+        yield (
+            f"{texts[:MOST_NAMED]} hold no number in any record; {EMBED_TEXTS}. If these are "
+            "numbers with a decimal comma, a thousands separator or a unit, save them plainly, "
+            "such as 5133.5."
+        )
     some = {name: count for name, count in holes.items() if lost < count < records}
     if some:
         told = [f"{name!r} in {count:,}" for name, count in list(some.items())[:MOST_NAMED]]
