@@ -254,3 +254,21 @@ def test_a_label_in_the_names_of_folders_is_to_be_written_into_the_files(rknn, t
     refused(rknn, tmp_path, changes, "write it into the files")
     pd.read_parquet(tmp_path / "hive").to_parquet(tmp_path / "all.parquet")
     assert rknn(*arguments(**changes | {"private": "all.parquet"}), "--dry-run").status == 0
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "feather"])
+@pytest.mark.parametrize("named", ["P", "R"])
+def test_columns_that_have_names_on_one_side_alone_are_told_before_a_charge(
+    rknn, tmp_path, form, named
+):
+    """They belong together by their order, and another one would be noise that is paid for."""
+    changes = save(tmp_path, "npz", LABELS)
+    table = frame(PUBLIC) if named == "P" else frame(PRIVATE).assign(labels=LABELS)
+    write(table[[*table.columns[::-1]]], tmp_path / f"{named}.{form}")
+    side = "public" if named == "P" else "private"
+    words = arguments(**changes | {side: f"{named}.{form}"})
+    told = " ".join(rknn(*words, "--dry-run").err.split())
+    assert f"columns of the {side} side have names" in told
+    assert "belong together by their order, x3, x2, x1, x0; if it may be another" in told
+    for other in (arguments(), arguments(**save(tmp_path, form, LABELS))):
+        assert "by their order" not in rknn(*other, "--dry-run").err

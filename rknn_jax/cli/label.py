@@ -162,7 +162,7 @@ def _tell_plan(plan: "Plan") -> None:
         more = f" and {len(data.names) - MOST_NAMES:,} more" if len(data.names) > MOST_NAMES else ""
         tell(err, "features", f"{', '.join(data.names[:MOST_NAMES])}{more}")
     for sentence in data.doubts:
-        tell(err, "warning", f"public columns {sentence}")
+        tell(err, "warning", sentence)
     if settings.classes is not None and data.classes.names:  # a name may have held a comma
         tell(err, "classes", ", ".join(map(repr, data.classes.names[:MOST_CLASSES])))
     if data.reading:

@@ -69,7 +69,8 @@ class Data:
         names. Defaults to none.
       reading: How labels are read as classes, by the type of their column, or "" if it is plain.
       names: Names of the columns of features, in their order, or none if they have no names.
-      doubts: Sentences on public columns that may be no features. Defaults to none.
+      doubts: Sentences on public columns that may be no features, and on columns that may be in
+        another order on the other side. Defaults to none.
     """
 
     public: np.ndarray
@@ -156,6 +157,9 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
     asked_width = None if public.encode else width
     layouts = [_check_layout(one, asked_width, classes, settings) for one in records.shards]
     readings = [label_advice.reading_of(layout, classes) for layout in layouts]
+    by_order = ""
+    if asked_width is not None and not settings.embedding:
+        by_order = public_rows.unnamed_sides(public.names, layouts, width)
     if classes is None:
         inferred = not settings.dry_run and settings.infer_classes
         classes = _inferred(private) if inferred else _assumed(settings)
@@ -172,7 +176,7 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         public.others,
         next(filter(None, readings), ""),
         public.names,
-        public.doubts,
+        (*public.doubts, *filter(None, [by_order])),
     )
     return standardized(data) if settings.standardize else data
 

@@ -1,14 +1,15 @@
 """Public rows of a release, with what their files say of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rknn_jax.formats import Columns
+from rknn_jax.formats import Columns, Layout
 from rknn_jax.privacy.fingerprints import Digest
 from rknn_jax.records import public_values
+from rknn_jax.records.features import MOST_NAMED
 from rknn_jax.release import encoding, tables
 from rknn_jax.release.encoding import Encoding
 
@@ -48,7 +49,8 @@ def read(settings: "Settings", asked: Columns, num_classes: int) -> Public:
     others = tables.read_others(settings.public, "--public", asked)
     if settings.representation is None:
         rows, names = tables.read_named_embeddings(settings.public, "--public", asked)
-        doubts = () if asked.embedding else tuple(public_values.doubted(rows.T, names))
+        told = () if asked.embedding else public_values.doubted(rows.T, names)
+        doubts = tuple(f"public columns {sentence}" for sentence in told)
         return Public(rows, names, others=others, doubts=doubts)
     digest = Digest()
     encode, rows = encoding.learned(
@@ -59,3 +61,27 @@ def read(settings: "Settings", asked: Columns, num_classes: int) -> Public:
         seed=settings.seed,
     )
     return Public(rows, (), encode, digest.text(), others)
+
+
+def unnamed_sides(public: Sequence[str], private: Sequence[Layout], width: int) -> str:
+    """Return that columns of one side have names and those of the other have none, or "".
+
+    Such columns belong together by their order, which nothing confirms.
+
+    Args:
+      public: Names of the public columns of features, or none if they have no names.
+      private: Layouts of the private files, whose names are those of their schemas.
+      width: Number of dimensions f.
+    """
+    named = [layout.features for layout in private if len(layout.features) > 1]
+    bare = any(layout.declares and not len(layout.features) > 1 for layout in private)
+    if width < 2 or not private or (bool(public) and not bare) or not (public or named):
+        return ""
+    names = public or named[0]
+    side, other = ("public", "private") if public else ("private", "public")
+    more = f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
+    return (
+        f"columns of the {side} side have names and those of the {other} side have none, so they "
+        f"belong together by their order, {', '.join(names[:MOST_NAMED])}{more}; if it may be "
+        "another, save both sides with names"
+    )
