@@ -679,6 +679,22 @@ def test_an_estimators_arrays_are_no_file(folder):
     assert len(ledger_index.known_ledgers()) == 2
 
 
+def test_ledgers_of_other_folders_are_counted_and_not_named(folder, monkeypatch):
+    release(budget=1)
+    (folder / "new").mkdir()
+    beside = folder / "R2.npz.ledger.jsonl"
+    assert "R.npz.ledger.jsonl" in ledger_index.notice(beside)
+    assert "other folders" not in ledger_index.notice(beside)
+    monkeypatch.chdir("new")
+    for path in ("R2.npz.ledger.jsonl", folder / "new" / "x.jsonl"):
+        told = ledger_index.notice(Path(path))
+        assert "R.npz.ledger.jsonl" not in told
+        assert "pass --ledger with its ledger, and let it adopt" in told
+        assert told.endswith("Ledgers of yours in other folders: 1")
+    monkeypatch.chdir(folder)
+    assert "R.npz.ledger.jsonl" in ledger_index.notice(Path("new/../R2.jsonl"))
+
+
 def test_an_owner_is_told_before_a_budget_is_made(folder, capsys):
     """Records less one under another name cannot be told from others, so the owner is asked."""
     release(budget=1)

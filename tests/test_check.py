@@ -61,6 +61,9 @@ def test_columns_without_numbers_are_told_without_the_public_side(rknn, tmp_path
     done = rknn("check", "R.csv", "--classes", 3)
     told = " ".join(done.out.split())
     assert "['ward'] hold no number in any record; leave them out with --drop" in told
+    assert (
+        "numbers with a decimal comma, a thousands separator or a unit, save them plainly" in told
+    )
     assert "no finite numbers in 'x0' in 1 records" in told
     assert "ward" not in rknn("check", "R.csv", "--classes", 3, "--drop", "ward").out
 

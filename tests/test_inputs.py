@@ -9,7 +9,7 @@ import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 
-from rknn_jax.records import features
+from rknn_jax.records import public_values
 from tests.test_cli import arguments, arrays, blobs, contents
 
 PUBLIC, TRUTH = blobs(60, 0)
@@ -177,9 +177,9 @@ def test_a_table_is_not_embedded_with_its_index(rknn, tmp_path, rows, name):
 def test_many_counts_that_are_all_different_are_features():
     counts = np.random.default_rng(0).integers(0, 10**6, (40, 30))
     names = [f"gene{i}" for i in range(30)]
-    assert features.find_ids(counts.T, names) == []
-    assert features.find_ids([np.arange(40), *counts.T], ["i", *names]) == ["i"]
-    assert features.find_ids([counts[:, 0], *np.zeros((2, 40))], ["id", "x", "y"]) == ["id"]
+    assert public_values.find_ids(counts.T, names) == []
+    assert public_values.find_ids([np.arange(40), *counts.T], ["i", *names]) == ["i"]
+    assert public_values.find_ids([counts[:, 0], *np.zeros((2, 40))], ["id", "x", "y"]) == ["id"]
 
 
 @pytest.mark.long

@@ -299,3 +299,25 @@ def test_reading_is_linear_in_rows_and_columns(tmp_path):
 
     assert seconds(2000, 200) < 30 * seconds(1000, 40) + 1
     assert seconds(20, 10_000) < 2
+
+
+@pytest.mark.parametrize("label", ["labels", "label"])
+def test_further_keys_of_a_file_of_labels_are_told_to_the_curator_alone(rknn, tmp_path, label):
+    """They may say another order, and a release cannot look: which keys there are is private."""
+    np.savez(tmp_path / "P.npz", embeddings=PUBLIC)
+    np.savez(tmp_path / "R.npz", embeddings=PRIVATE)
+    lines = [{"row": 89 - i, label: int(one), "note": "a"} for i, one in enumerate(LABELS)]
+    (tmp_path / "L.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    named = [] if label == "labels" else ["--label", label]
+    given = arguments(private_labels="L.jsonl")
+    dry = rknn(*given, *named, "--dry-run")
+    assert dry.status == 0, dry.err
+    told = " ".join(dry.err.split())
+    assert f"'{label}' of each line of --private-labels, for the record in the same place" in told
+    assert "a dry run reads no labels and no keys of JSON lines" in told
+    assert "'note'" not in told
+    words = ["check", "R.npz", "--private-labels", "L.jsonl", "--classes", 3, *named]
+    told = " ".join(rknn(*words).out.split())
+    assert f"have 'row', 'note' beside '{label}', and labels belong to records by their" in told
+    assert "90, of which 90 can be used" in told
+    assert "beside" not in rknn(*words, "--drop", "row", "note").out

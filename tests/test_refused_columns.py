@@ -9,6 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from rknn_jax.release.inputs import read
+from rknn_jax.release.settings import Settings
 from tests.test_cli import arguments, contents
 from tests.test_drop import write
 from tests.test_inputs import LABELS, PRIVATE, PUBLIC, frame, refused, save
@@ -258,3 +260,27 @@ def test_a_label_in_the_names_of_folders_is_to_be_written_into_the_files(rknn, t
     refused(rknn, tmp_path, changes, "write it into the files")
     pd.read_parquet(tmp_path / "hive").to_parquet(tmp_path / "all.parquet")
     assert rknn(*arguments(**changes | {"private": "all.parquet"}), "--dry-run").status == 0
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "feather"])
+@pytest.mark.parametrize("named", ["P", "R"])
+def test_columns_that_have_names_on_one_side_alone_are_told(tmp_path, monkeypatch, form, named):
+    """They belong together by their order, and another one would be noise that is paid for."""
+    monkeypatch.chdir(tmp_path)
+    sides = save(tmp_path, "npz", LABELS)
+    both = save(tmp_path, form, LABELS)
+    table = frame(PUBLIC) if named == "P" else frame(PRIVATE).assign(labels=LABELS)
+    write(table[[*table.columns[::-1]]], tmp_path / f"one.{form}")
+    side = "public" if named == "P" else "private"
+    (told,) = read(Settings(**sides | {side: f"one.{form}"}, epsilon=1, classes="3")).doubts
+    assert f"columns of the {side} side have names" in told
+    assert "belong together by their order, x3, x2, x1, x0; if it may be another" in told
+    for other in (sides, both, both | {side: f"one.{form}"}):
+        assert not read(Settings(**other, epsilon=1, classes="3")).doubts
+
+
+def test_columns_without_names_are_told_before_a_charge(rknn, tmp_path):
+    changes = save(tmp_path, "csv", LABELS)
+    save(tmp_path, "npz", LABELS)
+    done = rknn(*arguments(**changes | {"public": "P.npz"}), "--dry-run")
+    assert "warning columns of the private side have names" in " ".join(done.err.split())

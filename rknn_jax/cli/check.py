@@ -58,7 +58,7 @@ def run(settings: Check) -> dict[str, Any]:
       ValueError: If the settings or the files as a whole cannot be used.
     """
     with err.status("loading"):
-        from rknn_jax.records import features
+        from rknn_jax.records import features, public_values
         from rknn_jax.release import known_classes, tables, usability
         from rknn_jax.release.data_files import find
         from rknn_jax.release.inputs import private_shards
@@ -84,14 +84,20 @@ def run(settings: Check) -> dict[str, Any]:
         tables.refuse_unknown(settings.drop, [*own, *others])
         order: tuple[str, ...] = ()
         rows = None
+        doubts: tuple[str, ...] = ()
         if settings.public is not None:
             rows, order = tables.read_named_embeddings(settings.public, "--public", shown)
             columns = columns._replace(width=rows.shape[1])
+            if columns.embedding is None:
+                doubts = tuple(public_values.doubted(rows.T, order))
         own = [replace(shard, columns=columns) for shard in own]
         shards = with_one_width(with_one_order(own, order))
         with warnings.catch_warnings():  # broken records are counted by reason
             warnings.filterwarnings("ignore", message="(?s).*cast no vote")
             found = usability.examine(shards, classes, settings.labels_per_record, rows)
+    found = found._replace(
+        advice=(*found.advice, *(f"Public columns {sentence}." for sentence in doubts))
+    )
     _tell(found, err if settings.json else out)
     return found._asdict()
 

@@ -252,7 +252,16 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     labeled = "without labels" if label is None else f"with labels {label!r}"
     read = model.roles if isinstance(model, table.TableModel) else f"texts {', '.join(columns)}"
     tell(err, "read", f"{len(source):,} rows; {read}; {labeled}")
+    _tell_order([one.name for one in table_files.files(path, f"--{kind}")], source.name_column)
     return source, model
+
+
+def _tell_order(files: Sequence[str], column: str) -> None:
+    """Tell in which order files are read, if there are several."""
+    if len(files) > 1:
+        more = f" and {len(files) - NAMED:,} more" if len(files) > NAMED else ""
+        named = f"{', '.join(files[:NAMED])}{more}"
+        tell(err, "order", f"{named}; {column!r} counts on from file to file, from 0")
 
 
 def _check_columns(

@@ -107,6 +107,10 @@ def _made_test_certificates(settings: Serve, folder: Path) -> dict[bytes, int]:
 
 def _settle(settings: Serve, mine: "Public") -> Serve:
     """Return the settings with what follows from the data, and tell the owner of each."""
+    from rknn_jax.records import public_values
+
+    for sentence in public_values.doubted(mine.inputs.T, mine.features):
+        _told("warning", f"public columns {sentence}")
     found = settled(settings, images=mine.images)
     if settings.student is None and found.student == "none":
         _told("student", "none; a student learns from images, and one label of each")

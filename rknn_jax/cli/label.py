@@ -24,7 +24,7 @@ LONG = 30.0
 
 MOST_NAMES = 20
 MOST_CLASSES = 20
-"""Most columns of features, and most classes, of which the terminal shows the names."""
+"""Most columns of features or public files, and most classes, that the terminal names."""
 
 FOLDER_ONLY = ("out", "json")
 """Options that a later release does not repeat."""
@@ -137,7 +137,9 @@ def _nothing_spent() -> Iterator[None]:
 
 
 def _tell_plan(plan: "Plan") -> None:
+    from rknn_jax.formats import jsonl, suffix_of
     from rknn_jax.release import label as job
+    from rknn_jax.release import tables
 
     data = plan.data
     settings = plan.settings
@@ -154,13 +156,24 @@ def _tell_plan(plan: "Plan") -> None:
         f"{len(data.public):,} public rows and {records} of {data.public.shape[1]} dimensions; "
         f"{data.classes.count} classes{assumed}",
     )
+    if tables.SOURCE_FILE in data.others:
+        tell(err, "order", _order(data.others[tables.SOURCE_FILE]))
     if data.names:
         more = f" and {len(data.names) - MOST_NAMES:,} more" if len(data.names) > MOST_NAMES else ""
         tell(err, "features", f"{', '.join(data.names[:MOST_NAMES])}{more}")
+    for sentence in data.doubts:
+        tell(err, "warning", sentence)
     if settings.classes is not None and data.classes.names:  # a name may have held a comma
         tell(err, "classes", ", ".join(map(repr, data.classes.names[:MOST_CLASSES])))
     if data.reading:
         tell(err, "classes", data.reading)
+    if any(suffix_of(name) in jsonl.SUFFIXES for name in _listed(settings.private_labels or ())):
+        tell(
+            err,
+            "labels",
+            f"{settings.label!r} of each line of --private-labels, for the record in the same "
+            "place; other keys are not read, and --label names another one",
+        )
     if plan.ledger is None:
         tell(err, "budget", ledger_index.notice(settings.ledger_path))
         tell(err, "", _first_budget(settings))
@@ -180,6 +193,16 @@ def _tell_plan(plan: "Plan") -> None:
             "skipped",
             f"{len(data.skipped)} files that hold no records of their own, such as {named}",
         )
+
+
+def _order(sources: np.ndarray) -> str:
+    """Return the order of the public rows of several files, by the file of each row."""
+    files = list(dict.fromkeys(sources.tolist()))
+    more = f" and {len(files) - MOST_NAMES:,} more" if len(files) > MOST_NAMES else ""
+    return (
+        f"public rows are those of {', '.join(files[:MOST_NAMES])}{more}, one file after another; "
+        "labels.npz has the file and row of each label as public_source_file and public_source_row"
+    )
 
 
 def _check_words(plan: "Plan") -> str:
@@ -286,7 +309,8 @@ def _unread(plan: "Plan") -> str:
     names = [shard.name for shard in plan.data.private.shards]
     what = ["labels"]
     asked = ["whether they are classes"]
-    if any(suffix_of(name) in jsonl.SUFFIXES for name in names):
+    labels = _listed(plan.settings.private_labels or ())
+    if any(suffix_of(name) in jsonl.SUFFIXES for name in [*names, *labels]):
         what.append("keys of JSON lines")
         asked.append("whether the columns are there")
     if len(names) > 1:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rknn_jax.embedding import Rows, table_files
-from rknn_jax.formats import LABELS, _arrow, clear_errors, refuse_absent
+from rknn_jax.formats import LABELS, _arrow, clear_errors, csv, refuse_absent, suffix_of
 
 JSON = "arrow.json"
 """Arrow type of serialized JSON, which is no text."""
@@ -44,7 +44,9 @@ class TableFile:
         if not table_files.declares_names(self.path, private=self.private):
             return
         with clear_errors(self.where):
-            refuse_absent(self._wanted, found)
+            first = table_files.files(self.path, self.argument)[0]
+            is_csv = suffix_of(first.name) in csv.SUFFIXES
+            (csv.refuse_absent if is_csv else refuse_absent)(self._wanted, found)
 
     def __len__(self) -> int:
         return table_files.num_rows(self.path, self.argument)

@@ -24,13 +24,17 @@ from rknn_jax.embedding.table import (
 )
 from rknn_jax.formats import _arrow
 from rknn_jax.formats.csv import NUMBER
-from rknn_jax.records import features
+from rknn_jax.records import features, public_values
 
 MOST_VALUES = 32
 """Most different values of a column of text."""
 
 NEARLY = 0.9
 """Least share of numbers among the public values of a column of text that is told to be one."""
+
+_PADDED = re.compile(r"0\d+", re.ASCII)
+_EXPONENT = re.compile(r"\d+[eE]\d+", re.ASCII)
+"""Codes, by a leading zero or by an exponent that few programs write for a number."""
 
 LEAST_COLUMNS = 4
 """Least number of columns of which a row of totals is told."""
@@ -40,6 +44,10 @@ RARELY = 0.01
 
 MOST_TOLD = 5
 """Most values that are told of a column."""
+
+
+NO_FEATURE = "leave it out with --drop, or name the columns of features with --columns"
+"""Remedy for a column that looks like an id."""
 
 
 def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> TableModel:
@@ -72,7 +80,8 @@ def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> Tab
         *refuse,
     )
     columns, notes = fits
-    model = TableModel(columns, (*notes, *told))
+    ids = () if chosen else _repeated_ids(table, notes)
+    model = TableModel(columns, (*notes, *told, *ids))
     if not model.width:
         raise ValueError(f"Expected values in {where}, got none in {', '.join(names)}.")
     return model
@@ -80,14 +89,28 @@ def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> Tab
 
 def _refuse_ids(table: Any, where: str) -> None:
     """Raise ValueError if a column is an index or an id, by its name or its numbers."""
-    remedy = "leave it out with --drop, or name the columns of features with --columns"
     names = table.column_names
-    # Text is no id, and counts among the columns that are none.
-    columns = [_whole_column(table.column(name), name) for name in names]
     check_together(
-        lambda: features.refuse_unnamed(names, remedy),
-        lambda: features.refuse_ids(columns, names, where, remedy),
+        lambda: features.refuse_unnamed(names, NO_FEATURE),
+        lambda: public_values.refuse_ids(_whole_columns(table), names, where, NO_FEATURE),
     )
+
+
+def _repeated_ids(table: Any, notes: Sequence[str]) -> Iterator[str]:
+    """Yield which columns that no note names may be ids that repeat."""
+    names = table.column_names
+    known = [any(f"column {name!r}" in note for note in notes) for name in names]
+    columns = [
+        np.zeros(0) if is_known else values
+        for values, is_known in zip(_whole_columns(table), known, strict=True)
+    ]
+    for sentence in public_values.doubted(columns, names, NO_FEATURE):
+        yield f"columns {sentence}"
+
+
+def _whole_columns(table: Any) -> list[np.ndarray]:
+    """Return the finite numbers of each column. Text is no id, and counts among the others."""
+    return [_whole_column(table.column(name), name) for name in table.column_names]
 
 
 def _whole_column(column: Any, name: str) -> np.ndarray:
@@ -153,6 +176,8 @@ def _totals(table: Any, path: Path, argument: str) -> list[str]:
 
 def _fitted(column: Any, name: str, *, chosen: bool) -> tuple[Number | Category, tuple[str, ...]]:
     """Return a fitted column, and sentences on what may be wrong with it."""
+    if (code := _code_in(column)) is not None:
+        return _fitted_codes(column, name, code)
     values, all_numbers = numbers(column, name)
     there = values[np.isfinite(values)]
     if all_numbers:
@@ -182,6 +207,36 @@ def _fitted(column: Any, name: str, *, chosen: bool) -> tuple[Number | Category,
         )
     note = (f"column {name!r} is one-hot, because of {odd}",) if odd else ()
     return Category(name, tuple(found)), note
+
+
+def _code_in(column: Any) -> str | None:
+    """Return the first code in a column whose numerals are codes, or None.
+
+    One with a leading zero tells, but of exponents all have to: a few stand for large numbers. If a
+    column holds other text than numbers, it is a category anyway.
+    """
+    if not is_text(_arrow.plain(column).type) or not numbers(column, "")[1]:
+        return None
+    given = [text for text in texts(column) if text and re.match(NUMBER, text)]
+    padded = next((text for text in given if _PADDED.fullmatch(text.strip())), None)
+    if padded is None and all(_EXPONENT.fullmatch(text.strip()) for text in given):
+        return given[0]
+    return padded
+
+
+def _fitted_codes(column: Any, name: str, code: str) -> tuple[Category, tuple[str, ...]]:
+    """Return a column of codes as a category, and a sentence that says so."""
+    found = sorted({text for text in texts(column) if text})
+    remedy = "if its values are numbers, save them plainly, such as 12 or 100000"
+    if len(found) > MOST_VALUES:
+        raise ValueError(
+            f"Expected at most {MOST_VALUES} different values in the text column {name!r}, got "
+            f"{len(found):,} codes, such as {code!r}; group them, or leave the column out with "
+            f"--drop; {remedy}."
+        )
+    return Category(name, tuple(found)), (
+        f"column {name!r} is one-hot, because {code!r} is a code; {remedy}",
+    )
 
 
 def _doubts(column: Any, name: str, values: np.ndarray) -> Iterator[str]:

@@ -7,14 +7,16 @@ too.
 """
 
 import collections
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from rknn_jax.formats import (
+    AbsentError,
     Block,
     Columns,
     FormatError,
@@ -22,7 +24,7 @@ from rknn_jax.formats import (
     _arrow,
     _csv_records,
     _feature_names,
-    refuse_absent,
+    absent,
 )
 from rknn_jax.records import features as rules
 from rknn_jax.records.features import FIELD
@@ -34,6 +36,16 @@ NUMBER = r"^\s*[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,4})?\s*$"
 
 TRUTH = {r"^\s*(true|True|TRUE)\s*$": 1.0, r"^\s*(false|False|FALSE)\s*$": 0.0}
 """Fields of bools, as numbers."""
+
+
+NO_NAMES = "If the file has no line of names, put one before its first record."
+"""Remedy for a file whose first record is taken for names of columns."""
+
+STEP = 0.1
+"""Most change of the step between numbers that are names, such as wavelengths."""
+
+FEWEST_SORTED = 20
+"""Fewest numbers in one order that are names, though their steps differ."""
 
 
 def layout(file: IO[bytes], columns: Columns) -> Layout:
@@ -106,11 +118,17 @@ def column_names(file: IO[bytes]) -> list[str]:
     """Read the header, and return the names of the columns.
 
     Raises:
-      FormatError: If it names no columns, one twice, separates them otherwise, or is no UTF-8.
+      FormatError: If it names no columns, one twice, separates them otherwise, is no UTF-8, or
+        looks like a record.
     """
     names = [name.strip() for name in _csv_records.header(file)]
     if not any(names):
         raise FormatError("Expected a first line with the names of the columns, got none; add it.")
+    if is_record(names):  # and its values are told to nobody
+        raise FormatError(
+            "Expected a first line with the names of the columns, got one of numbers, as a record "
+            "has; put a line of names before it, or if these are names, begin them with a letter."
+        )
     twice = sorted(name for name, count in collections.Counter(names).items() if count > 1)
     if twice:
         raise FormatError(f"Expected every name once in the first line, got {twice[:5]} twice.")
@@ -118,6 +136,36 @@ def column_names(file: IO[bytes]) -> list[str]:
     if len(names) == 1 and other:
         raise FormatError(f"Expected commas between the fields, got {other[0]!r}; save it so.")
     return names
+
+
+def is_record(names: Sequence[str]) -> bool:
+    """Return whether a first line looks like a record: most of its fields are numbers.
+
+    Numbers are names if they count from 0 or 1, as those of a frame without names, or go on in
+    steps, as years and wavelengths.
+
+    >>> is_record(["5.1", "3.5", "1.4", "setosa"]), is_record(["0", "1", "2", "labels"])
+    (True, False)
+    >>> is_record(["850", "852", "854"]), is_record(["0", "0", "0", "12", "0"])
+    (False, True)
+    """
+    numbers = [float(name) for name in names if re.match(NUMBER, name, re.ASCII)]
+    if not numbers or 2 * len(numbers) < len(names):
+        return False
+    if numbers[0] in (0, 1) and numbers == [numbers[0] + i for i in range(len(numbers))]:
+        return False
+    steps = np.diff(numbers)
+    if len(numbers) < 3 or not (np.all(steps > 0) or np.all(steps < 0)):
+        return True
+    even = np.ptp(steps) <= STEP * abs(steps.mean())
+    return not even and len(numbers) < FEWEST_SORTED
+
+
+def refuse_absent(names: Iterable[str], found: Sequence[str]) -> None:
+    """Raise AbsentError if columns are absent, as for other formats, with a further remedy."""
+    missing = [name for name in dict.fromkeys(names) if name not in {*found}]
+    if missing:
+        raise AbsentError(f"{absent(missing, found)} {NO_NAMES}")
 
 
 def _checked(names: list[str], columns: Columns) -> list[str]:
@@ -149,9 +197,10 @@ def _features(names: list[str], columns: Columns) -> list[str]:
                 "a CSV file has no lists: if the embeddings were saved as text, save a Parquet "
                 f"column of lists of float32, or an .npz file; or {remedy}"
             )
+        remedy = f"{remedy}. {NO_NAMES}"
         raise FormatError(
             f"Expected {columns.width} columns beside the label {columns.label!r}, as --public has "
-            f"dimensions, got {len(found)}, {found[: rules.MOST_NAMED]}; {remedy}."
+            f"dimensions, got {len(found)}, {found[: rules.MOST_NAMED]}; {remedy}"
         )
     return found
 

@@ -206,15 +206,22 @@ def _source(name: str) -> str:
 def notice(path: Path) -> str:
     """Return what an owner is told before a first budget is made at a path.
 
-    It names ledgers that this user has, the newest first.
+    It names ledgers that this user has in the same folder, the newest first, and the number of all
+    others, which are likely those of other people.
     """
-    known = known_ledgers()[:MOST_NAMED]
-    such = f", such as {' or '.join(map(shlex.quote, known))}" if known else ""
+    folder = os.path.dirname(os.path.realpath(path))
+    known = known_ledgers()
+    beside = [one for one in known if os.path.dirname(os.path.realpath(one)) == folder]
+    such = ""
+    if beside:
+        such = f", such as {' or '.join(map(shlex.quote, beside[:MOST_NAMED]))}"
+    count = len(known) - len(beside)
+    elsewhere = f". Ledgers of yours in other folders: {count:,}" if count else ""
     return (
         f"{path} is new, and a new budget is for people of whom nothing was released before. A "
         "version of known records with some changed, added, removed or reordered is no new data "
         f"set: pass --ledger with its ledger{such}, and let it adopt the records (rknn budget "
-        "adopt)"
+        f"adopt){elsewhere}"
     )
 
 

@@ -35,6 +35,7 @@ SEPARATE = (
 """Remedy for names of classes that have commas."""
 
 _NUMERAL = re.compile(r"[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,3})?", re.ASCII)
+_CODE = re.compile(r"\d+[eE]\d+", re.ASCII)  # programs write 1e+10 and 1.0e10
 _WORDS = {"true": 1, "false": 0}
 
 
@@ -89,10 +90,12 @@ class Classes:
 def number_of(text: str) -> float | None:
     """Return the value of a numeral, or of true or false, and None for other text.
 
-    >>> [number_of(text) for text in ("7", "07", "7.0", "-1", "True", "1e400", "x")]
-    [7, 7, 7.0, -1, 1, None, None]
+    Codes such as 1E10 of ICD-11 are no numerals.
+
+    >>> [number_of(text) for text in ("7", "07", "7.0", "-1", "True", "1e400", "x", "1E0", "1e+0")]
+    [7, 7, 7.0, -1, 1, None, None, None, 1.0]
     """
-    if not _NUMERAL.fullmatch(text):
+    if not _NUMERAL.fullmatch(text) or _CODE.fullmatch(text):
         return _WORDS.get(text.lower())
     try:
         return int(text)

@@ -14,15 +14,6 @@ FIELD = "text or number"
 
 NUMBERS = (NUMBER, WHOLE, FIELD)
 
-FEWEST_IDS = 20
-"""Fewest public rows among which different whole numbers are taken for an id."""
-
-FEWEST_IN_INDEX = 5
-"""Fewest public rows among which consecutive numbers are taken for an index."""
-
-ROWS_AT_FIRST = 1000
-"""Rows that are looked at first, so that most columns take no more time."""
-
 MOST_NAMED = 10
 """Most columns that an error names."""
 
@@ -31,9 +22,6 @@ EMBED_TEXTS = (
     "by rknn embed --table"
 )
 """Remedy for columns that hold text."""
-
-NO_FEATURE = "leave it out with --drop, or name the features, as with --embedding"
-"""Remedy for a column that looks like an id."""
 
 _UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # what pandas calls an index
 
@@ -158,119 +146,6 @@ def _refuse_whole(kinds: Mapping[str, str]) -> None:
             f"Expected embedding columns of one kind, got integers in {whole[:MOST_NAMED]} among "
             "floats; leave out with --drop what is no feature, or name the features with "
             "--embedding."
-        )
-
-
-def refuse_values(
-    rows: np.ndarray, names: Sequence[str], where: str, most: float, *, chosen: bool
-) -> None:
-    """Raise ValueError for public columns that cannot be features by their values, all at once.
-
-    Args:
-      rows: float32 `[m, f]`, NaN for what is no number.
-      names: Names of the f columns, or none if they have no names.
-      where: Argument and name of the file, for the error.
-      most: Largest distance from 0.
-      chosen: Whether the user has named the features. Otherwise, an index or an id is refused.
-    """
-    finite = np.isfinite(rows)
-    columns = [rows[finite[:, i], i] for i in range(len(names))]
-    check_together(
-        lambda: _refuse_texts(finite, names, where),
-        lambda: _refuse_holes(finite, names, where),
-        lambda: _refuse_large(rows, names, where, most),
-        lambda: None if chosen else refuse_ids(columns, names, where, NO_FEATURE),
-    )
-
-
-def _refuse_texts(finite: np.ndarray, names: Sequence[str], where: str) -> None:
-    """Raise ValueError for columns without any number, which hold text."""
-    holds = np.asarray(finite.any(axis=0))
-    texts = [name for name, some in zip(names, holds, strict=False) if not some]
-    if texts:
-        raise ValueError(
-            f"Expected numbers in {where}, got {texts[:MOST_NAMED]} without a number in any row; "
-            f"{EMBED_TEXTS}."
-        )
-
-
-def _refuse_holes(finite: np.ndarray, names: Sequence[str], where: str) -> None:
-    """Raise ValueError for rows with a value that is no finite number."""
-    some = np.asarray(finite.any(axis=0)) if names else np.ones(finite.shape[1], bool)
-    holes = ~finite & some
-    if holes.any():
-        columns: np.ndarray = holes.any(axis=0)
-        named = [name for name, hole in zip(names, columns, strict=False) if hole]
-        what = f" in {named[:MOST_NAMED]}" if named else ""
-        raise ValueError(
-            f"Expected finite embeddings in {where}, got NaN, infinity or text{what}, first in row "
-            f"{int(np.argmax(holes.any(axis=1)))}; remove or repair such rows"
-            f"{', or leave the columns out with --drop' if named else ''}."
-        )
-
-
-def _refuse_large(rows: np.ndarray, names: Sequence[str], where: str, most: float) -> None:
-    """Raise ValueError for finite values that are too far from 0."""
-    if np.fmax.reduce(rows, axis=None) <= most and np.fmin.reduce(rows, axis=None) >= -most:
-        return
-    with np.errstate(invalid="ignore"):
-        large = np.isfinite(rows) & (np.abs(rows) > most)
-    if large.any():
-        named = [name for name, one in zip(names, large.any(axis=0), strict=False) if one]
-        what = f" in {named[:MOST_NAMED]}" if named else ""
-        raise ValueError(
-            f"Expected embeddings within {most:g} of 0 in {where}, got larger{what}, first in row "
-            f"{int(np.argmax(large.any(axis=1)))}; rescale them."
-        )
-
-
-def find_ids(columns: Iterable[np.ndarray], names: Sequence[str]) -> list[str]:
-    """Return the names of public columns that look like an index or an id.
-
-    An index is the numbers from one to another, each once, in any order. An id is another whole
-    number in every row, in at most half of the columns, since counts of many things are all
-    different too.
-
-    Args:
-      columns: Finite values of each column of numbers, at most one a row.
-      names: Names of the columns.
-    """
-    held = list(columns)
-    different = [_is_different(values) for values in held]
-    ids = 2 * sum(different) <= len(names)
-    return [
-        name
-        for name, values, is_different in zip(names, held, different, strict=True)
-        if is_different
-        and (np.ptp(values) == len(values) - 1 or (ids and len(values) >= FEWEST_IDS))
-    ]
-
-
-def _is_different(values: np.ndarray) -> bool:
-    """Return whether a column has another whole number in every row."""
-    first = values[:ROWS_AT_FIRST]
-    for some in (first, values) if len(values) > len(first) else (values,):
-        if np.any(some != np.round(some)) or len(np.unique(some)) < len(some):
-            return False
-    return len(values) >= FEWEST_IN_INDEX
-
-
-def refuse_ids(
-    columns: Iterable[np.ndarray], names: Sequence[str], where: str, remedy: str
-) -> None:
-    """Raise ValueError if a public column looks like an index or an id among others.
-
-    Args:
-      columns: Finite values of each column of numbers.
-      names: Names of the columns, or none if they have no names.
-      where: Argument and name of the file, for the error.
-      remedy: How to leave it out, and what to do if it is a feature, for the error.
-    """
-    ids = find_ids(columns, names) if len(names) > 1 else []
-    if ids:
-        raise ValueError(
-            f"Expected features in {where}, got {ids[:MOST_NAMED]} with another whole number in "
-            f"every row, as an id has or an index, which would decide every distance; {remedy}."
         )
 
 

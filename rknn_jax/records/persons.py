@@ -46,6 +46,31 @@ def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray
     return np.frombuffer(joined, "<u8").reshape(-1, 2), known
 
 
+def bare_names(values: np.ndarray, where: str) -> np.ndarray:
+    """Return the names that persons would have without capitals and spaces, uint64 `[b, 2]`.
+
+    Args:
+      values: As for `person_names`.
+      where: As for `person_names`.
+    """
+    if values.dtype.kind not in "USO":
+        return person_names(values, where)[0]
+    bare = np.empty(len(values), object)
+    bare[:] = [_bare(value) for value in values.tolist()]
+    return person_names(bare, where)[0]
+
+
+def _bare(value: Any) -> Any:
+    """Return text in small letters and without white space, and anything else as it is."""
+    try:
+        text = value.decode(errors="surrogateescape") if isinstance(value, bytes) else value
+        if not isinstance(text, str):
+            return value
+        return "".join(unicodedata.normalize("NFKC", text).casefold().split())
+    except Exception:  # an error would reveal the record, whatever it holds
+        return None
+
+
 def inexact(values: np.ndarray) -> np.ndarray:
     """Return which values are floats so large that they may stand for several persons, bool `[b]`.
 

@@ -38,7 +38,7 @@ from rknn_jax.neighbors import Metric, nearest, usable_rows
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee, Relation
-from rknn_jax.records import features, frames
+from rknn_jax.records import features, frames, public_values
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import choosing, inputs, planning
 from rknn_jax.release import label as job
@@ -282,7 +282,10 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         names = getattr(self, "feature_names_in_", ())
         remedy = "leave it out of X, or pass X.to_numpy() if it is a feature"
         features.refuse_unnamed(names, remedy)
-        features.refuse_ids(self.X_.T[: len(names)], names, "the public rows", remedy)
+        columns = self.X_.T[: len(names)]
+        public_values.refuse_ids(columns, names, "the public rows", remedy)
+        for sentence in public_values.doubted(columns, names, remedy):
+            warnings.warn(f"Columns {sentence}.", stacklevel=2)
         given = self.random_state
         self._seed = int(
             given if isinstance(given, Integral) else check_random_state(given).randint(2**31 - 1)

@@ -12,17 +12,17 @@ import numpy as np
 
 from rknn_jax._internal import ranges
 from rknn_jax.formats import Columns, Layout
-from rknn_jax.privacy.fingerprints import Digest, fingerprint
+from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import LARGE_EPSILON
 from rknn_jax.records import classes as sets
 from rknn_jax.records import features, labels, persons
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import (
     embedding_models,
-    encoding,
     engines,
     known_classes,
     label_advice,
+    public_rows,
     tables,
 )
 from rknn_jax.release.counting import num_persons
@@ -69,6 +69,8 @@ class Data:
         names. Defaults to none.
       reading: How labels are read as classes, by the type of their column, or "" if it is plain.
       names: Names of the columns of features, in their order, or none if they have no names.
+      doubts: Sentences on public columns that may be no features, and on columns that may be in
+        another order on the other side. Defaults to none.
     """
 
     public: np.ndarray
@@ -82,6 +84,7 @@ class Data:
     others: Mapping[str, np.ndarray] = field(default_factory=dict)
     reading: str = ""
     names: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
 
 def check(settings: "Settings") -> None:
@@ -129,7 +132,8 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
     every = [*of_public, *of_private, *of_labels, *(private or ())]
     tables.refuse_unknown(settings.drop, every)
     classes = known_classes.find(settings, found.files if private is None else private)
-    public = _public(settings, shown, classes)
+    num_classes = ASSUMED_CLASSES if classes is None else classes.count
+    public = public_rows.read(settings, shown, num_classes)
     width = public.features.shape[1]
     columns = asked._replace(reads_label=True, person=settings.person, width=width)
     if private is None:
@@ -153,6 +157,9 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
     asked_width = None if public.encode else width
     layouts = [_check_layout(one, asked_width, classes, settings) for one in records.shards]
     readings = [label_advice.reading_of(layout, classes) for layout in layouts]
+    by_order = ""
+    if asked_width is not None and not settings.embedding:
+        by_order = public_rows.unnamed_sides(public.names, layouts, width)
     if classes is None:
         inferred = not settings.dry_run and settings.infer_classes
         classes = _inferred(private) if inferred else _assumed(settings)
@@ -169,6 +176,7 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         public.others,
         next(filter(None, readings), ""),
         public.names,
+        (*public.doubts, *filter(None, [by_order])),
     )
     return standardized(data) if settings.standardize else data
 
@@ -206,42 +214,6 @@ def _num_persons(private: Sequence[Shard]) -> int:
     It is at least 1: whether any record names a person decides nothing.
     """
     return max(1, num_persons(private))
-
-
-@dataclass(frozen=True)
-class Public:
-    """Public rows.
-
-    Attributes:
-      features: float32 `[m, f]`.
-      names: Names of the f columns, or none if they have no names.
-      encode: Encoder that made the features. Defaults to None, for embeddings.
-      digest: Fingerprint of the rows as read. Defaults to "", that of `features`.
-      others: Columns that have no role, `[m]` by their names. Defaults to none.
-    """
-
-    features: np.ndarray
-    names: tuple[str, ...]
-    encode: Encoding | None = None
-    digest: str = ""
-    others: Mapping[str, np.ndarray] = field(default_factory=dict)
-
-
-def _public(settings: "Settings", asked: Columns, classes: Classes | None) -> Public:
-    """Read the public rows, and encode them if they are raw."""
-    others = tables.read_others(settings.public, "--public", asked)
-    if settings.representation is None:
-        rows, names = tables.read_named_embeddings(settings.public, "--public", asked)
-        return Public(rows, names, others=others)
-    digest = Digest()
-    encode, rows = encoding.learned(
-        settings.representation,
-        tables.read_raw(settings.public, "--public", asked, digest),
-        num_classes=ASSUMED_CLASSES if classes is None else classes.count,
-        num_queries=settings.queries,
-        seed=settings.seed,
-    )
-    return Public(rows, (), encode, digest.text(), others)
 
 
 def _assumed(settings: "Settings") -> Classes:

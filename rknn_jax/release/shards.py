@@ -15,7 +15,7 @@ import fsspec
 import numpy as np
 
 from rknn_jax import formats
-from rknn_jax.formats import Block, Columns, Layout, _objects
+from rknn_jax.formats import Block, Columns, Layout, _objects, csv
 from rknn_jax.records.features import MOST_NAMED
 from rknn_jax.records.labels import joined
 
@@ -344,16 +344,36 @@ class FileShard:
         label = [self.columns.label] if self.columns.reads_label else []
         asked = [*(self.columns.embedding or (formats.EMBEDDINGS,))]
         asked += [*(label if alone else []), *filter(None, [self.columns.person])]
-        yield from self._unseen(self.name, self.argument, asked)
+        keys = self._first_keys(self.name, self.argument)
+        yield from self._unseen(self.name, keys, asked)
         if self.labels_name is not None:
-            yield from self._unseen(self.labels_name, "--private-labels", label)
+            keys = self._first_keys(self.labels_name, "--private-labels")
+            yield from self._unseen(self.labels_name, keys, label)
+            yield from self._further(self.labels_name, keys or ())
 
-    def _unseen(self, name: str, argument: str, asked: Sequence[str]) -> Iterator[str]:
+    def _first_keys(self, name: str, argument: str) -> list[str] | None:
+        """Return the keys of a file's first records, or None if it declares its columns."""
         of = getattr(_format(name, argument), "first_keys", None)
         if of is None:
-            return
+            return None
         with self._opened(name, argument) as file:
-            keys: list[str] = of(file)
+            found: list[str] = of(file)
+            return found
+
+    def _further(self, name: str, keys: Sequence[str]) -> Iterator[str]:
+        """Yield which keys of a file of labels may say another order; see `refuse_named_labels`."""
+        others = [key for key in keys if key not in (self.columns.label, *self.columns.drop)]
+        if others:
+            yield (
+                f"Records of {name} have {', '.join(map(repr, others[:MOST_NAMED]))} beside "
+                f"{self.columns.label!r}, and labels belong to records by their order: if one says "
+                "another order, join both files into one by it; if none does, leave them out with "
+                "--drop."
+            )
+
+    def _unseen(self, name: str, keys: list[str] | None, asked: Sequence[str]) -> Iterator[str]:
+        if keys is None:
+            return
         missing = [repr(one) for one in asked if one not in keys]
         if missing:
             yield (
@@ -489,9 +509,10 @@ def with_one_order(shards: Sequence[FileShard], first: tuple[str, ...] = ()) -> 
             continue
         if len(names) > 1 and set(names) != set(first):
             other = sorted(set(names) ^ set(first))
+            told = f" {csv.NO_NAMES}" if formats.suffix_of(shard.name) in csv.SUFFIXES else ""
             raise ValueError(
                 f"Expected the same columns of features everywhere, got others in {shard.where}: "
-                f"{other[:5]}; name the features with --embedding, or rename them."
+                f"{other[:5]}; name the features with --embedding, or rename them.{told}"
             )
         named = shard.columns._replace(embedding=first) if len(names) > 1 else shard.columns
         found.append(replace(shard, columns=named))

@@ -7,14 +7,14 @@ those of `rknn_jax.records`. Nothing is ever unpickled, because loading a pickle
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from rknn_jax.formats import AbsentError, Columns, absent, clear_errors
 from rknn_jax.neighbors import LARGEST, usable_rows
 from rknn_jax.privacy.fingerprints import Digest
-from rknn_jax.records import features
+from rknn_jax.records import features, public_values
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.features import real_rows
 from rknn_jax.records.labels import joined
@@ -27,6 +27,10 @@ ROWS_AT_ONCE = 2**14
 
 MOST_TEXT = 2**28
 """Most bytes of a column that is carried along to the labels."""
+
+SOURCE_FILE = "source_file"
+SOURCE_ROW = "source_row"
+"""Columns that say where a row of several files comes from."""
 
 RAW_AT_ONCE = 2**10
 """Raw records that are read at once."""
@@ -63,7 +67,7 @@ def read_named_embeddings(
     if len(names) != array.shape[1]:
         names = ()
     try:
-        features.refuse_values(array, names, where, LARGEST, chosen=bool(columns.embedding))
+        public_values.refuse_values(array, names, where, LARGEST, chosen=bool(columns.embedding))
     except ValueError as error:
         told = _text_doubts(shards, names, array)
         raise ValueError(" ".join([str(error), *told])) from error
@@ -107,7 +111,8 @@ def read_others(
 ) -> dict[str, np.ndarray]:
     """Read the columns of public data that have no role, such as the source row, whole.
 
-    Columns that not every file has are left out, and those of text beyond `MOST_TEXT` bytes.
+    Columns that not every file has are left out, and those of text beyond `MOST_TEXT` bytes. The
+    rows of several files have `SOURCE_FILE` and `SOURCE_ROW` too.
 
     Args:
       names: Files, folders, patterns or URLs, as for `data_files.find`.
@@ -118,10 +123,29 @@ def read_others(
       Numbers or text `[m]` by the names of the columns.
     """
     public = columns._replace(reads_label=False, public=True)
-    parts = [shard.others() for shard in _opened(names, argument, public)]
+    shards = _opened(names, argument, public)
+    parts = [shard.others() for shard in shards]
     shared = set.intersection(*map(set, parts))
     whole = {name: np.concatenate([part[name] for part in parts]) for name in sorted(shared)}
+    whole = _sources(shards) | whole
     return {name: values for name, values in whole.items() if values.nbytes <= MOST_TEXT}
+
+
+def _sources(shards: Sequence[FileShard]) -> dict[str, np.ndarray]:
+    """Return the file of each row, and the number of the row in it, from 0 on.
+
+    Files are named within the folder that holds all of them. A single file needs no such columns.
+    """
+    if len(shards) < 2:
+        return {}
+    counts = [shard.num_rows() for shard in shards]
+    paths = [PurePosixPath(shard.name) for shard in shards]
+    files = [shard.name for shard in shards]
+    if len({path.is_absolute() for path in paths}) == 1:
+        folder = os.path.commonpath([path.parent for path in paths])
+        files = [os.fspath(path.relative_to(folder)) for path in paths]
+    rows = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
+    return {SOURCE_FILE: np.repeat(np.array(files, str), counts), SOURCE_ROW: rows}
 
 
 def carried(others: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

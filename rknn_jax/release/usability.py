@@ -24,6 +24,7 @@ from rknn_jax.records.persons import inexact, person_names
 from rknn_jax.release import label_advice
 from rknn_jax.release.copies import Copies
 from rknn_jax.release.drift import Moments
+from rknn_jax.release.person_spelling import Spellings
 from rknn_jax.release.shards import FileShard, Shard
 from rknn_jax.release.tables import ROWS_AT_ONCE
 
@@ -87,6 +88,7 @@ def examine(
     broken: Counter[str] = Counter()
     seen = label_advice.Seen(classes, most)
     same = Copies() if len(shards) > 1 else None
+    spellings = Spellings()
     absent: list[str] = []
     for shard in shards:
         layout = shard.layout()
@@ -100,6 +102,8 @@ def examine(
             assert block.labels is not None
             ids, told = encode(block.labels, classes, most, shard.where)
             seen.add(block.labels)
+            if block.persons is not None:
+                spellings.add(block.persons, shard.where)
             unknown = told > 1 if most else (told > 0) & (ids == MISSING)
             missing = np.zeros(len(ids), bool) if most else told == 0
             bad = _unusable(block, width, shard.where)
@@ -132,6 +136,7 @@ def examine(
         *_advice_on_files(broken),
         *_advice_on_columns(holes, records, broken),
         *([] if public is None else moments.advice(public, names)),
+        *spellings.advice(),
     ]
     if INEXACT in counted:
         advice.append(
@@ -188,7 +193,11 @@ def _advice_on_columns(
     lost = sum(count for reason, count in broken.items() if reason != REPLACED)
     texts = [name for name, count in holes.items() if count == records]
     if texts:
-        yield f"{texts[:MOST_NAMED]} hold no number in any record; {EMBED_TEXTS}."
+        yield (
+            f"{texts[:MOST_NAMED]} hold no number in any record; {EMBED_TEXTS}. If these are "
+            "numbers with a decimal comma, a thousands separator or a unit, save them plainly, "
+            "such as 5133.5."
+        )
     some = {name: count for name, count in holes.items() if lost < count < records}
     if some:
         told = [f"{name!r} in {count:,}" for name, count in list(some.items())[:MOST_NAMED]]

@@ -1,0 +1,151 @@
+"""Public columns that may be ids are told before a charge, and measured numbers are not."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn import datasets
+
+from rknn_jax.records.public_values import doubted
+from rknn_jax.release.estimator import ReverseKNNLabeler
+from tests.test_cli import arguments
+from tests.test_drop import write
+from tests.test_inputs import LABELS, PRIVATE, frame
+
+ROWS = 600
+
+
+def repeated(draw, numbers):
+    """Return each number in 1 to 5 rows, `ROWS` in all, a person's rows together."""
+    return np.repeat(numbers, draw.integers(1, 6, len(numbers)))[:ROWS]
+
+
+IDS = {
+    "a counter": lambda draw: draw.permutation(repeated(draw, np.arange(400))),
+    "a counter from 1 million on": lambda draw: draw.permutation(
+        repeated(draw, np.arange(10**6, 10**6 + 400))
+    ),
+    "codes of six digits": lambda draw: draw.permutation(
+        repeated(draw, draw.integers(10**5, 10**6, 400))
+    ),
+    "rows that stand together": lambda draw: repeated(
+        draw, np.unique(np.exp(draw.normal(8, 1, 400)).astype(int))
+    ),
+    "numbers of twelve digits": lambda draw: draw.permutation(10**11 + np.arange(ROWS)),
+    "seconds since 1970": lambda draw: draw.integers(1_700_000_000, 1_800_000_000, ROWS),
+    "a part of a larger table": lambda draw: draw.choice(
+        np.repeat(np.arange(2000), 3), ROWS, replace=False
+    ),
+}
+
+
+def table(draw, rows=ROWS):
+    return frame(draw.normal(size=(rows, 4)).astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", IDS)
+def test_ids_that_repeat_are_doubted_by_their_values(kind):
+    found = 0
+    for seed in range(20):
+        draw = np.random.default_rng(seed)
+        public = table(draw).assign(a=np.resize(IDS[kind](draw), ROWS))
+        told = [*doubted(public.to_numpy(np.float32).T, [*public])]
+        assert all("['a']" in sentence for sentence in told)
+        found += bool(told)
+    assert found >= 17, f"{found} of 20 were told"
+
+
+def measured():
+    """Yield tables of measured numbers, all columns of which are features."""
+    for name in ("iris", "wine", "breast_cancer", "digits", "linnerud"):
+        yield getattr(datasets, f"load_{name}")().data
+    yield datasets.load_diabetes(scaled=False).data
+    for image in datasets.load_sample_images().images:  # pixels of 8 bits
+        for step in (7, 16, 31):
+            yield image[::step, ::step].reshape(-1, 3)
+            patches = image[: 8 * (image.shape[0] // 8), :640]
+            patches = patches.reshape(-1, 8, 80, 8, 3).swapaxes(1, 2)[..., 0].reshape(-1, 64)
+            yield patches[::step]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_measured_numbers_are_not_doubted(alone):
+    columns = doubts = 0
+    for rows in measured():
+        rows = np.asarray(rows, np.float32)
+        for start in range(0, rows.shape[1], 1 if alone else rows.shape[1]):
+            part = rows[:, start : start + 1] if alone else rows
+            beside = np.full((len(rows), 3), 0.5, np.float32)
+            whole = np.concatenate([part, beside], axis=1)
+            told = [*doubted(whole.T, [f"x{i}" for i in range(whole.shape[1])])]
+            columns += part.shape[1]
+            doubts += len(told)
+    assert columns > 500
+    assert doubts <= columns / 500
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda draw: draw.poisson(4, ROWS),
+        lambda draw: draw.poisson(2000, ROWS),
+        lambda draw: draw.integers(18, 95, ROWS),
+        lambda draw: np.round(draw.normal(120, 20, ROWS)),
+        lambda draw: np.round(np.exp(draw.normal(10, 1, ROWS))),
+        lambda draw: np.round(draw.normal(40_000, 12_000, ROWS), -2),
+    ],
+    ids=["visits", "cells", "ages", "pressure", "income", "rounded"],
+)
+def test_counts_of_many_sizes_are_not_doubted(make):
+    told = 0
+    for seed in range(100):
+        draw = np.random.default_rng(seed)
+        public = table(draw).assign(a=make(draw))
+        told += bool([*doubted(public.to_numpy(np.float32).T, [*public])])
+    assert not told
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_every_door_tells_of_an_id_with_the_remedy(rknn, tmp_path, form):
+    draw = np.random.default_rng(0)
+    ids = draw.permutation(np.repeat(np.arange(300), 2))
+    public = table(draw).assign(a=ids)
+    private = frame(PRIVATE).assign(a=np.arange(90) // 2, labels=LABELS)
+    if form == "parquet":  # integers among floats are refused
+        public, private = (one.astype({"a": np.float64}) for one in (public, private))
+    for name, one in (("P", public), ("R", private)):
+        path = tmp_path / f"{name}.{form}"
+        if form == "jsonl":
+            one.to_json(path, orient="records", lines=True)
+        else:
+            write(one, path)
+    sides = {"public": f"P.{form}", "private": f"R.{form}"}
+    words = "['a'] repeats whole numbers that are evenly spread"
+    doors = {
+        "label": arguments(**sides, dry_run=True),
+        "check": ["check", f"R.{form}", "--public", f"P.{form}", "--classes", 3],
+        "serve": [
+            *("serve", "--public", f"P.{form}", "--classes", 3, "--epsilon", 1, "--clients", 3),
+            *("--queries", 4, "--out", "round", "--dry-run"),
+        ],
+        "embed": ["embed", "--table", f"P.{form}", "--out", "E.parquet"],
+    }
+    for name, door in doors.items():
+        done = rknn(*door)
+        told = " ".join((done.err + done.out).split())
+        assert done.status == 0, (name, told)
+        assert words in told, name
+        assert "leave it out with --drop" in told, name
+        if name == "embed":
+            continue
+        done = rknn(*door, "--drop", "a")
+        assert words not in " ".join((done.err + done.out).split()), name
+    named = [*doors["label"], "--embedding", *public.columns]
+    assert words not in " ".join(rknn(*named).err.split())
+
+
+def test_the_estimator_warns_of_an_id(tmp_path):
+    draw = np.random.default_rng(0)
+    public = table(draw).assign(a=draw.permutation(np.repeat(np.arange(300), 2)))
+    with pytest.warns(UserWarning, match=r"'a'\] repeats whole numbers .* leave it out of X"):
+        ReverseKNNLabeler().fit(public)
+    pd.testing.assert_index_equal(pd.Index(["x0", "x1", "x2", "x3", "a"]), public.columns)
