@@ -146,6 +146,7 @@ def test_features_unlike_the_public_ones_are_told_to_the_curator(rknn, tmp_path,
     assert "from the public mean" not in dry.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["csv", "parquet", "npz"])
 @pytest.mark.parametrize(
     ("labels", "classes", "words"),
@@ -253,6 +254,7 @@ def test_lists_of_numbers_of_one_fixed_size_are_refused_like_arrays(rknn, tmp_pa
     assert rknn(*arguments(**changes | {"classes": "a,b,c,d"}), "--dry-run").status == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("door", ["folder", "pattern"])
 def test_one_data_set_in_two_formats_is_refused_by_the_names(rknn, tmp_path, door):
     """Every record would count twice, which epsilon does not cover."""
@@ -266,6 +268,7 @@ def test_one_data_set_in_two_formats_is_refused_by_the_names(rknn, tmp_path, doo
     assert rknn(*arguments(**changes | {"private": "in/R.csv"}), "--dry-run").status == 0
 
 
+@pytest.mark.long
 def test_files_that_hold_the_records_of_others_are_told_before_a_charge(rknn, tmp_path):
     save(tmp_path, "csv", LABELS)
     table = frame(PRIVATE).assign(labels=LABELS)
@@ -284,6 +287,7 @@ def test_files_that_hold_the_records_of_others_are_told_before_a_charge(rknn, tm
     assert "advice" not in rknn("check", "in", "--classes", 3).out
 
 
+@pytest.mark.long
 def test_keys_that_no_json_line_has_are_told_by_the_check(rknn, tmp_path):
     save(tmp_path, "npz", LABELS)
     rows = [

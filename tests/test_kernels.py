@@ -137,6 +137,7 @@ def assert_counts_what_xla_counts(n, num_cells, num_buckets):
     assert int(np.sum(counts)) == pytest.approx(expected, abs=7 * expected**0.5 + 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_buckets", [2, 5, 65_535])
 def test_the_decode_kernel_counts_what_xla_counts(num_buckets):
     """One message and some cells more than a program takes."""

@@ -109,6 +109,7 @@ def test_noise_that_was_drawn_before_a_summary_is_not_drawn_again(path):
         Ledger.open(path, DATA).mark_drawn("old", "ef" * 32)
 
 
+@pytest.mark.long
 def test_every_byte_that_is_changed_is_found_or_costs_at_least_as_much(path):
     ledger = Ledger.create(path, DATA, 1, "0.01")
     for i in range(7):

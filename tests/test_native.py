@@ -69,6 +69,7 @@ def test_set_bits_are_counted(monkeypatch, n, num_cells):
     assert_native_is_xla(monkeypatch, run)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("num_clients", "count", "digits"), [(1, 1, 24), (6, 31, 3), (67, 200, 24), (3, 20_011, 13)]
 )

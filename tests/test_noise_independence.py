@@ -205,9 +205,6 @@ def test_noise_is_drawn_once_for_all_shards(labeler, tmp_path, monkeypatch):
         np.savez(tmp_path / f"R/{start}.npz", **part)
     given = {"classes": "2", "smoothing": "none", "out": tmp_path / "out", "labeler": labeler}
     given |= {"ledger": tmp_path / "l.jsonl"} | ({"queries": 4} if labeler == "rknn" else {})
-    plan = planning.prepare(
-        Settings(str(tmp_path / "P.npy"), str(tmp_path / "R"), epsilon=1.0, **given)
-    )
     drawn = []
     draw = exact_noise.discrete_laplace
 
@@ -216,5 +213,8 @@ def test_noise_is_drawn_once_for_all_shards(labeler, tmp_path, monkeypatch):
         return draw(counts, scale)
 
     monkeypatch.setattr(exact_noise, "discrete_laplace", noted)
+    plan = planning.prepare(
+        Settings(str(tmp_path / "P.npy"), str(tmp_path / "R"), epsilon=1.0, **given)
+    )
     label.release(plan)
     assert drawn == [plan.question.sum.shape]

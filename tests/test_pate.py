@@ -54,6 +54,7 @@ def test_teachers_learn_and_every_one_votes(hidden):
     assert votes[np.arange(50), TRUTH].sum() / votes.sum() > 0.75
 
 
+@pytest.mark.long
 def test_a_teacher_sees_its_own_part_alone():
     """Whatever becomes of its part, all others say what they said, so one record moves one vote
     of each query.

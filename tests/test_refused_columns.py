@@ -31,6 +31,7 @@ REMEDIES = {
 }
 
 
+@pytest.mark.long
 def test_the_columns_that_are_features_are_told_before_a_charge(rknn, tmp_path):
     frame(PUBLIC).assign(pid=np.arange(len(PUBLIC)) % 7).to_csv("P.csv", index=False)
     private = frame(PRIVATE).assign(pid=np.arange(len(PRIVATE)) % 7, labels=LABELS)
@@ -188,6 +189,7 @@ def test_labels_that_name_their_records_are_not_paired_by_their_order(rknn, tmp_
     assert done.status == 0, done.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("form", "name"), [("csv", "id"), ("parquet", "id"), ("csv", "ID"), ("jsonl", "id")]
 )
@@ -252,6 +254,7 @@ def test_embeddings_that_are_text_are_refused_with_how_to_save_them(rknn, tmp_pa
     refused(rknn, tmp_path, {"private": "T.parquet"}, "as lists of float32, also if they became")
 
 
+@pytest.mark.long
 def test_a_label_in_the_names_of_folders_is_to_be_written_into_the_files(rknn, tmp_path):
     save(tmp_path, "parquet", LABELS)
     frame(PRIVATE).assign(labels=LABELS).to_parquet(tmp_path / "hive", partition_cols=["labels"])

@@ -60,6 +60,7 @@ def test_a_public_image_is_placed_where_it_stands():
     assert np.median(agreement) > 0.99
 
 
+@pytest.mark.long
 def test_spectral_clusters_are_purer_than_pixel_clusters_and_place_unseen_digits():
     """Split 0, 20 clusters: 0.93 against 0.86 in public purity; 1,000 unseen digits by the
     majority of their cluster: > 0.9.

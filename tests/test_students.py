@@ -254,6 +254,7 @@ def after_an_epoch(key: int, *arguments, **settings) -> tuple[students.Student, 
     return student, losses[0]
 
 
+@pytest.mark.long
 def test_equal_keys_give_equal_students_and_other_keys_others(data):
     first, again, other = (arrays(after_an_epoch(key, *data, SMALL)[0]) for key in (1, 1, 2))
     chex.assert_trees_all_equal(again, first)

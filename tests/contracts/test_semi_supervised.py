@@ -80,6 +80,7 @@ def test_an_epoch_is_a_pass_over_the_kind_of_more_batches(module, config, monkey
             assert sorted(np.concatenate(there)) == list(range(num_records))
 
 
+@pytest.mark.long
 @each
 def test_equal_keys_give_equal_students_and_records_of_weight_zero_leave_no_trace(module, config):
     student = module.fit(jax.random.key(1), IMAGES, TARGETS, UNLABELLED, config)
