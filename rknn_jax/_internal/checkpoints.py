@@ -11,9 +11,15 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 
 S = TypeVar("S")
+
+
+def _orbax() -> Any:
+    """Import orbax late: it takes half a second, and most programs train nothing."""
+    import orbax.checkpoint
+
+    return orbax.checkpoint
 
 
 class Training:
@@ -24,6 +30,7 @@ class Training:
     """
 
     def __init__(self, folder: Path | None) -> None:
+        ocp = _orbax()
         options = ocp.CheckpointManagerOptions(max_to_keep=1, enable_async_checkpointing=False)
         self._manager = (
             ocp.CheckpointManager(folder.absolute(), options=options) if folder else None
@@ -46,6 +53,7 @@ class Training:
 
         The saved state has the structure of `state`.
         """
+        ocp = _orbax()
         step = self._manager.latest_step() if self._manager else None
         if self._manager is None or step is None:
             return state, 0
@@ -57,6 +65,7 @@ class Training:
 
     def save(self, step: int, state: Any) -> None:
         """Keep the state, a pytree of arrays, at a step, and delete earlier ones."""
+        ocp = _orbax()
         if self._manager:
             self._manager.save(step, args=ocp.args.StandardSave(state))
 
@@ -75,6 +84,7 @@ def save(folder: str | Path, arrays: Any, record: dict[str, Any]) -> None:
     Raises:
       ValueError: If `folder` exists.
     """
+    ocp = _orbax()
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
         saved = ocp.args.Composite(
             arrays=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(record)
@@ -88,6 +98,7 @@ def load(folder: str | Path, what: str) -> tuple[Any, dict[str, Any]]:
     Raises:
       ValueError: If nothing was saved there.
     """
+    ocp = _orbax()
     path = Path(folder).absolute()
     if not (path / "record").is_dir():
         raise ValueError(

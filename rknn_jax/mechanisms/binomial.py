@@ -165,7 +165,11 @@ def _coins(epsilon: float, delta: float, count: int) -> int:
     return calibration.binomial_coins(epsilon, delta, count)
 
 
-EXAMPLES = (
-    Binomial(1.0, 4, 3, delta=1e-3),
-    Binomial(0.5, 4, 2, num_neighbors=2, relation="add-remove", delta=1e-4, shares=7),
-)
+def __getattr__(name: str) -> tuple[Binomial, ...]:
+    """Return `EXAMPLES`, made late: their calibration takes a second."""
+    if name != "EXAMPLES":
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return (
+        Binomial(1.0, 4, 3, delta=1e-3),
+        Binomial(0.5, 4, 2, num_neighbors=2, relation="add-remove", delta=1e-4, shares=7),
+    )
