@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from rknn_jax.labelers import rknn
-from rknn_jax.labelers._one_sum import OneSumLabeler
+from rknn_jax.labelers._sum_labeler import SumLabeler
 from rknn_jax.privacy.guarantee import Unit
 from rknn_jax.privacy.statement import NOT_STATED, Controller
 
@@ -33,7 +33,7 @@ class Asked:
       controller: Party that answers for the round, for the statement. Defaults to not stated.
     """
 
-    config: rknn.ReverseKNN | OneSumLabeler
+    config: SumLabeler[Any]
     classes: tuple[str, ...]
     num_queries: int | None = None
     representation: str = "spectral"

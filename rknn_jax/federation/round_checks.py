@@ -11,7 +11,7 @@ import numpy as np
 from rknn_jax import mechanisms
 from rknn_jax.federation import wire
 from rknn_jax.labelers import rknn
-from rknn_jax.labelers._one_sum import OneSumLabeler
+from rknn_jax.labelers._sum_labeler import SumLabeler
 from rknn_jax.neighbors import LARGEST, Metric
 
 SMALLEST_EPSILON = 2.0**-30
@@ -42,7 +42,7 @@ def check_types(round: Any) -> None:
         )
     if round.simulated is not None and type(round.simulated) is not int:
         raise ValueError(f"Expected an integer seed or None, got simulated={round.simulated!r}.")
-    if not isinstance(round.config, rknn.ReverseKNN | OneSumLabeler):
+    if not isinstance(round.config, SumLabeler):
         raise ValueError(f"Expected the labeler's config, got config={round.config!r}.")
     wire.check_settings(type(round.config), vars(round.config))
     try:

@@ -34,7 +34,6 @@ from rknn_jax.federation.round_checks import (
 )
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers._client_sum import ClientSum
-from rknn_jax.labelers._one_sum import OneSumLabeler
 from rknn_jax.labelers._sum_labeler import SumLabeler
 from rknn_jax.labelers._votes import cells_of
 from rknn_jax.mechanisms.local import LocalRandomizer
@@ -77,7 +76,7 @@ class Round:
 
     queries: np.ndarray
     classes: tuple[str, ...]
-    config: rknn.ReverseKNN | OneSumLabeler
+    config: SumLabeler[Any]
     encode: Encoder | None = None
     unit: Unit = "record"
     records_per_client: int = 0

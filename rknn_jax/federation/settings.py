@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rknn_jax._internal.ranges import (
     CheckShare,
@@ -25,8 +25,7 @@ from rknn_jax.trust import MODELS
 
 if TYPE_CHECKING:  # JAX takes seconds to import, and --help does not need it
     from rknn_jax.federation.request import Asked
-    from rknn_jax.labelers import rknn
-    from rknn_jax.labelers._one_sum import OneSumLabeler
+    from rknn_jax.labelers._sum_labeler import SumLabeler
 
 PORT = 9092
 
@@ -339,43 +338,46 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
     )
 
 
-def _config(settings: Serve) -> "rknn.ReverseKNN | OneSumLabeler":
+def _config(settings: Serve) -> "SumLabeler[Any]":
     """Return the labeler of a server's settings."""
     from rknn_jax import labelers
-    from rknn_jax.labelers import _simulation_only, rknn
-    from rknn_jax.labelers._one_sum import OneSumLabeler
+    from rknn_jax.labelers import _simulation_only
+    from rknn_jax.labelers._sum_labeler import SumLabeler
 
-    kinds = {name: labelers.named(name) for name in labelers.names()}
-    kind = kinds.get(settings.labeler)
+    known = settings.labeler in labelers.names()
+    kind = labelers.named(settings.labeler) if known else None
     hindrance = _simulation_only.hindrance(kind) if kind else "is no file of rknn_jax/labelers"
     if kind is None or hindrance:
+        kinds = {name: labelers.named(name) for name in labelers.names()}
         able = [name for name, one in kinds.items() if not _simulation_only.hindrance(one)]
         raise ValueError(
             f"Expected --labeler to be one of {', '.join(able)}, got --labeler {settings.labeler}, "
             f"which {hindrance}."
         )
-    if issubclass(kind, rknn.ReverseKNN):
-        return _voting(settings, kind)
-    assert issubclass(kind, OneSumLabeler)
-    return _summing(settings, kind)
+    labeler = kind()
+    assert isinstance(labeler, SumLabeler)
+    votes = labeler.votes_per_record is not None
+    return _voting(settings, labeler) if votes else _summing(settings, labeler)
 
 
-def _voting(settings: Serve, kind: "type[rknn.ReverseKNN]") -> "rknn.ReverseKNN":
+def _voting(settings: Serve, labeler: "SumLabeler[Any]") -> "SumLabeler[Any]":
     """Return a labeler whose records vote."""
-    return kind(
-        epsilon=settings.epsilon,
-        delta=settings.delta,
-        num_neighbors=settings.neighbors,
-        mechanism=settings.mechanism or MODELS[settings.trust].federated,
-        trust=settings.trust,
-        amplification="general" if settings.amplification == "general" else "variation ratio",
-        metric=settings.metric,
-    )
+    given: dict[str, Any] = {
+        "epsilon": settings.epsilon,
+        "delta": settings.delta,
+        "num_neighbors": settings.neighbors,
+        "mechanism": settings.mechanism or MODELS[settings.trust].federated,
+        "trust": settings.trust,
+        "amplification": "general" if settings.amplification == "general" else "variation ratio",
+        "metric": settings.metric,
+    }
+    return replace(labeler, **given)
 
 
-def _summing(settings: Serve, kind: "type[OneSumLabeler]") -> "OneSumLabeler":
+def _summing(settings: Serve, usual: "SumLabeler[Any]") -> "SumLabeler[Any]":
     """Return a labeler of one sum, and refuse settings that it does not have."""
-    labeler = kind(epsilon=settings.epsilon, delta=settings.delta)
+    given: dict[str, Any] = {"epsilon": settings.epsilon, "delta": settings.delta}
+    labeler = replace(usual, **given)
     if settings.trust != labeler.trust:
         raise ValueError(
             f"Expected --trust {labeler.trust} with --labeler {settings.labeler}, got --trust "
