@@ -149,3 +149,23 @@ def test_the_estimator_warns_of_an_id(tmp_path):
     with pytest.warns(UserWarning, match=r"'a'\] repeats whole numbers .* leave it out of X"):
         ReverseKNNLabeler().fit(public)
     pd.testing.assert_index_equal(pd.Index(["x0", "x1", "x2", "x3", "a"]), public.columns)
+
+
+@pytest.mark.parametrize("value", [-1.0, -999.0, 9999.0])
+def test_a_number_that_stands_for_a_missing_one_is_told(value):
+    draw = np.random.default_rng(0)
+    public = table(draw).assign(a=draw.integers(18, 90, ROWS), b=draw.random(ROWS))
+    public.loc[::50, "a"] = value * (1 if value != -1 else 200)
+    (told,) = doubted(public.to_numpy(np.float32).T, [*public])
+    assert told.startswith("['a'] is ")
+    assert "12 of 600 rows, far from all other values (18 to 89)" in told
+
+
+def test_a_release_tells_of_a_stand_in_before_its_charge(rknn, tmp_path):
+    rows = frame(PRIVATE[:60]).assign(age=np.tile(np.arange(20, 50), 2))
+    rows.loc[:3, "age"] = -999
+    rows.to_csv("P.csv", index=False)
+    frame(PRIVATE).assign(age=30, labels=LABELS).to_csv("R.csv", index=False)
+    given = arguments(public="P.csv", private="R.csv")
+    done = rknn(*given, "--dry-run")
+    assert "['age'] is -999 in 4 of 60 rows" in " ".join(done.err.split())

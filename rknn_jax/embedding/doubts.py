@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rknn_jax.records.public_values import stand_in
+
 
 class Kind(NamedTuple):
     """Text that stands for a quantity.
@@ -74,9 +76,6 @@ MOST = 0.9
 MOST_TYPED = 0.8
 """Least share of three digits among floats, of which one in ten ends by a zero."""
 
-FAR = 2.0
-"""Distance of a value that may stand for a missing one, in ranges of all other values."""
-
 ALIKE = 3
 """Least number of columns whose sentences are told as one."""
 
@@ -135,16 +134,9 @@ def of_numbers(name: str, values: np.ndarray, most_values: int) -> Iterator[str]
       values: Finite values, float64 `[n]`.
       most_values: Most different values that a category may have.
     """
-    distinct, counts = np.unique(values, return_counts=True)
-    for edge, others in ((0, distinct[1:]), (-1, distinct[:-1])):
-        if len(others) < 2 or counts[edge] < 2 or distinct[edge] == 0:
-            continue
-        if np.abs(others - distinct[edge]).min() > FAR * (others[-1] - others[0]):
-            yield (
-                f"column {name!r} is {distinct[edge]:g} in {counts[edge]:,} of {len(values):,} "
-                f"rows, far from all other values ({others[0]:g} to {others[-1]:g}); if it stands "
-                "for a missing number, leave such fields empty on both sides"
-            )
+    if text := stand_in(values):
+        yield f"column {name!r} {text}"
+    distinct = np.unique(values)
     whole = bool((values == np.trunc(values)).all())
     if whole and len(distinct) > most_values and _ID.search(name):
         yield (

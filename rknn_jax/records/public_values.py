@@ -41,6 +41,12 @@ Of evenly spread values, 10% are farther away.
 INEXACT = 2.0**24
 """Whole numbers from which on float32 does not tell all of them apart."""
 
+FAR = 2.0
+"""Times the range of all other values by which a value is far from them."""
+
+FEWEST_OTHERS = 20
+"""Fewest other values that a positive number is far from: pixels have few, and far ones."""
+
 NO_FEATURE = "leave it out with --drop, or name the features, as with --embedding"
 """Remedy for a column that looks like an id."""
 
@@ -161,7 +167,7 @@ def refuse_ids(
 def doubted(
     columns: Iterable[np.ndarray], names: Sequence[str], remedy: str = NO_FEATURE
 ) -> Iterator[str]:
-    """Yield which public columns of whole numbers may be ids that repeat, or are inexact.
+    """Yield which public columns may be ids that repeat, are inexact, or have a missing number.
 
     An id repeats in few rows, and its values are evenly spread, as numbers that are given in turn
     or at random, or its equal values stand together, as the rows of a person do. Measured numbers
@@ -175,13 +181,40 @@ def doubted(
     """
     if len(names) < 2:
         return
-    why = {name: _doubt(values) for name, values in zip(names, columns, strict=True)}
+    held = dict(zip(names, columns, strict=True))
+    for name in held:
+        if text := stand_in(held[name], FEWEST_OTHERS):
+            yield f"{[name]} {text}"
+    why = {name: _doubt(values) for name, values in held.items()}
     told = {name: text for name, text in why.items() if text}
     if 2 * len(told) > len(names):  # columns of one kind are features
         return
     for text in dict.fromkeys(told.values()):
         same = [name for name, other in told.items() if other == text]
         yield f"{same[:MOST_NAMED]} {text}; if it is an id, {remedy}"
+
+
+def stand_in(values: np.ndarray, fewest: int = 2) -> str:
+    """Return that a number of a public column may stand for a missing one, or "" for nothing.
+
+    Such a number, as -999, is the least or the greatest, repeats, and is far from all others.
+
+    Args:
+      values: Finite values of the column.
+      fewest: Fewest different other values if the number is positive. Defaults to 2.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    for edge, others in ((0, distinct[1:]), (-1, distinct[:-1])):
+        value = distinct[edge] if len(distinct) else 0
+        if value == 0 or counts[edge] < 2 or len(others) < (2 if value < 0 else fewest):
+            continue
+        if np.abs(others - value).min() > FAR * (others[-1] - others[0]):
+            return (
+                f"is {value:g} in {counts[edge]:,} of {len(values):,} rows, far from all other "
+                f"values ({others[0]:g} to {others[-1]:g}); if it stands for a missing number, "
+                "leave such fields empty on both sides"
+            )
+    return ""
 
 
 def _doubt(values: np.ndarray) -> str:
