@@ -287,3 +287,5 @@ def test_columns_without_names_are_told_before_a_charge(rknn, tmp_path):
     save(tmp_path, "npz", LABELS)
     done = rknn(*arguments(**changes | {"public": "P.npz"}), "--dry-run")
     assert "warning columns of the private side have names" in " ".join(done.err.split())
+    check = rknn("check", changes["private"], "--public", "P.npz", "--classes", "3")
+    assert "Columns of the private side have names" in " ".join(check.out.split())

@@ -59,7 +59,7 @@ def run(settings: Check) -> dict[str, Any]:
     """
     with err.status("loading"):
         from rknn_jax.records import features, public_values
-        from rknn_jax.release import known_classes, tables, usability
+        from rknn_jax.release import known_classes, public_rows, tables, usability
         from rknn_jax.release.data_files import find
         from rknn_jax.release.inputs import private_shards
         from rknn_jax.release.shards import with_one_order
@@ -89,15 +89,19 @@ def run(settings: Check) -> dict[str, Any]:
             rows, order = tables.read_named_embeddings(settings.public, "--public", shown)
             columns = columns._replace(width=rows.shape[1])
             if columns.embedding is None:
-                doubts = tuple(public_values.doubted(rows.T, order))
+                told = public_values.doubted(rows.T, order)
+                doubts = tuple(f"public columns {sentence}" for sentence in told)
         own = [replace(shard, columns=columns) for shard in own]
         shards = with_one_width(with_one_order(own, order))
+        if rows is not None and columns.embedding is None:
+            layouts = [shard.own_layout() for shard in shards]
+            by_order = public_rows.unnamed_sides(order, layouts, rows.shape[1])
+            doubts = (*doubts, *filter(None, [by_order]))
         with warnings.catch_warnings():  # broken records are counted by reason
             warnings.filterwarnings("ignore", message="(?s).*cast no vote")
             found = usability.examine(shards, classes, settings.labels_per_record, rows)
-    found = found._replace(
-        advice=(*found.advice, *(f"Public columns {sentence}." for sentence in doubts))
-    )
+    sentences = (f"{text[0].upper()}{text[1:]}." for text in doubts)
+    found = found._replace(advice=(*found.advice, *sentences))
     _tell(found, err if settings.json else out)
     return found._asdict()
 
