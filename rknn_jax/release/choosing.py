@@ -159,7 +159,7 @@ def choose(settings: Settings, data: Data) -> Choice:
     return Choice(_completed(replace(settings, labeler=labeler)), reason)
 
 
-def expected_of_others(settings: Settings, data: Data) -> dict[str, float]:
+def expected_of_others(settings: Settings, data: Data, num_records: int | None) -> dict[str, float]:
     """Return the expected accuracy of releases by the other labelers, by their flags.
 
     For sets of labels there is no other one.
@@ -169,7 +169,8 @@ def expected_of_others(settings: Settings, data: Data) -> dict[str, float]:
 
     Args:
       settings: Settings of the release, with a labeler and a mechanism.
-      data: Public rows, classes, and number of private records.
+      data: Public rows and classes.
+      num_records: Number of records, or persons, that add to the sum; None if n is private.
     """
     found: dict[str, float] = {}
     if settings.labels_per_record is not None:
@@ -178,7 +179,7 @@ def expected_of_others(settings: Settings, data: Data) -> dict[str, float]:
         if name == settings.labeler:
             continue
         asked = _by(name, settings)
-        expected = rehearsal.accuracy(asked, data, asking.ask(asked, data), USUAL)
+        expected = rehearsal.accuracy(asked, data, asking.ask(asked, data), num_records, USUAL)
         without = " without --delta" if asked.delta < settings.delta else ""
         if expected is not None:
             found[f"--labeler {name}{without}"] = expected

@@ -295,7 +295,7 @@ def _concerns(plan: Plan, found: PublicLabels) -> tuple[Concern, ...]:
     """Return the reasons to doubt the labels, from them and public data alone."""
     question = plan.question
     read = question.labeler.concerns(found, question.public, plan.num_votes)
-    return (*read, *rehearsal.concerns(plan.settings, plan.data, question))
+    return (*read, *rehearsal.concerns(plan.settings, plan.data, question, plan.num_voters))
 
 
 def unsure_share(done: Release) -> float:

@@ -107,13 +107,20 @@ class Plan:
         return public_size(self.settings, self.data)
 
     @property
+    def num_voters(self) -> int | None:
+        """Number of records, or persons, that add to the sum, about; None if n is private."""
+        if self.num_records is None or self.checkers is None:
+            return self.num_records
+        return round(self.num_records * self.checkers.roles.vote)
+
+    @property
     def num_votes(self) -> int | None:
         """Number of votes of all records, or None if it is private or there are none."""
         votes = self.question.labeler.votes_per_record
         if self.num_records is None or votes is None:
             return None
-        voters = 1.0 if self.checkers is None else self.checkers.roles.vote
-        return round(self.num_records * voters) * votes
+        assert self.num_voters is not None
+        return self.num_voters * votes
 
     @property
     def counter(self) -> Counter:
@@ -267,10 +274,10 @@ def expect(plan: Plan) -> Expected:
     Args:
       plan: Release to make, or dry run.
     """
-    expected = rehearsal.expect(plan.settings, plan.data, plan.question)
+    expected = rehearsal.expect(plan.settings, plan.data, plan.question, plan.num_voters)
     if expected.expected is None:
         return expected
-    others = choosing.expected_of_others(plan.settings, plan.data)
+    others = choosing.expected_of_others(plan.settings, plan.data, plan.num_voters)
     if not others:
         return expected
     advice = expected.advice

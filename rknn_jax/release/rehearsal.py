@@ -23,7 +23,7 @@ from rknn_jax.question import Question
 from rknn_jax.release import preview, rehearsal_of_sets, rehearsal_of_sums
 from rknn_jax.release.asking import calibrated, cluster
 from rknn_jax.release.inputs import Data
-from rknn_jax.release.labeler_settings import labeler_of, public_size
+from rknn_jax.release.labeler_settings import labeler_of
 from rknn_jax.types import Queries
 
 if TYPE_CHECKING:
@@ -33,15 +33,18 @@ ONE_START = kmeans.Config(num_starts=1)
 """Clustering into another number of queries: what is expected of it hardly depends on the start."""
 
 
-def expect(settings: "Settings", data: Data, question: Question) -> preview.Expected:
+def expect(
+    settings: "Settings", data: Data, question: Question, num_records: int | None
+) -> preview.Expected:
     """Return the error to expect of a release.
 
     Args:
       settings: Settings of the release.
-      data: Public rows and number of records.
+      data: Public rows.
       question: Question of the release.
+      num_records: Number of records, or persons, that add to the sum; None if n is private.
     """
-    known, labeler = public_size(settings, data), question.labeler
+    known, labeler = num_records, question.labeler
     if labeler.votes_per_record is None:
         return rehearsal_of_sums.expect(question, known, settings.smoothing)
     if settings.labels_per_record is not None:
@@ -66,7 +69,11 @@ def expect(settings: "Settings", data: Data, question: Question) -> preview.Expe
 
 
 def accuracy(
-    settings: "Settings", data: Data, question: Question, agreement: float
+    settings: "Settings",
+    data: Data,
+    question: Question,
+    num_records: int | None,
+    agreement: float,
 ) -> float | None:
     """Return the expected accuracy if so much of the records near a query agrees.
 
@@ -74,11 +81,12 @@ def accuracy(
 
     Args:
       settings: Settings of the release.
-      data: Public rows and number of records.
+      data: Public rows.
       question: Question of the release.
+      num_records: As in `expect`.
       agreement: Part of the records near a query that agree.
     """
-    known, labeler = public_size(settings, data), question.labeler
+    known, labeler = num_records, question.labeler
     if known is None:
         return None
     if labeler.votes_per_record is None:
@@ -93,11 +101,13 @@ def accuracy(
     return float(preview.simulated_accuracy(mine, known, truth).mean())
 
 
-def concerns(settings: "Settings", data: Data, question: Question) -> tuple[Concern, ...]:
+def concerns(
+    settings: "Settings", data: Data, question: Question, num_records: int | None
+) -> tuple[Concern, ...]:
     """Return the reasons to doubt labels of such a release that a simulation of it finds."""
     if question.labeler.votes_per_record is not None:
         return ()
-    right = accuracy(settings, data, question, preview.AGREEMENTS[0])
+    right = accuracy(settings, data, question, num_records, preview.AGREEMENTS[0])
     return rehearsal_of_sums.noise_decides(right)
 
 
