@@ -120,10 +120,13 @@ def test_the_error_names_the_ledger_and_its_command_adopts_what_was_refused(fold
     names = ["d", "a", "c", "b"]
     rows, labels = people()
     public = people(9)[0][:50]
-    pq.write_table(pa.table(dict(zip("abcd", public.T, strict=True))), "P.parquet")
+    pq.write_table(
+        pa.table(dict(zip("abcd", public.T, strict=True)) | {"id": np.arange(50)}), "P.parquet"
+    )
     columns = dict(zip(names, 2 * rows[:, [3, 0, 2, 1]].T, strict=True))
-    pq.write_table(pa.table(columns | {"of": labels}), "new data.parquet")
+    pq.write_table(pa.table(columns | {"of": labels, "id": np.arange(ROWS)}), "new data.parquet")
     given = {"public": "P.parquet", "label": "of", "ledger": Path("R.npz.ledger.jsonl")}
+    given["drop"] = ("id",)
     release(budget=1)
     with pytest.raises(LedgerMismatchError) as caught:
         release("new data.parquet", **given)
