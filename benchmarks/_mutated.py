@@ -14,10 +14,11 @@ ACCOUNTING = (
     "tests/test_binomial.py",
 )
 RELEASE = ("tests/test_cli.py", "tests/test_release_folder.py", "tests/test_statement.py")
+STATEMENT = ("tests/test_statement_schema.py", "tests/test_statement.py")
 SUMS = ("tests/test_prototypes.py", "tests/test_least_squares.py", "tests/test_payers.py")
 FEDERATION = ("tests/test_federation.py", "tests/test_federation_sums.py", "tests/test_payers.py")
 SECURE_SUM = ("tests/test_secure_sum.py",)
-SAMPLES = ("tests/test_private_knn.py", "tests/test_individual_knn.py")
+SAMPLES = ("tests/test_subsampling.py", "tests/test_private_knn.py")
 
 FOLDERS = ("rknn_jax/privacy", "rknn_jax/mechanisms")
 """Folders of which every module is in the table."""
@@ -63,12 +64,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rknn_jax/privacy/flooding.py": ("tests/test_multi_message.py", "tests/test_amplification.py"),
     "rknn_jax/privacy/pate.py": ("tests/test_pate_accounting.py", "tests/test_pate.py"),
     "rknn_jax/privacy/smooth_sensitivity.py": ("tests/test_smooth_sensitivity.py",),
-    "rknn_jax/privacy/profile.py": ("tests/test_statement_schema.py", "tests/test_statement.py"),
-    "rknn_jax/privacy/checklists.py": ("tests/test_statement.py",),
-    "rknn_jax/privacy/statement.py": (
-        "tests/test_statement.py",
-        "tests/test_statement_schema.py",
-    ),
+    "rknn_jax/privacy/profile.py": STATEMENT,
+    "rknn_jax/privacy/checklists.py": STATEMENT,
+    "rknn_jax/privacy/statement.py": STATEMENT,
     "rknn_jax/mechanisms/__init__.py": (
         "tests/test_mechanisms.py",
         "tests/test_local.py",

@@ -192,6 +192,17 @@ def test_gaussian_noise_has_rho_and_its_exact_curve():
     assert len(found.points) == len(profile.DELTAS)
 
 
+def test_gaussian_noise_beside_another_costs_between_itself_and_the_sum():
+    events = (Gaussian(4.0), Pure(0.1, 2))
+    found = profile.of(replace(RELEASE, epsilon=2.0, delta=1e-5, events=events))
+    *told, own = found.points
+    assert own == (2.0, 1e-5)
+    assert [delta for _, delta in told] == [1e-3, 1e-4]
+    for epsilon, delta in told:
+        alone = analytic_gaussian.gaussian_epsilon(4.0, delta)
+        assert alone < epsilon <= alone + 0.2
+
+
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [

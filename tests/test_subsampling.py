@@ -193,6 +193,7 @@ def test_ties_go_to_the_lowest_index():
         ({"num_neighbors": 0}, "num_neighbors"),
         ({"references": np.zeros((0, 6), np.float32)}, "references"),
         ({"references": np.zeros((5, 4), np.float32)}, "shapes"),
+        ({"references": np.zeros(6, np.float32)}, "shapes"),
         ({"points": np.full((2, 6), np.nan, np.float32)}, "finite"),
     ],
 )
