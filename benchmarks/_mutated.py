@@ -45,7 +45,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/test_ledger.py",
     ),
     "rknn_jax/privacy/roles.py": ("tests/test_checkers.py", "tests/test_measured.py"),
-    "rknn_jax/privacy/ledger.py": LEDGER,
+    "rknn_jax/privacy/ledger.py": (*LEDGER, "tests/test_ledger_persons.py"),
     "rknn_jax/privacy/ledger_file.py": LEDGER,
     "rknn_jax/privacy/charges.py": (*LEDGER, "tests/test_filters.py", "tests/test_session.py"),
     "rknn_jax/privacy/fingerprints.py": ("tests/test_ledger.py", "tests/test_shards.py"),
