@@ -13,7 +13,13 @@ ACCOUNTING = (
     "tests/test_sampled_accounting.py",
     "tests/test_binomial.py",
 )
-RELEASE = ("tests/test_cli.py", "tests/test_release_folder.py", "tests/test_statement.py")
+RELEASE = (
+    "tests/test_release_folder.py",
+    "tests/test_budget.py",
+    "tests/test_measured.py",
+    "tests/test_statement.py",
+    "tests/test_cli.py",
+)
 STATEMENT = ("tests/test_statement_schema.py", "tests/test_statement.py")
 SUMS = ("tests/test_prototypes.py", "tests/test_least_squares.py", "tests/test_payers.py")
 FEDERATION = ("tests/test_federation.py", "tests/test_federation_sums.py", "tests/test_payers.py")

@@ -141,7 +141,8 @@ def test_the_error_names_the_ledger_and_its_command_adopts_what_was_refused(fold
 
 
 @pytest.mark.parametrize("how", ["copy", "hard link", "symbolic link to a copy", "another name"])
-def test_a_second_budget_for_records_of_a_ledger_is_refused_on_any_path(folder, how):
+def test_a_second_budget_for_records_of_a_ledger_is_refused_on_any_path(folder, monkeypatch, how):
+    monkeypatch.setattr(job, "MOST_SHARDS", 1)  # beside the whole, the only file
     release(budget=1)
     options = {}
     if how == "hard link":
@@ -162,6 +163,12 @@ def test_a_second_budget_for_records_of_a_ledger_is_refused_on_any_path(folder, 
     assert account() == 0.5
     release("R2.npz", ledger=own)
     assert account() == 1.0
+
+
+def test_public_rows_that_are_the_private_ones_are_warned_of(folder, capsys):
+    np.savez("copy.npz", embeddings=people()[0])
+    release(public="copy.npz")
+    assert "The public rows are the private ones" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_copied_ledger_is_no_second_budget_and_a_moved_one_is_the_same(folder):

@@ -102,6 +102,7 @@ def complete(folder, name="new"):
         np.load(folder / name / "labels.npz") as rows,
     ):
         assert len(rows["label"]) == 30
+        assert json.loads((folder / name / "summary.json").read_text())["noise_stddev"] > 1
         return asked["noisy_counts"]
 
 
