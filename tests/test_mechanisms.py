@@ -169,6 +169,7 @@ def test_permute_and_flip_flips_as_often_as_its_closed_form(gap_over_scale, flip
     totals = np.zeros((num_queries, 10), np.int32)
     totals[:, 3] = int(gap_over_scale * scale)
     winners = np.asarray(winners_of(mechanism, jax.random.key(0), totals))
+    assert mechanism.flip_prob(gap_over_scale * scale) == pytest.approx(flip, rel=1e-5)
     assert abs((winners != 3).mean() - flip) < 4.5 * math.sqrt(flip * (1 - flip) / num_queries)
     assert exact_permute_and_flip([gap_over_scale * scale] + [0] * 9, scale)[0] == pytest.approx(
         1 - flip, abs=1e-4
