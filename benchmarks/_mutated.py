@@ -159,8 +159,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rknn_jax/release/release_folder.py": ("tests/test_release_folder.py",),
     "rknn_jax/release/class_selection.py": ("tests/test_classes.py", "tests/test_payers.py"),
     "rknn_jax/release/adoption.py": ("tests/test_budget.py",),
-    "rknn_jax/federation/client.py": (*FEDERATION, "tests/test_federation_notes.py"),
-    "rknn_jax/federation/collector.py": ("tests/test_federation.py",),
+    "rknn_jax/federation/client.py": (
+        *FEDERATION,
+        "tests/test_federation_notes.py",
+        "tests/test_federation_check.py",
+    ),
+    "rknn_jax/federation/collector.py": (
+        "tests/test_federation.py",
+        "tests/test_federation_check.py",
+    ),
     "rknn_jax/federation/answer_frames.py": ("tests/test_federation.py",),
     "rknn_jax/federation/polls.py": ("tests/test_federation_sums.py", "tests/test_binomial.py"),
     "rknn_jax/federation/notes.py": ("tests/test_federation_notes.py", "tests/test_federation.py"),
