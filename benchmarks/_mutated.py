@@ -91,6 +91,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *CONTRACTS,
         "tests/test_entropy.py",
         "tests/test_amplification.py",
+        "tests/test_native.py",
     ),
     "rknn_jax/mechanisms/_distributed.py": ("tests/test_distributed.py",),
     "rknn_jax/mechanisms/concatenation_as_published.py": ("tests/test_separation.py", *CONTRACTS),
@@ -101,7 +102,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     **_mechanism("permute_and_flip", "tests/test_mechanisms.py", "tests/test_persons.py"),
     **_mechanism("one_to_one", "tests/test_release.py"),
     **_mechanism(
-        "collision", "tests/test_local.py", "tests/test_entropy.py", "tests/test_simulate.py"
+        "collision",
+        "tests/test_local.py",
+        "tests/test_entropy.py",
+        "tests/test_simulate.py",
+        "tests/test_native.py",
     ),
     **_mechanism(
         "generalized_randomized_response",
@@ -127,10 +132,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/test_local.py",
         "tests/test_entropy.py",
         "tests/test_simulate.py",
+        "tests/test_native.py",
     ),
     **_mechanism("separation", "tests/test_separation.py", "tests/test_simulate.py"),
     **_mechanism(
-        "subset_selection", "tests/test_local.py", "tests/test_entropy.py", "tests/test_simulate.py"
+        "subset_selection",
+        "tests/test_local.py",
+        "tests/test_entropy.py",
+        "tests/test_simulate.py",
     ),
     **_mechanism("wheel", "tests/test_wheel.py", "tests/test_simulate.py"),
     **_mechanism("multi_message", "tests/test_multi_message.py"),
