@@ -350,6 +350,11 @@ def test_many_messages_are_decoded_as_each_by_itself(mechanism, clients):
     np.testing.assert_array_equal(totals, np.asarray(supported).sum(axis=0))
 
 
+def test_a_message_of_randomized_response_names_every_cell_or_none():
+    bits = [GeneralizedRandomizedResponse(1.0, cells, 2).message_bits for cells in (3, 4, 5)]
+    assert bits == [3, 4, 4]
+
+
 def test_the_best_mechanism_has_the_least_variance_within_the_message_size():
     names = set(mechanisms.names("local"))
     for epsilon, fields in ((0.5, SMALL), (1.0, LARGE), (5.0, SMALL)):
