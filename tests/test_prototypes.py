@@ -401,6 +401,16 @@ def _rise_and_fall(change):
     return np.maximum(change, 0).max(axis=1).sum() + np.maximum(-change, 0).max(axis=1).sum()
 
 
+def test_utilities_that_no_records_can_have_do_not_fit():
+    tally = PublicPrototypes(1.0).tally(public(), NUM_CLASSES)
+    utilities = np.zeros(tally.shape, np.int64)
+    one = public_prototypes.GRID
+    for first, last, fits in ((2, 1, True), (2, 2, False), (3, 0, True), (-1, 0, False)):
+        utilities[0, :2] = first * one if first > 0 else first
+        utilities[-1, -1] = last * one
+        assert tally.fits(utilities, 3) == fits
+
+
 def test_a_cosine_is_exact_in_whichever_order_it_is_added_up():
     rows = np.random.default_rng(0).normal(size=(40, 60))
     found = PublicCosines(np.zeros(60), 0.0, 1.0, np.zeros(1)).directions(rows)
