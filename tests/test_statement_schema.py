@@ -259,6 +259,15 @@ def test_the_bound_of_a_unit_is_told(unit, contribution, words):
     assert words in checklists.unit(card)
 
 
+def test_noise_is_exact_in_a_release_and_not_in_a_simulation():
+    card = card_of()
+    assert checklists.exactness(card).startswith("Yes")
+    simulated = card | {"guarantee": card["guarantee"] | {"sampler": "simulation"}}
+    assert checklists.exactness(simulated).startswith("No")
+    assert checklists.mechanism({"mechanism": "laplace"}) == "laplace"
+    assert not checklists.mechanism({})
+
+
 def test_a_closed_list_opens_in_print():
     html = page(WORDS)
     assert html.count("<details>") == 2
