@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from itertools import product
 
 import jax
@@ -258,6 +259,12 @@ def test_several_labels_have_no_single_winner():
 def test_unknown_mechanisms_are_named_with_the_known_ones():
     with pytest.raises(ValueError, match="discrete_laplace"):
         mechanisms.make("base")
+    fits = mechanisms.can_release
+    assert mechanisms.chosen("discrete_laplace", fits) is DiscreteLaplace
+    for name in ("base", "laplace", "collision"):
+        with pytest.raises(ValueError, match=f"'discrete_laplace'.*got mechanism='{name}'") as told:
+            mechanisms.chosen(name, fits)
+        assert not {"laplace", "collision"} & set(re.findall(r"'(\w+)'[,\]]", str(told.value)))
 
 
 TAILS = (
