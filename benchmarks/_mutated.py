@@ -100,7 +100,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     **_mechanism("gaussian", "tests/test_mechanisms.py", "tests/test_persons.py"),
     **_mechanism("laplace", "tests/test_mechanisms.py"),
     **_mechanism("permute_and_flip", "tests/test_mechanisms.py", "tests/test_persons.py"),
-    **_mechanism("one_to_one", "tests/test_release.py"),
+    **_mechanism("one_to_one", "tests/test_mechanisms.py", "tests/test_release.py"),
     **_mechanism(
         "collision",
         "tests/test_local.py",
