@@ -120,7 +120,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/test_entropy.py",
         "tests/test_simulate.py",
     ),
-    **_mechanism("local_hashing", "tests/test_local.py", "tests/test_simulate.py"),
+    **_mechanism(
+        "local_hashing", "tests/test_local.py", "tests/test_simulate.py", "tests/test_separation.py"
+    ),
     **_mechanism(
         "optimized_unary_encoding",
         "tests/test_local.py",
