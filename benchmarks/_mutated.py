@@ -13,11 +13,18 @@ ACCOUNTING = (
     "tests/test_sampled_accounting.py",
     "tests/test_binomial.py",
 )
-RELEASE = ("tests/test_cli.py", "tests/test_release_folder.py", "tests/test_statement.py")
+RELEASE = (
+    "tests/test_release_folder.py",
+    "tests/test_budget.py",
+    "tests/test_measured.py",
+    "tests/test_statement.py",
+    "tests/test_cli.py",
+)
+STATEMENT = ("tests/test_statement_schema.py", "tests/test_statement.py")
 SUMS = ("tests/test_prototypes.py", "tests/test_least_squares.py", "tests/test_payers.py")
 FEDERATION = ("tests/test_federation.py", "tests/test_federation_sums.py", "tests/test_payers.py")
 SECURE_SUM = ("tests/test_secure_sum.py",)
-SAMPLES = ("tests/test_private_knn.py", "tests/test_individual_knn.py")
+SAMPLES = ("tests/test_subsampling.py", "tests/test_private_knn.py")
 
 FOLDERS = ("rknn_jax/privacy", "rknn_jax/mechanisms")
 """Folders of which every module is in the table."""
@@ -44,7 +51,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/test_ledger.py",
     ),
     "rknn_jax/privacy/roles.py": ("tests/test_checkers.py", "tests/test_measured.py"),
-    "rknn_jax/privacy/ledger.py": LEDGER,
+    "rknn_jax/privacy/ledger.py": (*LEDGER, "tests/test_ledger_persons.py"),
     "rknn_jax/privacy/ledger_file.py": LEDGER,
     "rknn_jax/privacy/charges.py": (*LEDGER, "tests/test_filters.py", "tests/test_session.py"),
     "rknn_jax/privacy/fingerprints.py": ("tests/test_ledger.py", "tests/test_shards.py"),
@@ -63,12 +70,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rknn_jax/privacy/flooding.py": ("tests/test_multi_message.py", "tests/test_amplification.py"),
     "rknn_jax/privacy/pate.py": ("tests/test_pate_accounting.py", "tests/test_pate.py"),
     "rknn_jax/privacy/smooth_sensitivity.py": ("tests/test_smooth_sensitivity.py",),
-    "rknn_jax/privacy/profile.py": ("tests/test_statement_schema.py", "tests/test_statement.py"),
-    "rknn_jax/privacy/checklists.py": ("tests/test_statement.py",),
-    "rknn_jax/privacy/statement.py": (
-        "tests/test_statement.py",
-        "tests/test_statement_schema.py",
-    ),
+    "rknn_jax/privacy/profile.py": STATEMENT,
+    "rknn_jax/privacy/checklists.py": STATEMENT,
+    "rknn_jax/privacy/statement.py": STATEMENT,
     "rknn_jax/mechanisms/__init__.py": (
         "tests/test_mechanisms.py",
         "tests/test_local.py",
@@ -87,6 +91,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *CONTRACTS,
         "tests/test_entropy.py",
         "tests/test_amplification.py",
+        "tests/test_native.py",
     ),
     "rknn_jax/mechanisms/_distributed.py": ("tests/test_distributed.py",),
     "rknn_jax/mechanisms/concatenation_as_published.py": ("tests/test_separation.py", *CONTRACTS),
@@ -95,9 +100,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     **_mechanism("gaussian", "tests/test_mechanisms.py", "tests/test_persons.py"),
     **_mechanism("laplace", "tests/test_mechanisms.py"),
     **_mechanism("permute_and_flip", "tests/test_mechanisms.py", "tests/test_persons.py"),
-    **_mechanism("one_to_one", "tests/test_release.py"),
+    **_mechanism("one_to_one", "tests/test_mechanisms.py", "tests/test_release.py"),
     **_mechanism(
-        "collision", "tests/test_local.py", "tests/test_entropy.py", "tests/test_simulate.py"
+        "collision",
+        "tests/test_local.py",
+        "tests/test_entropy.py",
+        "tests/test_simulate.py",
+        "tests/test_native.py",
     ),
     **_mechanism(
         "generalized_randomized_response",
@@ -111,7 +120,9 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/test_entropy.py",
         "tests/test_simulate.py",
     ),
-    **_mechanism("local_hashing", "tests/test_local.py", "tests/test_simulate.py"),
+    **_mechanism(
+        "local_hashing", "tests/test_local.py", "tests/test_simulate.py", "tests/test_separation.py"
+    ),
     **_mechanism(
         "optimized_unary_encoding",
         "tests/test_local.py",
@@ -123,10 +134,14 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/test_local.py",
         "tests/test_entropy.py",
         "tests/test_simulate.py",
+        "tests/test_native.py",
     ),
     **_mechanism("separation", "tests/test_separation.py", "tests/test_simulate.py"),
     **_mechanism(
-        "subset_selection", "tests/test_local.py", "tests/test_entropy.py", "tests/test_simulate.py"
+        "subset_selection",
+        "tests/test_local.py",
+        "tests/test_entropy.py",
+        "tests/test_simulate.py",
     ),
     **_mechanism("wheel", "tests/test_wheel.py", "tests/test_simulate.py"),
     **_mechanism("multi_message", "tests/test_multi_message.py"),
@@ -155,8 +170,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rknn_jax/release/release_folder.py": ("tests/test_release_folder.py",),
     "rknn_jax/release/class_selection.py": ("tests/test_classes.py", "tests/test_payers.py"),
     "rknn_jax/release/adoption.py": ("tests/test_budget.py",),
-    "rknn_jax/federation/client.py": (*FEDERATION, "tests/test_federation_notes.py"),
-    "rknn_jax/federation/collector.py": ("tests/test_federation.py",),
+    "rknn_jax/federation/client.py": (
+        *FEDERATION,
+        "tests/test_federation_notes.py",
+        "tests/test_federation_check.py",
+    ),
+    "rknn_jax/federation/collector.py": (
+        "tests/test_federation.py",
+        "tests/test_federation_check.py",
+    ),
     "rknn_jax/federation/answer_frames.py": ("tests/test_federation.py",),
     "rknn_jax/question.py": ("tests/test_payers.py", "tests/test_release_labelers.py"),
     "rknn_jax/labelers/_sum_shares.py": ("tests/test_federation_sums.py",),

@@ -122,10 +122,13 @@ def test_the_error_names_the_ledger_and_its_command_adopts_what_was_refused(fold
     names = ["d", "a", "c", "b"]
     rows, labels = people()
     public = people(9)[0][:50]
-    pq.write_table(pa.table(dict(zip("abcd", public.T, strict=True))), "P.parquet")
+    pq.write_table(
+        pa.table(dict(zip("abcd", public.T, strict=True)) | {"id": np.arange(50)}), "P.parquet"
+    )
     columns = dict(zip(names, 2 * rows[:, [3, 0, 2, 1]].T, strict=True))
-    pq.write_table(pa.table(columns | {"of": labels}), "new data.parquet")
+    pq.write_table(pa.table(columns | {"of": labels, "id": np.arange(ROWS)}), "new data.parquet")
     given = {"public": "P.parquet", "label": "of", "ledger": Path("R.npz.ledger.jsonl")}
+    given["drop"] = ("id",)
     release(budget=1)
     with pytest.raises(LedgerMismatchError) as caught:
         release("new data.parquet", **given)
@@ -141,7 +144,8 @@ def test_the_error_names_the_ledger_and_its_command_adopts_what_was_refused(fold
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["copy", "hard link", "symbolic link to a copy", "another name"])
-def test_a_second_budget_for_records_of_a_ledger_is_refused_on_any_path(folder, how):
+def test_a_second_budget_for_records_of_a_ledger_is_refused_on_any_path(folder, monkeypatch, how):
+    monkeypatch.setattr(job, "MOST_SHARDS", 1)  # beside the whole, the only file
     release(budget=1)
     options = {}
     if how == "hard link":
@@ -162,6 +166,12 @@ def test_a_second_budget_for_records_of_a_ledger_is_refused_on_any_path(folder, 
     assert account() == 0.5
     release("R2.npz", ledger=own)
     assert account() == 1.0
+
+
+def test_public_rows_that_are_the_private_ones_are_warned_of(folder, capsys):
+    np.savez("copy.npz", embeddings=people()[0])
+    release(public="copy.npz")
+    assert "The public rows are the private ones" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.long

@@ -116,10 +116,25 @@ def test_a_person_moves_one_count_by_one_whatever_her_records_are():
 
     alone = counts([])
     assert sum(alone.values()) == 8
-    for hers in ([0], [1] * 30, [0, 1, 2] * 5, [2, -1]):
+    for hers in ([0], [1] * 30, [0, 1, 2] * 5, [2] + [-1] * 9):
         mine = counts(hers)
         moved = [mine.get(name, 0) - alone.get(name, 0) for name in {*mine, *alone}]
         assert sorted(moved)[-1] == sum(moved) == 1
+    nameless = shards([0, 0, 1, 1], ["a", "a", "", ""])
+    assert occurrences(nameless, "person").counts == {"0": 1}
+
+
+@pytest.mark.parametrize("labels", [None, np.zeros((4, 2), int)])
+def test_records_without_one_label_each_are_refused_by_their_type(labels):
+    found = [ArrayShard("r", np.zeros((4, 2), np.float32), labels)]
+    words = "got none" if labels is None else "got lists or rows of labels"
+    with pytest.raises(ValueError, match=words):
+        occurrences(found, "record")
+
+
+def test_the_option_that_names_numbers_is_how_many_there_are():
+    counts = {"0": 5, "2": 9}
+    assert classes._option(class_selection.Selection(counts, True, None)) == "--classes 3"
 
 
 @pytest.fixture
@@ -162,6 +177,7 @@ def test_classes_are_selected_and_then_label(folder, capsys, person):
     ("wrong", "said"),
     [
         ({"delta": 0.0}, "0 < delta < 1"),
+        ({"delta": 1.0}, "0 < delta < 1"),
         ({"epsilon": 0.0}, "0 < epsilon"),
         ({"label": "diagnosis"}, "diagnosis"),
         ({"person": "nobody"}, "nobody"),

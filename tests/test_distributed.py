@@ -45,6 +45,21 @@ def test_totals_of_many_devices_are_those_of_one(mechanism, devices):
     np.testing.assert_array_equal(found, expected)
 
 
+def test_totals_of_all_processes_are_added_and_each_does_its_share(monkeypatch):
+    mine, theirs = np.array([2**40, -3, 0]), np.array([2**40 + 1, 1, -(2**33)])
+    np.testing.assert_array_equal(_distributed.sum_over_processes(mine), mine)
+    assert _distributed.my_share([5, 6, 7]) == [5, 6, 7]
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    monkeypatch.setattr(
+        _distributed.multihost_utils,
+        "process_allgather",
+        lambda words: np.stack([theirs.view(np.uint32), words]),
+    )
+    np.testing.assert_array_equal(_distributed.sum_over_processes(mine), mine + theirs)
+    assert _distributed.my_share([5, 6, 7]) == [6]
+
+
 @functools.cache
 def alone(level):
     """What this process finds, on 8 devices: a block of 4,000 clients and 3 more."""

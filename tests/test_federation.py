@@ -371,6 +371,14 @@ def test_asked_again_a_client_says_the_same_and_spends_once(tmp_path):
     assert a_client(tmp_path).ledger.spent.epsilon == 2
 
 
+def test_features_that_one_side_has_no_names_for_are_taken_in_their_order(tmp_path):
+    names = tuple("edcba")
+    client, round = a_client(tmp_path, features=names), a_round(features=tuple("abcde"))
+    assert client._order(round) == [4, 3, 2, 1, 0]
+    assert client._order(a_round()) == [0, 1, 2, 3, 4]
+    assert dataclasses.replace(client, features=())._order(round) == [0, 1, 2, 3, 4]
+
+
 def test_every_client_draws_noise_of_its_own(tmp_path):
     round = a_round(epsilon=0.1)
     messages = {a_client(tmp_path / str(i), seed=0).answer(round.data)[2] for i in range(4)}

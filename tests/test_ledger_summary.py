@@ -86,9 +86,11 @@ def test_a_ledger_with_summaries_says_what_its_lines_say(path, accounting):
 
 def test_a_budget_is_never_overspent_across_summaries(path):
     ledger = Ledger.create(path, DATA, 1)
+    assert ledger.affords(released(1.0))
     for i in range(10):
         ledger.charge(released(0.1), f"release {i}")
     assert ledger.remaining == (0, 0)
+    assert not ledger.affords(released(0.0001))
     with pytest.raises(BudgetExceededError):
         Ledger.open(path, DATA).charge(released(0.0001), "one more")
     assert summaries(path) == 3

@@ -351,6 +351,19 @@ def test_many_messages_are_decoded_as_each_by_itself(mechanism, clients):
     np.testing.assert_array_equal(totals, np.asarray(supported).sum(axis=0))
 
 
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
+def test_local_hashing_has_the_buckets_of_least_variance(epsilon):
+    def variance(buckets):
+        return LocalHashing(epsilon, 5, 7, num_buckets=buckets).variances[1]
+
+    assert LocalHashing(epsilon, 5, 7).num_buckets == min(range(2, 30), key=variance)
+
+
+def test_a_message_of_randomized_response_names_every_cell_or_none():
+    bits = [GeneralizedRandomizedResponse(1.0, cells, 2).message_bits for cells in (3, 4, 5)]
+    assert bits == [3, 4, 4]
+
+
 def test_the_best_mechanism_has_the_least_variance_within_the_message_size():
     names = set(mechanisms.names("local"))
     for epsilon, fields in ((0.5, SMALL), (1.0, LARGE), (5.0, SMALL)):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from itertools import product
 
 import jax
@@ -169,6 +170,7 @@ def test_permute_and_flip_flips_as_often_as_its_closed_form(gap_over_scale, flip
     totals = np.zeros((num_queries, 10), np.int32)
     totals[:, 3] = int(gap_over_scale * scale)
     winners = np.asarray(winners_of(mechanism, jax.random.key(0), totals))
+    assert mechanism.flip_prob(gap_over_scale * scale) == pytest.approx(flip, rel=1e-5)
     assert abs((winners != 3).mean() - flip) < 4.5 * math.sqrt(flip * (1 - flip) / num_queries)
     assert exact_permute_and_flip([gap_over_scale * scale] + [0] * 9, scale)[0] == pytest.approx(
         1 - flip, abs=1e-4
@@ -258,6 +260,12 @@ def test_several_labels_have_no_single_winner():
 def test_unknown_mechanisms_are_named_with_the_known_ones():
     with pytest.raises(ValueError, match="discrete_laplace"):
         mechanisms.make("base")
+    fits = mechanisms.can_release
+    assert mechanisms.chosen("discrete_laplace", fits) is DiscreteLaplace
+    for name in ("base", "laplace", "collision"):
+        with pytest.raises(ValueError, match=f"'discrete_laplace'.*got mechanism='{name}'") as told:
+            mechanisms.chosen(name, fits)
+        assert not {"laplace", "collision"} & set(re.findall(r"'(\w+)'[,\]]", str(told.value)))
 
 
 TAILS = (
@@ -316,7 +324,7 @@ def test_whatever_exponential_jax_draws_is_counted_in_full(draw, monkeypatch):
 @pytest.mark.parametrize("kind", [PermuteAndFlip, OneToOne, Laplace])
 def test_units_of_a_vote_change_nothing_but_the_units(kind):
     """Votes of persons are counted in parts of a vote, and noise is in votes."""
-    mechanism = kind(1.0, 3, 3)
+    mechanism = kind(0.05, 3, 3)  # noise decides the winners
     totals = np.array([[5, 1, 0], [4, 6, 1], [0, 2, 3]], np.int32)
     key = jax.random.key(0)
     parts = dataclasses.replace(mechanism, grid=8, unit="person")

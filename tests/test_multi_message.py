@@ -372,6 +372,7 @@ def test_too_few_clients_get_no_guarantee():
 def test_bad_fields_are_named(field, value, words):
     with pytest.raises(ValueError, match=words):
         dataclasses.replace(multi_message.EXAMPLES[0], **{field: value})
+    assert dataclasses.replace(multi_message.EXAMPLES[0], num_clients=1).num_clients == 1
     with pytest.raises(ValueError, match=r"0 < failure_prob < 1, got failure_prob=0"):
         multi_message.EXAMPLES[0].most_messages(0)
 

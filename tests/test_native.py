@@ -36,6 +36,11 @@ def assert_native_is_xla(monkeypatch, run):
         np.testing.assert_array_equal(run("native"), expected)
 
 
+@pytest.mark.parametrize("module", [collision, local, randomized_response])
+def test_a_kernel_passes_its_own_comparison(module):
+    assert module._native_agrees()
+
+
 def words(seed, *shape):
     return jnp.asarray(np.random.default_rng(seed).integers(0, 2**32, shape, np.uint32))
 

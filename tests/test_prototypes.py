@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 from fractions import Fraction
+from operator import mul
 
 import jax
 import numpy as np
@@ -399,6 +400,23 @@ def test_one_unit_moves_utilities_by_the_sensitivity_and_no_more(relation, unit)
 
 def _rise_and_fall(change):
     return np.maximum(change, 0).max(axis=1).sum() + np.maximum(-change, 0).max(axis=1).sum()
+
+
+def test_utilities_that_no_records_can_have_do_not_fit():
+    tally = PublicPrototypes(1.0).tally(public(), NUM_CLASSES)
+    utilities = np.zeros(tally.shape, np.int64)
+    one = public_prototypes.GRID
+    for first, last, fits in ((2, 1, True), (2, 2, False), (3, 0, True), (-1, 0, False)):
+        utilities[0, :2] = first * one if first > 0 else first
+        utilities[-1, -1] = last * one
+        assert tally.fits(utilities, 3) == fits
+
+
+def test_a_cosine_is_exact_in_whichever_order_it_is_added_up():
+    rows = np.random.default_rng(0).normal(size=(40, 60))
+    found = PublicCosines(np.zeros(60), 0.0, 1.0, np.zeros(1)).directions(rows)
+    exact = [sum(map(mul, map(Fraction, row), map(Fraction, found[0]))) for row in found]
+    assert list(map(Fraction, found @ found[0])) == exact
 
 
 def test_cosines_that_are_not_clipped_are_found(monkeypatch):

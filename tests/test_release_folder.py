@@ -19,6 +19,9 @@ from rknn_jax._internal import disk
 from rknn_jax.labelers import _vote_labels
 from rknn_jax.privacy import exact_noise, ledger_file
 from rknn_jax.privacy import ledger as ledgers
+from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy.fingerprints import fingerprint
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.privacy.roles import Roles
 from rknn_jax.release import label, planning, release_folder
@@ -99,6 +102,7 @@ def complete(folder, name="new"):
         np.load(folder / name / "labels.npz") as rows,
     ):
         assert len(rows["label"]) == 30
+        assert json.loads((folder / name / "summary.json").read_text())["noise_stddev"] > 1
         return asked["noisy_counts"]
 
 
@@ -177,9 +181,32 @@ def test_an_old_copy_of_the_hidden_folder_draws_no_second_noise(files):
     for path, data in old.items():
         if data is not None:
             (files / path).write_bytes(data)
-    with pytest.raises(LedgerError, match="not drawn again"):
+    with pytest.raises(LedgerError, match="not drawn again") as lost:
         run()
+    assert not hasattr(lost.value, "__notes__"), "the counts are lost, and no command finds them"
     assert kinds(files) == ["create", "spend", "drawn"]
+
+
+def test_a_release_begun_with_other_roles_is_neither_paid_nor_shown(tmp_path):
+    def words():
+        return Roles.drawn(0.1, 0.1, 0.1).words()
+
+    ledger = Ledger.create(tmp_path / "ledger.jsonl", fingerprint(np.ones((2, 2))), 2.0)
+    begun = release_folder.ReleaseFolder(tmp_path / "new", "request", ledger, words())
+    begun.staging.mkdir(parents=True)
+    with pytest.raises(ValueError, match="got none"):
+        _ = begun.release
+    spent = Guarantee(1.0, 0.0, "replace-one", "central", (Pure(1.0),), sampler="release")
+    begun.charge(spent, "a test")
+    other = dataclasses.replace(begun, roles=words())
+    with pytest.raises(LedgerError, match="begun, got another"):
+        other.charge(spent, "a test")
+    begun.keep(np.array([3]), np.array([1]))
+    with pytest.raises(LedgerError, match="begun, got another"):
+        other.kept((1,))
+    counts, check = begun.kept((1,))
+    assert (counts.tolist(), check.tolist()) == ([3], [1])
+    assert ledger.spent.epsilon == 1
 
 
 def stopped_before_the_mark(files):

@@ -11,11 +11,24 @@ import pytest
 from dp_accounting.rdp import rdp_privacy_accountant as rdp
 from scipy import integrate, stats
 
-from rknn_jax.privacy import accounting, calibration, renyi
+from rknn_jax.privacy import accounting, calibration, loss_distributions, renyi
 from rknn_jax.privacy import sampled_gaussian as curves
 from rknn_jax.privacy.events import Gaussian, event_of, gaussian_event
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.sampled_gaussian import ORDERS
+
+
+def test_no_delta_is_negative_where_none_is_told_from_0():
+    deltas = [
+        loss_distributions.binomial_deltas(np.array([0.796247910502047]), 10_000),
+        curves.replaced_deltas(np.array([0.443856875]), 20.0, 0.1),
+    ]
+    assert deltas == [0, 0]
+
+
+def test_no_divergence_is_known_above_the_largest_order():
+    assert renyi.renyi_divergence([Gaussian(2.0)], ORDERS[-1]) < math.inf
+    assert renyi.renyi_divergence([Gaussian(2.0)], 2 * ORDERS[-1]) == math.inf
 
 
 def sampled(noise_multiplier, count=1, sampling_prob=1.0, **fields):

@@ -516,6 +516,14 @@ def test_the_keys_of_another_client_are_rejected():
     assert server.receive(7, 0, mine) == "counted"
 
 
+def test_nobody_is_kept_out_by_a_commitment_that_is_its_key():
+    parties, server = begin()
+    theirs = parties[3].step(0, server.question(3))
+    mine = parties[7].step(0, server.question(7))
+    assert server.receive(3, 0, theirs[:64] + mine[:32]) == "counted"
+    assert server.receive(7, 0, mine) == "counted"
+
+
 def test_the_fate_of_what_comes_twice_late_early_or_from_nobody():
     parties, server = begin()
     reply = parties[7].step(0, server.question(7))

@@ -16,6 +16,7 @@ from rknn_jax.mechanisms.concatenation_as_published import (
     ConcatenationAsPublished,
     RescaledConcatenation,
 )
+from rknn_jax.mechanisms.local_hashing import LocalHashing
 from rknn_jax.mechanisms.separation import Separation
 
 LARGE = {"num_queries": 200, "num_classes": 50, "num_neighbors": 2, "labels_per_record": 2}
@@ -163,3 +164,11 @@ def test_all_neighbours_or_all_labels_leave_nothing_to_hide_among():
         Separation(1.0, 2, 3, num_neighbors=2)
     with pytest.raises(ValueError, match="num_classes|num_queries"):
         Separation(1.0, 3, 2, labels_per_record=2)
+
+
+@pytest.mark.parametrize("mechanism", [Separation(1.0, 3, 3), LocalHashing(1.0, 2, 3)], ids=str)
+def test_every_message_of_the_alphabet_is_valid_and_likely(mechanism):
+    messages = mechanism.alphabet(jax.random.key(0))
+    assert np.asarray(jax.vmap(mechanism.valid)(messages)).all()
+    chances = np.exp(mechanism.log_prob(jax.tree.map(np.asarray, messages), np.array([4])))
+    assert chances.sum() == pytest.approx(1)

@@ -192,6 +192,17 @@ def test_gaussian_noise_has_rho_and_its_exact_curve():
     assert len(found.points) == len(profile.DELTAS)
 
 
+def test_gaussian_noise_beside_another_costs_between_itself_and_the_sum():
+    events = (Gaussian(4.0), Pure(0.1, 2))
+    found = profile.of(replace(RELEASE, epsilon=2.0, delta=1e-5, events=events))
+    *told, own = found.points
+    assert own == (2.0, 1e-5)
+    assert [delta for _, delta in told] == [1e-3, 1e-4]
+    for epsilon, delta in told:
+        alone = analytic_gaussian.gaussian_epsilon(4.0, delta)
+        assert alone < epsilon <= alone + 0.2
+
+
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [
@@ -246,6 +257,15 @@ def test_the_bound_of_a_unit_is_told(unit, contribution, words):
     guarantee = replace(RELEASE, unit=unit)
     card = card_of(replace(WORDS, guarantee=guarantee, contribution=contribution))
     assert words in checklists.unit(card)
+
+
+def test_noise_is_exact_in_a_release_and_not_in_a_simulation():
+    card = card_of()
+    assert checklists.exactness(card).startswith("Yes")
+    simulated = card | {"guarantee": card["guarantee"] | {"sampler": "simulation"}}
+    assert checklists.exactness(simulated).startswith("No")
+    assert checklists.mechanism({"mechanism": "laplace"}) == "laplace"
+    assert not checklists.mechanism({})
 
 
 def test_a_closed_list_opens_in_print():

@@ -113,7 +113,10 @@ def test_samples_of_different_points_and_steps_differ():
 @pytest.mark.long
 def test_a_sample_that_is_too_small_leaves_places_empty():
     """Sizes are Bin(500, 0.01): 4 of 10 hold fewer than 5."""
-    found = nearest_in_samples(jax.random.key(0), POINTS, REFERENCES, 5, 0.01)[:, 0]
+    given = (jax.random.key(0), POINTS, REFERENCES, 5, 0.01)
+    found = nearest_in_samples(*given)[:, 0]
+    persons = nearest_in_samples(*given, person=np.arange(500))[:, 0]
+    np.testing.assert_array_equal(persons, found)
     held = (found >= 0).sum(1)
     assert 0.1 < np.mean(held < 5) < 0.8
     for row, size in zip(found, held, strict=True):
@@ -197,6 +200,7 @@ def test_ties_go_to_the_lowest_index():
         ({"num_neighbors": 0}, "num_neighbors"),
         ({"references": np.zeros((0, 6), np.float32)}, "references"),
         ({"references": np.zeros((5, 4), np.float32)}, "shapes"),
+        ({"references": np.zeros(6, np.float32)}, "shapes"),
         ({"points": np.full((2, 6), np.nan, np.float32)}, "finite"),
     ],
 )

@@ -181,7 +181,7 @@ def _option(selected: "Selection") -> str:
         return "none"
     names = list(selected.counts)
     if selected.numbers:
-        return f"--classes {selected.classes}"
+        return f"--classes {max(int(name) for name in names) + 1}"
     return _named_option(names)
 
 

@@ -103,8 +103,7 @@ class Collector:
         self.full: Path | None = None
         self._rejected_path = folder / REJECTED
         folder.mkdir(parents=True, exist_ok=True)
-        # Without a buffer, from which bytes that found no room would be written later.
-        self._file = open(self._path, "a+b", buffering=0, opener=for_owner)
+        self._file = open(self._path, "a+b", opener=for_owner)
         try:
             lock(
                 self._file.fileno(),
@@ -112,7 +111,6 @@ class Collector:
                 "name a new folder.",
             )
             self.rejected = self._rejected()
-            self.cut = 0
             self._go_through(folder)
         except BaseException:
             self._file.close()
@@ -220,7 +218,7 @@ class Collector:
             self._note_rejected(refused)
         return fates
 
-    def reject(self, reason: str, count: int = 1) -> None:
+    def reject(self, reason: str, count: int) -> None:
         """Count clients whose answers do not count, for a reason that the transport knows."""
         self._note_rejected(Counter({reason: count}))
 

@@ -9,7 +9,6 @@ Reference: Kairouz, Oh & Viswanath, "Extremal Mechanisms for Local Differential 
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +23,6 @@ from rknn_jax.privacy.entropy import Entropy, at_most
 @dataclass(frozen=True)
 class GeneralizedRandomizedResponse(PureProtocol):
     """Generalized randomized response, for one vote a record: k = r = 1."""
-
-    independent_elsewhere: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

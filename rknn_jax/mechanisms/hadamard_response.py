@@ -12,7 +12,7 @@ Efficiently, and with Little Communication", 2019.
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,8 +34,6 @@ class Message(NamedTuple):
 @dataclass(frozen=True)
 class HadamardResponse(PureProtocol):
     """Sylvester's matrix of the least order above the number of cells; cell v has column v + 1."""
-
-    independent_elsewhere: ClassVar[bool] = False
 
     @property
     def order(self) -> int:

@@ -246,7 +246,7 @@ class Separation(ProductOfEstimates):
         labels = votes[:, :width] % self.num_classes
         patterns = np.arange(2**self.num_classes)[:, None] >> np.arange(self.num_classes) & 1
         hits = (np.arange(2**width)[:, None] >> np.arange(width)) & 1 == 1
-        law = np.array([1 - other.p, other.p]) if width == 1 else other.hit_law(hits)
+        law = other.hit_law(hits)
         pairs = np.zeros(self.shape, np.int64)
         totals = np.zeros(self.num_queries + self.num_classes, np.int64)
         held = np.zeros((len(votes), len(patterns)), np.int64)

@@ -70,13 +70,6 @@ class Selection(NamedTuple):
     numbers: bool
     guarantee: Guarantee
 
-    @property
-    def classes(self) -> str:
-        """Value of `--classes`: the names with commas between them, or the number of classes."""
-        if not self.numbers:
-            return ",".join(self.counts)
-        return str(max((int(name) for name in self.counts), default=-1) + 1)
-
 
 def occurrences(shards: Sequence[Shard], unit: Unit, seed: int = 0) -> Occurrences:
     """Count the records of each class, or the persons.

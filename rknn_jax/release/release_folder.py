@@ -88,13 +88,18 @@ class ReleaseFolder:
     @property
     def release(self) -> str:
         """Id of the release, as the ledger's line names it; `ValueError` before the charge."""
+        return self._note["purpose"].rpartition(" ")[2]
+
+    @property
+    def _note(self) -> dict[str, str]:
+        """Note of the release; `ValueError` before the charge."""
         note = _read_note(self.path)
         if note is None:
             raise ValueError(
                 f"Expected the note of a release in {self.staging}, got none; put it back from a "
                 "backup, or remove that folder."
             )
-        return note["purpose"].rpartition(" ")[2]
+        return note
 
     def charge(self, guarantee: Guarantee, purpose: str) -> None:
         """Charge the ledger, unless a stopped process has paid for this release.
@@ -151,9 +156,7 @@ class ReleaseFolder:
         path = self.staging / _COUNTS
         if not path.exists():
             return None
-        note = _read_note(self.path)
-        if note is not None:
-            self._check_roles(note)
+        self._check_roles(self._note)
         try:
             counts: np.ndarray = np.load(path, allow_pickle=False)
             check = np.load(self.staging / _CHECK, allow_pickle=False) if self.roles else None
@@ -207,13 +210,8 @@ class ReleaseFolder:
           LedgerError: If the ledger has other counts, drawn from a copy of this folder. One charge
             pays for one draw.
         """
-        note = _read_note(self.path)
+        note = self._note
         digest = _digest(self.path) or ""
-        if note is None:
-            raise ValueError(
-                f"Expected the note of a release in {self.staging}, got none; put it back from a "
-                "backup, or remove that folder."
-            )
         drawn = _drawn(self.ledger, note)
         if drawn is None:
             self.ledger.mark_drawn(note["purpose"], digest)
@@ -382,8 +380,7 @@ def _last_words(path: Path, request: str, ledger: Path) -> str:
 def _is_lost(path: Path, ledger: Path) -> bool:
     """Return whether the noise of a paid release was drawn, and the folder lacks its counts."""
     note = _read_note(path)
-    drawn = None if note is None else _drawn(Ledger.open(ledger), note)
-    return drawn is not None and drawn != _digest(path)
+    return note is not None and _drawn(Ledger.open(ledger), note) not in (None, _digest(path))
 
 
 def _digest(path: Path) -> str | None:
