@@ -24,6 +24,7 @@ from rknn_jax.records.persons import inexact, person_names
 from rknn_jax.release import label_advice
 from rknn_jax.release.copies import Copies
 from rknn_jax.release.drift import Moments
+from rknn_jax.release.likeness import Likeness
 from rknn_jax.release.person_spelling import Spellings
 from rknn_jax.release.shards import FileShard, Shard
 from rknn_jax.release.tables import ROWS_AT_ONCE
@@ -80,6 +81,7 @@ def examine(
     records = usable = 0
     width = None if public is None else public.shape[1]
     moments = Moments(width or 0)
+    likeness = Likeness(width or 0)
     names: tuple[str, ...] = ()
     reasons: Counter[str] = Counter()
     foreign: Counter[str] = Counter()
@@ -119,6 +121,9 @@ def examine(
             reasons.update({name: int(rows.sum()) for name, rows in bad.items()})
             counts = np.logical_not(missing | (unknown if most is None else missing))
             counts &= np.logical_not(np.any([*bad.values(), np.zeros(len(ids), bool)], axis=0))
+            if width and block.embeddings is not None and most is None:
+                whole = usable_rows(real_rows(block.embeddings, shard.where, width))
+                likeness.add(whole[counts], ids[counts])
             records += len(ids)
             usable += int(counts.sum())
             found.update(ids[counts].ravel().tolist())
@@ -136,6 +141,7 @@ def examine(
         *_advice_on_files(broken),
         *_advice_on_columns(holes, records, broken),
         *([] if public is None else moments.advice(public, names)),
+        *likeness.advice(public),
         *spellings.advice(),
     ]
     if INEXACT in counted:
