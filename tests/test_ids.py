@@ -104,6 +104,7 @@ def test_counts_of_many_sizes_are_not_doubted(make):
     assert not told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
 def test_every_door_tells_of_an_id_with_the_remedy(rknn, tmp_path, form):
     draw = np.random.default_rng(0)

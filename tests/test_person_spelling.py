@@ -11,6 +11,7 @@ from tests.test_inputs import LABELS, PRIVATE, PUBLIC, frame
 NAMES = ["P12", "p12 ", "P 12", "Müller", "MÜLLER", "Straße", "STRASSE", "q", "r", "12", "012"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["csv", "parquet", "jsonl", "npz"])
 def test_the_curator_is_told_of_names_that_are_alike(rknn, tmp_path, form):
     who = np.resize(NAMES, 90)

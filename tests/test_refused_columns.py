@@ -282,6 +282,7 @@ def test_columns_that_have_names_on_one_side_alone_are_told(tmp_path, monkeypatc
         assert not read(Settings(**other, epsilon=1, classes="3")).doubts
 
 
+@pytest.mark.long
 def test_columns_without_names_are_told_before_a_charge(rknn, tmp_path):
     changes = save(tmp_path, "csv", LABELS)
     save(tmp_path, "npz", LABELS)
