@@ -90,22 +90,28 @@ def pytest_runtest_teardown(item):
             SCHEMA.validate(card)
 
 
+@pytest.fixture(scope="session")
+def states(tmp_path_factory):
+    """Folder of the indexes of ledgers: pytest lists all of its own to name another one."""
+    return tmp_path_factory.mktemp("states")
+
+
 @pytest.fixture(autouse=True, scope="module")
-def index_of_module(tmp_path_factory):
+def index_of_module(states):
     """Give the fixtures of a module an index of ledgers, never that of whoever runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RKNN_STATE_DIR", str(tmp_path_factory.mktemp("index")))
+        patch.setenv("RKNN_STATE_DIR", tempfile.mkdtemp(dir=states))
         patch.setattr(ledger_index, "_read", lambda place, dataset: [])
         yield
 
 
 @pytest.fixture(autouse=True)
-def index(tmp_path_factory, monkeypatch):
+def index(states, monkeypatch):
     """Give every test an index of its own, which remembers nothing.
 
     Tests compare releases on the same records, each with a budget of its own.
     """
-    monkeypatch.setenv("RKNN_STATE_DIR", str(tmp_path_factory.mktemp("index")))
+    monkeypatch.setenv("RKNN_STATE_DIR", tempfile.mkdtemp(dir=states))
 
 
 @pytest.fixture(autouse=True)
