@@ -162,6 +162,7 @@ def test_a_number_that_stands_for_a_missing_one_is_told(value):
     assert "12 of 600 rows, far from all other values (18 to 89)" in told
 
 
+@pytest.mark.long
 def test_a_release_tells_of_a_stand_in_before_its_charge(rknn, tmp_path):
     rows = frame(PRIVATE[:60]).assign(age=np.tile(np.arange(20, 50), 2))
     rows.loc[:3, "age"] = -999

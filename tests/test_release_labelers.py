@@ -17,7 +17,7 @@ from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
 from rknn_jax.question import Question
 from rknn_jax.records.classes import Classes
-from rknn_jax.release import choosing, counting, inputs, label, planning
+from rknn_jax.release import choosing, counting, inputs, label, planning, rehearsal
 from rknn_jax.release.choosing import Quantities
 from rknn_jax.release.counting import Counter
 from rknn_jax.release.estimator import ReverseKNNLabeler
@@ -282,7 +282,7 @@ def test_a_sum_that_noise_decides_is_a_concern(files, labeler):
     told = []
     for epsilon in (0.001, 20.0):
         plan = planning.prepare(settings(folder, labeler=labeler, epsilon=epsilon, dry_run=True))
-        expected = planning.expect(plan)
+        expected = rehearsal.expect(plan.settings, plan.data, plan.question, plan.num_voters)
         told.append({one.kind for one in expected.concerns})
     assert "noise_decides" in told[0]
     assert "noise_decides" not in told[1]
