@@ -1,4 +1,4 @@
-"""What private records are asked, and how the answer is read.
+"""Question to private records, and the reading of the answer.
 
 A `Question` is a labeler with its public rows, its sum and the noise of a curator. All of it is
 public. `Question.draw` is where the private sum of a release ends: all that follows is
@@ -27,7 +27,7 @@ from rknn_jax.types import Queries
 
 @dataclass(frozen=True)
 class Question:
-    """What a curator asks of private records, and how the answer is read. All of it is public.
+    """Question of a curator to private records, and the reading of its answer. All of it is public.
 
     Attributes:
       labeler: Labeler that is planned, that runs, and that a statement names.
@@ -96,7 +96,7 @@ class Question:
 
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
-        """What the terminal says of it, each a word and a text."""
+        """Lines for the terminal, each a word and a text."""
         return self.labeler.lines(self.mechanism, self.queries, self.sum, self.noise)
 
     def _noisy(self, drawn: np.ndarray) -> NoisySum:

@@ -148,7 +148,7 @@ class CheckRound(Round):
     def sum(self) -> ClientSum:
         """Sum of two cells, with trust=central."""
         one = np.zeros((1, self.queries.shape[1]), np.float32)  # records are compared with rows
-        return self.config.client_sum(one, 2, self.unit, self.honest, self.records_per_client)
+        return self.config.client_sum(one, 2, self.clients)
 
     @cached_property
     def mechanism(self) -> RandomizedBit:

@@ -185,10 +185,11 @@ def serve(grid: Grid, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _request(settings: Mapping[str, Any], nodes: int) -> Serve:
-    if MODELS[settings["trust"]].has_curator:
+    model = MODELS.get(settings["trust"])
+    if model is None or model.has_curator:
         raise ValueError(
-            "Expected trust local or shuffle in a run of Flower, got trust=central; take sums with "
-            "rknn serve --trust central."
+            "Expected trust local or shuffle in a run of Flower, got "
+            f"trust={settings['trust']}; take sums with rknn serve --trust central."
         )
     return Serve(
         public=Path(str(settings["public"])),

@@ -33,7 +33,7 @@ from rknn_jax.federation.round_checks import (
     check_types,
 )
 from rknn_jax.labelers import rknn
-from rknn_jax.labelers._client_sum import ClientSum
+from rknn_jax.labelers._client_sum import Clients, ClientSum
 from rknn_jax.labelers._sum_labeler import SumLabeler
 from rknn_jax.labelers._votes import cells_of
 from rknn_jax.mechanisms.local import LocalRandomizer
@@ -152,11 +152,15 @@ class Round:
         round.__dict__.update(data=data, id=hashlib.sha256(data).hexdigest())
         return round
 
+    @property
+    def clients(self) -> Clients:
+        """Clients of the round, as its sum knows them."""
+        return Clients(self.unit, self.honest, self.records_per_client)
+
     @cached_property
     def sum(self) -> ClientSum:
         """Sum of the clients and its noise, with trust=central."""
-        sizes = (self.queries, len(self.classes))
-        return self.labeler.client_sum(*sizes, self.unit, self.honest, self.records_per_client)
+        return self.labeler.client_sum(self.queries, len(self.classes), self.clients)
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -344,17 +344,8 @@ def _config(settings: Serve) -> "SumLabeler[Any]":
     from rknn_jax.labelers import _simulation_only
     from rknn_jax.labelers._sum_labeler import SumLabeler
 
-    known = settings.labeler in labelers.names()
-    kind = labelers.named(settings.labeler) if known else None
-    hindrance = _simulation_only.hindrance(kind) if kind else "is no file of rknn_jax/labelers"
-    if kind is None or hindrance:
-        kinds = {name: labelers.named(name) for name in labelers.names()}
-        able = [name for name, one in kinds.items() if not _simulation_only.hindrance(one)]
-        raise ValueError(
-            f"Expected --labeler to be one of {', '.join(able)}, got --labeler {settings.labeler}, "
-            f"which {hindrance}."
-        )
-    labeler = kind()
+    _simulation_only.check(settings.labeler)
+    labeler = labelers.named(settings.labeler)()
     assert isinstance(labeler, SumLabeler)
     votes = labeler.votes_per_record is not None
     return _voting(settings, labeler) if votes else _summing(settings, labeler)

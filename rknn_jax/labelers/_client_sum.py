@@ -6,13 +6,27 @@ one.
 """
 
 import abc
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rknn_jax.privacy.entropy import Entropy
-from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.guarantee import Guarantee, Unit
 from rknn_jax.types import Array
+
+
+class Clients(NamedTuple):
+    """Clients of a round, as its question says.
+
+    Attributes:
+      unit: Privacy unit: record, or client.
+      honest: Number of clients that follow the protocol. The noise of all but one suffices.
+      records: Number of records of a client that vote; 0 if all do.
+    """
+
+    unit: Unit
+    honest: int
+    records: int
 
 
 class ClientSum(abc.ABC):

@@ -18,6 +18,7 @@ import numpy as np
 from rknn_jax import postprocessing
 from rknn_jax.answers.concerns import Concern, concerns_before, no_row
 from rknn_jax.labelers import _persons, overridden
+from rknn_jax.labelers._client_sum import Clients
 from rknn_jax.labelers._sum_labeler import (
     CuratorNoise,
     NoisySum,
@@ -197,21 +198,13 @@ class OneSumLabeler(SumLabeler[Sums]):
         del labels_per_record
         return replace(self, unit="person" if unit == "client" else "record")
 
-    def client_sum(
-        self,
-        queries: np.ndarray,
-        num_classes: int,
-        unit: Unit,
-        honest: int,
-        records_per_client: int,
-    ) -> SumShares:
+    def client_sum(self, queries: np.ndarray, num_classes: int, clients: Clients) -> SumShares:
         """Return the sum with discrete Gaussian noise in shares; see `SumLabeler.client_sum`.
 
         Raises:
           ValueError: If the labeler has no Gaussian noise, or another relation than replace-one, or
             if there are too many rows.
         """
-        del records_per_client  # all count
         if queries.size > MOST_NUMBERS:
             raise ValueError(
                 f"Expected public rows of at most {MOST_NUMBERS:,} numbers for a sum, got "
@@ -224,8 +217,8 @@ class OneSumLabeler(SumLabeler[Sums]):
         rows = Queries.alone(queries, np.arange(len(queries)))
         tally = self.aggregate_tally(rows, num_classes)
         reach = self.aggregate_reach(tally)
-        shares = GaussianShares(self.epsilon, self.delta, reach.change, honest - 1)
-        return SumShares(tally, reach, shares, unit)
+        shares = GaussianShares(self.epsilon, self.delta, reach.change, clients.honest - 1)
+        return SumShares(tally, reach, shares, clients.unit)
 
     def ask(
         self, key: jax.Array, features: np.ndarray, num_classes: int, num_queries: int | None = None

@@ -7,8 +7,22 @@ A release and a federation take one sum over private records and read it by the 
 from inspect import isabstract
 from typing import Any
 
-from rknn_jax.labelers import Labeler, overridden
+from rknn_jax.labelers import Labeler, named, names, overridden
 from rknn_jax.labelers._sum_labeler import SumLabeler
+
+
+def check(name: str) -> None:
+    """Raise ValueError if there is no labeler of a name that a federation can run."""
+    try:
+        reason = hindrance(named(name))
+    except ValueError:
+        reason = "is no file of rknn_jax/labelers"
+    if reason:
+        able = [other for other in names() if not hindrance(named(other))]
+        raise ValueError(
+            f"Expected --labeler to be one of {', '.join(able)}, got --labeler {name}, which "
+            f"{reason}."
+        )
 
 
 def hindrance(kind: type[Labeler[Any]]) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.labelers import Labeler
-from rknn_jax.labelers._client_sum import ClientSum
+from rknn_jax.labelers._client_sum import Clients, ClientSum
 from rknn_jax.labelers._tally import Tally
 from rknn_jax.labels import PublicLabels, PublicSide
 from rknn_jax.privacy.guarantee import Guarantee, Unit
@@ -213,22 +213,13 @@ class SumLabeler(Labeler[Contribution]):
         """
 
     @abc.abstractmethod
-    def client_sum(
-        self,
-        queries: np.ndarray,
-        num_classes: int,
-        unit: Unit,
-        honest: int,
-        records_per_client: int,
-    ) -> ClientSum:
+    def client_sum(self, queries: np.ndarray, num_classes: int, clients: Clients) -> ClientSum:
         """Return a sum over clients who add the noise in shares, with trust=central.
 
         Args:
           queries: Public rows that are asked about, float32 `[s, f]`.
           num_classes: Number of classes |Y|.
-          unit: Privacy unit: record, or client.
-          honest: Number of clients that follow the protocol. The noise of all but one suffices.
-          records_per_client: Number of records of a client that vote; 0 if all do.
+          clients: Clients of the round.
 
         Raises:
           ValueError: If the labeler's noise has no shares.

@@ -29,6 +29,7 @@ from rknn_jax import answers as decoder
 from rknn_jax import label_sets, mechanisms
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.labelers import Labeler, _persons, _vote_labels
+from rknn_jax.labelers._client_sum import Clients
 from rknn_jax.labelers._sum_labeler import (
     CuratorNoise,
     Labeling,
@@ -224,25 +225,17 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         several = self.labels_per_record
         return label_sets.sizes(num_queries, num_classes, several, self.num_neighbors)
 
-    def client_sum(
-        self,
-        queries: np.ndarray,
-        num_classes: int,
-        unit: Unit,
-        honest: int,
-        records_per_client: int,
-    ) -> VoteShares:
+    def client_sum(self, queries: np.ndarray, num_classes: int, clients: Clients) -> VoteShares:
         """Return the votes with coins in shares; see `SumLabeler.client_sum`."""
-        del unit  # a client's records that vote are drawn
         coins = mechanisms.named(self.noise)(
             self.epsilon,
             **self.sizes(len(queries), num_classes),
             delta=self.delta,
-            shares=honest - 1,
-            records=max(1, records_per_client),
+            shares=clients.honest - 1,
+            records=max(1, clients.records),
         )
         rows = Queries.alone(queries, np.arange(len(queries)))
-        return VoteShares(self.tally(rows, coins.num_classes), coins, records_per_client)
+        return VoteShares(self.tally(rows, coins.num_classes), coins, clients.records)
 
     @final
     def contribute(
