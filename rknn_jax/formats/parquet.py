@@ -63,7 +63,7 @@ def _write(path: Path, features: np.ndarray, labels: np.ndarray) -> None:
     pa = _arrow.pyarrow()
     width = features.shape[1]
     lists = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), width)
-    _arrow.pyarrow().parquet.write_table(pa.table({"embeddings": lists, "labels": labels}), path)
+    pa.parquet.write_table(pa.table({"embeddings": lists, "labels": labels}), path)
 
 
 EXAMPLES = (_write,)
