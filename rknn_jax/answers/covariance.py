@@ -3,8 +3,9 @@
 A kernel is a covariance of shares between rows. A query's share is the mean over its public rows,
 so its covariances are means of the rows'. Everything here reads public data alone.
 
-- local: shares change little between similar rows. Radial kernels of three widths, and walks on the
-  neighbor graph of three lengths.
+- local: shares change little between similar rows. Radial kernels of three widths, walks on the
+  neighbor graph of three lengths, and a Gaussian mixture with a component for each class, in which
+  rows are as similar as their components.
 - linear: shares are linear in the features, as logistic regression takes them.
 - queries: each query has shares of its own.
 
@@ -20,7 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 import scipy.sparse
+from threadpoolctl import threadpool_limits
 
+from rknn_jax.answers import gaussian_mixture
 from rknn_jax.answers.radial import Rows, radial
 from rknn_jax.answers.walks import walks
 from rknn_jax.neighbors import Metric
@@ -41,6 +44,11 @@ ITERATIONS = 4
 
 MOST_CELLS = 2**26
 """Most rows times queries with walks, which take 2 bytes a cell and length."""
+
+SMALL = 2**20
+"""Most numbers of features whose kernels one thread computes as fast as several, which would wait
+for each other.
+"""
 
 FEATURES_AT_ONCE = 2**16
 """Rows whose features are read at a time."""
@@ -178,6 +186,7 @@ def kernels(
     graph: scipy.sparse.csr_matrix | None = None,
     *,
     metric: Metric = "sqeuclidean",
+    num_components: int | None = None,
 ) -> Kernels | None:
     """Return the kernels, or None if not all rows can be read together.
 
@@ -189,6 +198,8 @@ def kernels(
       graph: Neighbor graph of the public rows, `[m, m]`. Defaults to None, which leaves walks out.
         So do more than `MOST_CELLS` rows times queries.
       metric: Metric of the features. Defaults to squared Euclidean.
+      num_components: Number of components of the Gaussian mixture, that of classes. Defaults to
+        None, which leaves it out. So do fewer queries, or too few rows.
     """
     if len(queries.index) > MOST_QUERIES:
         _log.warning(
@@ -199,18 +210,39 @@ def kernels(
     cluster = np.asarray(queries.cluster)
     if cluster.min() < 0:
         return None
-    size = np.bincount(cluster, minlength=len(queries.index)).astype(np.float64)
-    rows = _rows(features, metric)
+    threads = 1 if np.size(features) <= SMALL else None
+    with threadpool_limits(threads, user_api="blas"):
+        return _kernels(cluster, len(queries.index), _rows(features, metric), graph, num_components)
+
+
+def _kernels(
+    cluster: np.ndarray,
+    num_queries: int,
+    rows: Rows,
+    graph: scipy.sparse.csr_matrix | None,
+    num_components: int | None,
+) -> Kernels:
+    """Return the kernels of rows whose mean is 0; see `kernels`."""
+    size = np.bincount(cluster, minlength=num_queries).astype(np.float64)
     local = [
         Kernel.centered(one.between, Raw(cluster, one.across), size)
         for one in radial(rows, cluster, len(size))
     ]
     if graph is not None and len(cluster) * len(size) <= MOST_CELLS:
         local += _walks(graph, cluster, size)
+    num_features = rows(slice(0, 1)).shape[1]
+    means = _means(rows, cluster, size, num_features)
+    basis = None
+    if num_features > MOST_COMPONENTS:
+        basis = _components(rows, len(cluster), num_features)
+    if num_components is not None:
+        local += _mixture(rows, cluster, size, means, basis, num_components)
+    if basis is not None:
+        means = means @ basis @ basis.T
     own = np.eye(len(size))
     return Kernels(
         tuple(local),
-        _linear(rows, cluster, size),
+        Kernel.centered(means @ means.T, Raw(cluster, rows, means.T), size),
         Kernel.centered(own, Raw(cluster, shared=own), size),
         size,
         cluster,
@@ -256,19 +288,59 @@ def _walks(
         yield Kernel.centered(between, Raw(cluster, factor, between, between), size)
 
 
-def _linear(rows: Rows, cluster: np.ndarray, size: np.ndarray) -> Kernel:
-    """Return the linear kernel of rows whose mean is 0."""
-    num_features = rows(slice(0, 1)).shape[1]
-    means = np.zeros((len(size), num_features))
+def _means(read: Factor, cluster: np.ndarray, size: np.ndarray, width: int) -> np.ndarray:
+    """Return the mean of each query's rows, float64 `[s, width]`.
+
+    Args:
+      read: Function that reads a block of rows, `[b, width]`.
+      cluster: Query of each row.
+      size: Public rows of each query.
+      width: Number of columns.
+    """
+    means = np.zeros((len(size), width))
     for block in _feature_blocks(len(cluster)):
-        found = rows(block)
+        found = read(block)
         hot = (np.ones(len(found)), cluster[block], np.arange(len(found) + 1))
         means += scipy.sparse.csr_matrix(hot, (len(found), len(size))).T @ found
     means /= np.maximum(size, 1)[:, None]
-    if num_features > MOST_COMPONENTS:
-        basis = _components(rows, len(cluster), num_features)
-        means = means @ basis @ basis.T
-    return Kernel.centered(means @ means.T, Raw(cluster, rows, means.T), size)
+    return means
+
+
+def _mixture(
+    rows: Rows,
+    cluster: np.ndarray,
+    size: np.ndarray,
+    means: np.ndarray,
+    basis: np.ndarray | None,
+    num_components: int,
+) -> Iterator[Kernel]:
+    """Yield the kernel of a Gaussian mixture, if there are queries and rows for its components.
+
+    Args:
+      rows: Function that reads features.
+      cluster: Query of each row.
+      size: Public rows of each query.
+      means: Mean features of each query, `[s, f]`.
+      basis: Directions in which the mixture is fitted, `[f, r]`, or None for all.
+      num_components: Number of components.
+    """
+    turned = means if basis is None else means @ basis
+    chosen = gaussian_mixture.rows_of(len(cluster), turned.shape[1], num_components)
+    if chosen is None or not 1 < num_components <= len(size):
+        return
+
+    def read(which: slice | np.ndarray) -> np.ndarray:
+        return rows(which) if basis is None else rows(which) @ basis.astype(np.float32)
+
+    mixture = gaussian_mixture.fit(read(chosen), cluster[chosen], turned, num_components)
+
+    def factor(block: slice) -> np.ndarray:
+        shares = mixture.responsibilities(read(block))
+        unit: np.ndarray = shares / np.linalg.norm(shares, axis=1, keepdims=True)
+        return unit
+
+    found = _means(factor, cluster, size, num_components)
+    yield Kernel.centered(found @ found.T, Raw(cluster, factor, found.T), size)
 
 
 def _components(rows: Rows, num_rows: int, num_features: int) -> np.ndarray:
