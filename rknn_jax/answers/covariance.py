@@ -3,9 +3,9 @@
 A kernel is a covariance of shares between rows. A query's share is the mean over its public rows,
 so its covariances are means of the rows'. Everything here reads public data alone.
 
-- local: shares change little between similar rows. Radial kernels of three widths, walks on the
-  neighbor graph of three lengths, and a Gaussian mixture with a component for each class, in which
-  rows are as similar as their components.
+- local: shares change little between similar rows. Radial kernels of three widths, and walks on the
+  neighbor graph of three lengths.
+- components: shares are those of the components of a Gaussian mixture, one for each class.
 - linear: shares are linear in the features, as logistic regression takes them.
 - queries: each query has shares of its own.
 
@@ -165,6 +165,7 @@ class Kernels:
       own: Kernel of queries with shares of their own.
       size: Public rows of each query, float64 `[s]`.
       cluster: Query of each row, int `[m]`.
+      components: Kernel of a Gaussian mixture. Defaults to None, without one.
     """
 
     local: tuple[Kernel, ...]
@@ -172,6 +173,7 @@ class Kernels:
     own: Kernel
     size: np.ndarray
     cluster: np.ndarray
+    components: Kernel | None = None
 
     def blocks(self, width: int = 0) -> Iterator[slice]:
         """Yield blocks of rows that fit into memory, with `width` numbers of each, if any."""
@@ -235,8 +237,9 @@ def _kernels(
     basis = None
     if num_features > MOST_COMPONENTS:
         basis = _components(rows, len(cluster), num_features)
+    components = None
     if num_components is not None:
-        local += _mixture(rows, cluster, size, means, basis, num_components)
+        components = _mixture(rows, cluster, size, means, basis, num_components)
     if basis is not None:
         means = means @ basis @ basis.T
     own = np.eye(len(size))
@@ -246,6 +249,7 @@ def _kernels(
         Kernel.centered(own, Raw(cluster, shared=own), size),
         size,
         cluster,
+        components,
     )
 
 
@@ -313,8 +317,8 @@ def _mixture(
     means: np.ndarray,
     basis: np.ndarray | None,
     num_components: int,
-) -> Iterator[Kernel]:
-    """Yield the kernel of a Gaussian mixture, if there are queries and rows for its components.
+) -> Kernel | None:
+    """Return the kernel of a Gaussian mixture, or None if queries or rows are too few for it.
 
     Args:
       rows: Function that reads features.
@@ -327,7 +331,7 @@ def _mixture(
     turned = means if basis is None else means @ basis
     chosen = gaussian_mixture.rows_of(len(cluster), turned.shape[1], num_components)
     if chosen is None or not 1 < num_components <= len(size):
-        return
+        return None
 
     def read(which: slice | np.ndarray) -> np.ndarray:
         return rows(which) if basis is None else rows(which) @ basis.astype(np.float32)
@@ -340,7 +344,7 @@ def _mixture(
         return unit
 
     found = _means(factor, cluster, size, num_components)
-    yield Kernel.centered(found @ found.T, Raw(cluster, factor, found.T), size)
+    return Kernel.centered(found @ found.T, Raw(cluster, factor, found.T), size)
 
 
 def _components(rows: Rows, num_rows: int, num_features: int) -> np.ndarray:

@@ -204,12 +204,13 @@ def mixtures(public: Kernels, num_classes: int) -> tuple[list[Mixture], np.ndarr
     found = []
     priors = []
     for amplitude, shares in itertools.product(AMPLITUDES, SHARES):
-        choices = public.local if shares[0] else public.local[:1]
+        choices = [*public.local, *filter(None, [public.components])] if shares[0] else [None]
         for kernel in choices:
             parts = zip(shares, (kernel, public.linear, public.own), strict=True)
-            given = tuple((amplitude * share, part) for share, part in parts if share)
+            given = tuple((amplitude * share, part) for share, part in parts if part and share)
             found.append(Mixture(given, constant))
-            priors.append(-NOT_LOCAL * (1 - shares[0]) - np.log(len(choices)))
+            local = 0 if kernel is public.components else shares[0]
+            priors.append(-NOT_LOCAL * (1 - local) - np.log(len(choices)))
     return found, np.array(priors) - np.logaddexp.reduce(priors)
 
 
