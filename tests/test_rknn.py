@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from rknn_jax import bsvs, postprocessing
 from rknn_jax.labelers import rknn
+from rknn_jax.labelers._votes import Bound
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.private_knn import PrivateKNN
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
-from rknn_jax.privacy import accounting, amplification
+from rknn_jax.privacy import accounting, amplification, contributions
 from rknn_jax.queries import kmeans
 from rknn_jax.types import Queries
 from tests import reference
@@ -363,3 +364,22 @@ def test_rounds_without_a_delta_and_after_shuffling_share_evenly():
     assert pure.sharing(2.0, 0.0, 4, 1000, 20, 5).epsilon == 0.5
     shuffled = rknn.ReverseKNN(trust="shuffle").for_round(2.0, 1e-5, "replace-one", "auto", 4)
     assert shuffled.sharing(2.0, 1e-5, 4, 1000, 20, 5).epsilon == 0.5
+
+
+def test_a_record_counts_as_one_and_a_person_in_units_of_a_grid():
+    queries = data(0)[2]
+    records = rknn.ReverseKNN()
+    persons = dataclasses.replace(records, unit="person")
+    assert records.bounded_tally(queries, 4, None, 0).bound is None
+    assert persons.bounded_tally(queries, 4, 3, 9).bound == Bound(3, 9, 1)
+    grids = [one.exact(6, 4, most).mechanism.grid for one, most in ((records, None), (persons, 3))]
+    assert grids == [1, 3]
+    assert persons.exact(6, 4).mechanism.grid == contributions.GRID
+
+
+@pytest.mark.parametrize("setting", [{"smoothing": "none"}, {"decode": "assignment"}])
+def test_counts_that_are_not_shared_have_no_decoder(setting):
+    public = np.random.default_rng(0).normal(size=(30, 5)).astype(np.float32)
+    queries = kmeans.select(jax.random.key(0), public, 6)
+    one = dataclasses.replace(rknn.ReverseKNN(), **setting)
+    assert one.public_side(queries, public, 4, "none").kernels is None
