@@ -1,0 +1,132 @@
+"""Labels read with the components of a Gaussian mixture among the kernels, and without.
+
+Both read the same noisy counts, those of `rknn label` by default. Data sets are those of
+`benchmarks.measured`, all of which were looked at when the kernel was chosen, on other splits, and
+`UNSEEN`, on which it ran once, for this table. `python -m benchmarks.components` writes each data
+set as it comes, and continues.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks import _decoding_cases as decoding
+from benchmarks._decoding_cases import Sides
+from benchmarks._measure import RESULTS, save
+from benchmarks._measured_cases import CASES
+from benchmarks.measured import Nobody, plan_of, right
+from rknn_jax.question import Question
+from rknn_jax.release import label
+
+SEEDS = (40, 41, 42)
+EPSILONS = (0.1, 0.5, 1.0, 3.0)
+
+
+def sides(rows: np.ndarray, classes: np.ndarray, num_public: int) -> Sides:
+    """Return rows and classes as a public and a private side."""
+    rows = rows.astype(np.float32)
+    return Sides(rows[:num_public], classes[:num_public], rows[num_public:], classes[num_public:])
+
+
+def covariances(seed: int) -> Sides:
+    """Return 8 clouds in 20 dimensions, each with a covariance of its own."""
+    rng = np.random.default_rng(seed)
+    classes = rng.integers(8, size=8000)
+    turns = rng.normal(size=(8, 20, 20)) * np.geomspace(1.2, 0.1, 20)
+    noise = np.einsum("nij,nj->ni", turns[classes], rng.normal(size=(8000, 20)))
+    return sides(rng.normal(size=(8, 20))[classes] + 0.5 * noise, classes, 2000)
+
+
+def pairs(seed: int) -> Sides:
+    """Return 6 classes of two clouds each in 30 dimensions."""
+    rng = np.random.default_rng(seed)
+    clouds = rng.integers(12, size=8000)
+    rows = 0.55 * rng.normal(size=(12, 30))[clouds] + rng.normal(size=(8000, 30))
+    return sides(rows, clouds % 6, 2000)
+
+
+def tails(seed: int) -> Sides:
+    """Return 10 clouds in 30 dimensions with the tails of Student's t of 3 degrees of freedom."""
+    rng = np.random.default_rng(seed)
+    classes = rng.integers(10, size=8000)
+    rows = 0.8 * rng.normal(size=(10, 30))[classes] + rng.standard_t(3, size=(8000, 30))
+    return sides(rows, classes, 2000)
+
+
+def uneven(seed: int) -> Sides:
+    """Return 15 clouds in 25 dimensions whose sizes differ by lognormal factors."""
+    rng = np.random.default_rng(seed)
+    share = np.exp(rng.normal(size=15))
+    classes = rng.choice(15, size=8000, p=share / share.sum())
+    rows = 0.7 * rng.normal(size=(15, 25))[classes] + rng.normal(size=(8000, 25))
+    return sides(rows, classes, 2000)
+
+
+def wide(seed: int) -> Sides:
+    """Return 6 clouds that overlap in 300 dimensions."""
+    rng = np.random.default_rng(seed)
+    classes = rng.integers(6, size=6000)
+    rows = 0.2 * rng.normal(size=(6, 300))[classes] + rng.normal(size=(6000, 300))
+    return sides(rows, classes, 1500)
+
+
+def shells(seed: int) -> Sides:
+    """Return 3 classes that are shells around one point, in 6 dimensions."""
+    rng = np.random.default_rng(seed)
+    classes = rng.integers(3, size=8000)
+    rows = rng.normal(size=(8000, 6))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return sides(rows * (1 + classes + 0.15 * rng.normal(size=8000))[:, None], classes, 2000)
+
+
+UNSEEN = {
+    "covariances": covariances,
+    "pairs of clouds": pairs,
+    "heavy tails": tails,
+    "uneven clouds": uneven,
+    "300 dimensions": wide,
+    "shells": shells,
+    "wine": decoding.wine,
+    "breast cancer, not scaled": lambda seed: decoding.breast_cancer(seed, scaled=False),
+}
+
+
+def without(question: Question) -> Question:
+    """Return a question whose counts are read without the mixture."""
+    side = question.public.side
+    assert side.kernels is not None
+    kernels = replace(side.kernels, components=None)
+    return replace(question, public=question.public._replace(side=side._replace(kernels=kernels)))
+
+
+def cells(name: str, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield the accuracy of both readings for each epsilon of one split."""
+    split = UNSEEN[name](seed) if name in UNSEEN else CASES[name].make(seed)
+    for epsilon in EPSILONS:
+        plan = plan_of(split, epsilon, 0)
+        counted = label.count(plan)
+        drawn = plan.question.draw(counted.counts, counted.units, Nobody(), "")
+        found = {"with": plan.question.read(drawn), "without": without(plan.question).read(drawn)}
+        told = {way: right(one.probabilities, split) for way, one in found.items()}
+        said = {way: one.decoded.expected_accuracy for way, one in found.items() if one.decoded}
+        yield {"case": name, "seed": seed, "epsilon": epsilon, "right": told, "said": said}
+
+
+def main() -> None:
+    """Measure the data sets that the last run has not."""
+    path = RESULTS / "components.json"
+    rows = json.loads(path.read_text())["results"]["cells"] if path.exists() else []
+    done = {row["case"] for row in rows}
+    for name in [*CASES, *UNSEEN]:
+        if name in done:
+            continue
+        rows += [row for seed in SEEDS for row in cells(name, seed)]
+        save("components", {"cells": rows}, unseen=list(UNSEEN), load=os.getloadavg()[0])
+
+
+if __name__ == "__main__":
+    main()
