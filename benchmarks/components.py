@@ -8,7 +8,7 @@ set as it comes, and continues.
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -83,7 +83,7 @@ def shells(seed: int) -> Sides:
     return sides(rows * (1 + classes + 0.15 * rng.normal(size=8000))[:, None], classes, 2000)
 
 
-UNSEEN = {
+UNSEEN: dict[str, Callable[[int], Sides]] = {
     "covariances": covariances,
     "pairs of clouds": pairs,
     "heavy tails": tails,
