@@ -93,7 +93,7 @@ def _cells(near: jax.Array, labels: jax.Array, num_classes: Any) -> jax.Array:
     query = near[:, :, None]
     label = labels[:, None, :]
     cell = jnp.where((query >= 0) & (label >= 0), query * num_classes + label, NO_CELL)
-    return once(cell.reshape(len(near), -1))
+    return once(cell.reshape(len(near), near.shape[1] * labels.shape[1]))
 
 
 def once(cells: jax.Array) -> jax.Array:

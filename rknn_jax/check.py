@@ -289,7 +289,8 @@ class Checkers:
 
         The usual one has a lead, so that neither noise nor chance chooses another one.
         """
-        classes = np.maximum(checks.ids.reshape(len(checks.ids), -1)[:, 0], 0)
+        ids = checks.ids if checks.ids.ndim == 1 else checks.ids[:, 0]  # there may be none
+        classes = np.maximum(ids, 0)
         weights = labelings[0].weights
         fine = np.ones(self.num_classes) if weights is None else np.floor(FINE * weights)
         most = self.grid * (1 if weights is None else FINE)

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rknn_jax
+from rknn_jax.privacy import ledger_summary
 from rknn_jax.privacy.accounting import compose
 from rknn_jax.privacy.events import DiscreteLaplace
 from rknn_jax.privacy.fingerprints import Digest, fingerprint
@@ -341,6 +342,43 @@ def test_a_ledger_of_another_format_is_refused(ledger, path, monkeypatch):
     monkeypatch.setattr("rknn_jax.privacy.ledger_lines.FORMAT", "rknn-jax privacy ledger 2")
     with pytest.raises(LedgerCorruptError, match="does not begin"):
         Ledger.open(path, DATA)
+
+
+def spend(ledger):
+    ledger.charge(released(), "another")
+
+
+CHANGES = {
+    "spend": spend,
+    "summary": spend,
+    "drawn": lambda ledger: ledger.mark_drawn("one", 64 * "0"),
+    "budget": lambda ledger: ledger.raise_budget(10, 0, "a reason"),
+    "adopt": lambda ledger: ledger.adopt(DataSet("sha256:1", 5, ()), "a reason", unrelated=True),
+    "repair": lambda ledger: ledger.repair("a reason"),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_no_line_can_be_guessed_from_the_line_before(kind, path, monkeypatch):
+    """Both heads may be published, and a reader may know all that the line between says.
+
+    So the same line, after the same lines, has another head each time: its salt is new.
+    """
+    if kind == "summary":
+        monkeypatch.setattr(ledger_summary, "EVERY", 2)
+    Ledger.create(path, DATA, 9).charge(released(), "one")
+    if kind == "repair":
+        path.write_bytes(path.read_bytes() + b'{"delta":"0"')
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    lines = []
+    for one in (path, copy):
+        CHANGES[kind](Ledger.open(one, DATA))
+        lines.append(json.loads(one.read_bytes().splitlines()[-1]))
+    assert [line["kind"] for line in lines] == [kind, kind]
+    assert [len(line["salt"]) for line in lines] == [32, 32]
+    assert lines[0]["salt"] != lines[1]["salt"]
+    assert lines[0]["hash"] != lines[1]["hash"]
 
 
 def test_the_head_commits_to_the_history_and_says_nothing_of_the_data(path):

@@ -181,7 +181,8 @@ class CheckRound(Round):
         self.check_some(labels)
         found = near_labels.near(np.asarray(features), self.queries, self.config.metric)
         agree = near_labels.agreement(found, labels, self.probabilities, smooth=self.smooth)
-        usable = (labels.reshape(len(labels), -1) != NO_CELL).any(axis=1)
+        told = labels != NO_CELL
+        usable = told if told.ndim == 1 else told.any(axis=1)
         cells = np.where(usable, np.where(agree, AGREES, DIFFERS), NO_CELL)
         return cells[:, None].astype(np.int32)
 

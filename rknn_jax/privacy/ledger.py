@@ -4,11 +4,13 @@ Spending is never forgotten and never refunded. Every private release charges th
 draws any noise. If the process dies in between, the budget is spent and nothing is released. The
 reverse order could release without a record. The file holds one JSON object a line:
 
-    {"kind": "create", ..., "hash": h0}   data set, relation, unit, budget and a random salt
+    {"kind": "create", ..., "hash": h0}   data set, relation, unit and budget
     {"kind": "spend",  ..., "hash": h1}   h1 = SHA-256(h0 and the line without its hash)
     {"kind": "drawn",  ..., "hash": h2}   the noise of that spend exists; never draw it again
     {"kind": "adopt",  ..., "hash": h3}   other data of the same people share the budget
     {"kind": "summary",...,  "hash": h4}  all lines before, added up; see `ledger_summary`
+
+Every line has a random salt, so that no published hash confirms a guess of the data.
 
 A budget belongs to people, while a fingerprint belongs to the bits of their data. Data that were
 embedded anew, or have records added or removed, are adopted before they are charged. An adoption
@@ -33,7 +35,6 @@ the entries' guarantees, but returns no budget.
 
 import json
 import os
-import secrets
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -181,7 +182,6 @@ class Ledger:
             "shards": sorted(shards)[:MOST_SHARDS],
             "relation": relation,
             "unit": unit,
-            "salt": secrets.token_hex(16),
         }
         if person:
             header["person"] = person
@@ -291,7 +291,7 @@ class Ledger:
     def head(self) -> str:
         """Hash of the last line, which commits to all lines.
 
-        The ledger's salt keeps the hash from confirming a guess of the data.
+        The line's salt keeps the hash from confirming a guess of the data.
         """
         return self._chain().head
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import re
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -218,7 +219,12 @@ def _spends(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def body_of(kind: str, amount: Amount, purpose: str) -> dict[str, Any]:
-    """Return the fields that every line has."""
+    """Return the fields that every line has.
+
+    Each line has a salt of its own. Statements publish the hash of a line, and the line before may
+    have been published too. Without salt, whoever knows all records but one could find that one by
+    trying what the lines between say of the data.
+    """
     time = datetime.now(UTC).isoformat(timespec="seconds")
     return {
         "kind": kind,
@@ -226,6 +232,7 @@ def body_of(kind: str, amount: Amount, purpose: str) -> dict[str, Any]:
         "epsilon": str(amount.epsilon),
         "delta": str(amount.delta),
         "purpose": purpose,
+        "salt": secrets.token_hex(16),
     }
 
 

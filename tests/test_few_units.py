@@ -1,0 +1,77 @@
+"""Private sides of no, one and two units: whether there is a release must not depend on one."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from rknn_jax.privacy.ledger import Ledger
+from rknn_jax.release import label, planning
+from rknn_jax.release.settings import Settings
+
+SIDES = {
+    "none": 0,
+    "one": 1,
+    "two": 2,
+    "no label": 2,
+    "no embedding": 2,
+    "no person": 2,
+    "a foreign label": 2,
+}
+LABELERS = {
+    "rknn": {"queries": 5},
+    "permute_and_flip": {"queries": 5, "mechanism": "permute_and_flip"},
+    "one_to_one": {"queries": 3, "mechanism": "one_to_one"},
+    "gaussian": {"queries": 5, "mechanism": "gaussian", "delta": 1e-5},
+    "sets": {"queries": 5, "labels_per_record": 2},
+    "prototypes": {"labeler": "prototypes"},
+    "least_squares": {"labeler": "least_squares", "delta": 1e-5},
+    "public_prototypes": {"labeler": "public_prototypes"},
+}
+UNITS = {"record": {}, "person": {"person": "who"}}
+
+
+CASES = [*itertools.product(LABELERS, UNITS, ("replace-one", "add-remove"))]
+USUAL = [("rknn", "record", "add-remove"), ("rknn", "person", "replace-one")]
+
+
+@pytest.mark.parametrize(
+    ("labeler", "unit", "relation"),
+    [one if one in USUAL else pytest.param(*one, marks=pytest.mark.long) for one in CASES],
+)
+def test_a_release_of_few_units_is_one_like_any_other(
+    labeler, unit, relation, tmp_path, monkeypatch
+):
+    """With half of them to check, every role may be one that nobody has."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    np.savez("public.npz", embeddings=rng.normal(size=(40, 3)))
+    settings = Settings(
+        "public.npz",
+        "private.npz",
+        0.5,
+        classes="3",
+        relation=relation,
+        check_share=0.5,
+        **LABELERS[labeler],
+        **UNITS[unit],
+    )
+    for number, (side, size) in enumerate(SIDES.items()):
+        if not size and relation == "replace-one":
+            continue
+        rows = rng.normal(size=(size, 3))
+        classes = np.full(size, {"no label": -1, "a foreign label": 9}.get(side, 1))
+        if labeler == "sets":
+            classes = np.stack([classes, np.full(size, -1)], axis=1)
+        who = np.full(size, "" if side == "no person" else "anna")
+        if side == "no embedding":
+            rows[:] = np.nan
+        np.savez("private.npz", embeddings=rows, labels=classes, who=who)
+        folder = tmp_path / f"{number}"
+        plan = planning.prepare(
+            Settings(**vars(settings) | {"out": folder, "ledger": folder.with_suffix(".jsonl")})
+        )
+        done = label.release(plan)
+        assert (folder / "privacy.json").exists(), side
+        assert np.isfinite(done.probabilities).all(), side
+        assert float(Ledger.open(folder.with_suffix(".jsonl")).spent.epsilon) == 0.5
