@@ -395,7 +395,7 @@ def test_the_index_says_nothing_of_the_data_and_is_the_users_alone(folder):
     assert modes == {0o600}
     names = {path.name for path in index.glob("*.json")}
     (index / "salt").write_bytes(bytes(32))
-    with ledger_index.held(folder / "R.npz.ledger.jsonl", dataset):
+    with ledger_index.held(folder / "R.npz.ledger.jsonl", [dataset]):
         pass
     assert {path.name for path in index.glob("*.json")} - names, "another salt, another name"
 
@@ -477,9 +477,9 @@ def test_a_damaged_index_is_a_warning_and_loses_no_release(folder, damage):
 def test_an_index_that_another_process_holds_is_a_warning(folder, monkeypatch):
     monkeypatch.setattr(ledger_index, "PATIENCE", 0.05)
     with (
-        ledger_index.held(Path("x"), DATA),
+        ledger_index.held(Path("x"), [DATA]),
         pytest.warns(UserWarning, match="index of ledgers"),
-        ledger_index.held(Path("R.npz.ledger.jsonl"), DATA),
+        ledger_index.held(Path("R.npz.ledger.jsonl"), [DATA]),
     ):
         pass
 
@@ -504,7 +504,7 @@ def test_two_ledgers_that_are_in_use_already_stay_usable_with_a_warning(folder):
         Settings("P.npz", "R.npz", 0.5, queries=3, classes="3", out=Path("o"), dry_run=True)
     )
     with pytest.warns(UserWarning, match=r"charged to .*other\.jsonl as well as"):
-        ledger_index.check(home, dataset)
+        ledger_index.check(home, [dataset])
     assert plan.ledger is not None
 
 
@@ -540,7 +540,7 @@ def adopt_and_charge(first):
     accepted = 0
     for number in range(first, first + 20):
         data = DataSet(f"sha256:{number}")
-        with ledger_index.held(Path("L"), data.fingerprint):
+        with ledger_index.held(Path("L"), data.prints):
             Ledger.open("L").adopt(data, "embedded anew", unrelated=True)
         try:
             Ledger.open("L", data.fingerprint).charge(released(0.04), str(number))
@@ -560,7 +560,7 @@ def create(name):
     for number in range(30):
         path, dataset = Path(f"{name}{number}"), f"sha256:{number}"
         try:
-            with ledger_index.held(path, dataset):
+            with ledger_index.held(path, [dataset]):
                 Ledger.create(path, dataset, 1)
             made += 1
         except LedgerMismatchError:

@@ -187,10 +187,8 @@ def adopt(settings: Adopt) -> dict[str, Any]:
     ledger = Ledger(settings.ledger, None, settings.patience)
     told = err if settings.json else out
     with warnings.catch_warnings(record=True) as caught:
-        known = data.fingerprint if data.prints else ""
-        if known:
-            ledger_index.check(settings.ledger, known)
-        with ledger_index.held(settings.ledger, known):
+        ledger_index.check(settings.ledger, data.prints)
+        with ledger_index.held(settings.ledger, data.prints, _listed(settings.private)):
             ledger.adopt(data, settings.reason, unrelated=settings.unrelated)
     for one in caught:
         tell(err, "warning", str(one.message))

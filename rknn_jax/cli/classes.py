@@ -202,10 +202,8 @@ def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledge
     from rknn_jax.release.settings import ledger_beside
 
     path = settings.ledger or ledger_beside(_listed(settings.private))
-    for one in data.prints:
-        ledger_index.check(path, one)
-    known, *shards = data.prints or ("",)
-    with ledger_index.held(path, known, shards, _listed(settings.private)):
+    ledger_index.check(path, data.prints)
+    with ledger_index.held(path, data.prints, _listed(settings.private)):
         if os.path.lexists(path):
             ledger = Ledger.open(path, data.fingerprint, settings.patience, settings.person or "")
             ledger.check_person(settings.person)

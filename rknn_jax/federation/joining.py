@@ -14,8 +14,8 @@ from rknn_jax.federation.settings import Join
 from rknn_jax.formats import Columns
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.fingerprints import fingerprint
-from rknn_jax.privacy.ledger import Ledger
-from rknn_jax.release import tables
+from rknn_jax.privacy.ledger import DataSet, Ledger
+from rknn_jax.release import adoption, tables
 
 
 class Records(NamedTuple):
@@ -51,7 +51,7 @@ def read_records(settings: Join) -> Records:
       ValueError: If the file cannot be used.
     """
     argument = "--private"
-    columns = Columns(reads_label=False, width=settings.dimensions, drop=settings.drop)
+    columns = _columns(settings)
     inputs = read_inputs(settings.private, argument, columns, private=True)
     labels = tables.read_labels(settings.private)
     if len(inputs) != len(labels):
@@ -61,6 +61,11 @@ def read_records(settings: Join) -> Records:
         )
     names = () if inputs.ndim > 2 else tables.feature_names(settings.private, argument, columns)
     return Records(inputs, labels, names)
+
+
+def _columns(settings: Join) -> Columns:
+    """Return the columns of the private records that are read as features."""
+    return Columns(reads_label=False, width=settings.dimensions, drop=settings.drop)
 
 
 def agreed(settings: Join) -> Agreement:
@@ -92,9 +97,10 @@ def opened(settings: Join, agreement: Agreement, records: Records) -> Client:
     check_budget(settings)
     inputs, labels, features = records
     path = ledger_path(settings)
-    dataset = fingerprint(inputs)
-    with ledger_index.held(path, dataset, files=[str(settings.private)]):
-        ledger = _ledger(settings, path, dataset)
+    data = _data_set(settings, inputs)
+    ledger_index.check(path, data.prints)
+    with ledger_index.held(path, data.prints, [str(settings.private)]):
+        ledger = _ledger(settings, path, data, fingerprint(inputs))
     return Client(inputs, labels, ledger, answers_path(settings), agreement, features=features)
 
 
@@ -123,16 +129,29 @@ def answers_path(settings: Join) -> Path:
     return settings.rounds or settings.beside("rounds")
 
 
-def _ledger(settings: Join, path: Path, dataset: str) -> Ledger:
+def _data_set(settings: Join, inputs: np.ndarray) -> DataSet:
+    """Return the fingerprints of the records as every command takes them, file by file."""
+    columns = _columns(settings)
+    if len(tables.file_shards(str(settings.private), "--private", columns)) == 1:
+        return DataSet(fingerprint(inputs), len(inputs))
+    return adoption.data_set([str(settings.private)], columns)
+
+
+def _ledger(settings: Join, path: Path, data: DataSet, joined: str) -> Ledger:
+    """Open or make the ledger; `joined` is how earlier versions took several files."""
     if os.path.lexists(path):
-        return replace(Ledger.open(path, dataset), patience=settings.patience)
+        known = [one.fingerprint for one in Ledger.open(path).datasets]
+        own = joined if joined in known and data.fingerprint not in known else data.fingerprint
+        return replace(Ledger.open(path, own), patience=settings.patience)
     assert settings.budget is not None
     ledger = Ledger.create(
         path,
-        dataset,
+        data.fingerprint,
         settings.budget,
         settings.budget_delta,
         unit=settings.unit,
         accounting=settings.accounting,
+        rows=data.rows,
+        shards=data.shards,
     )
     return replace(ledger, patience=settings.patience)

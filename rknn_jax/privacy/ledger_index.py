@@ -18,8 +18,10 @@ index. An index that is absent, damaged or cannot be written is a warning, and c
 """
 
 import fcntl
+import glob
 import hashlib
 import hmac
+import itertools
 import json
 import os
 import secrets
@@ -85,23 +87,24 @@ def kept_in(place: Path) -> Iterator[None]:
         _PLACE.reset(token)
 
 
-def check(path: Path, dataset: str) -> None:
+def check(path: Path, prints: Sequence[str]) -> None:
     """Refuse a ledger if the index has another one for the same records. Write nothing.
 
     A ledger that is in the index already stays usable, with a warning.
 
     Args:
       path: Path of the ledger to use, which may not exist yet.
-      dataset: `fingerprint` of the private records, or of one of their shards.
+      prints: Fingerprints of the private records and of their shards, as `DataSet.prints` has them.
 
     Raises:
       LedgerMismatchError: If another ledger that exists has these records, or if theirs is gone.
     """
     try:
-        others = _refuse_second(folder(), path, dataset)
+        found = [_refuse_second(folder(), path, one) for one in _noted(prints)]
     except (OSError, _DamagedError) as error:
         _warn(error)
         return
+    others = [other for each in found for other in each]
     if others:
         warnings.warn(
             f"These records are charged to {others[0]} as well as to {path}; what both have spent "
@@ -111,27 +114,24 @@ def check(path: Path, dataset: str) -> None:
 
 
 @contextmanager
-def held(
-    path: Path, dataset: str, shards: Sequence[str] = (), files: Sequence[str] = ()
-) -> Iterator[None]:
+def held(path: Path, prints: Sequence[str], files: Sequence[str] = ()) -> Iterator[None]:
     """Note a ledger in the index after it was opened, made or changed in the `with` block.
 
     Until then, no other process of this user gives the same records another ledger.
 
     Args:
       path: Path of the ledger, which exists at the end.
-      dataset: `fingerprint` of the private records; "" for no record, which is not noted.
-      shards: Fingerprints of their shards, of which the first `MOST_SHARDS` are noted too. Defaults
-        to none.
-      files: Names of the private files, folders or URLs. Those that are no file are left out.
-        Defaults to none.
+      prints: Fingerprints of the private records and of their shards, as for `check`. The first
+        `MOST_SHARDS` shards are noted.
+      files: Names of the private files, folders, patterns or URLs, as they were given. Folders and
+        patterns stand for their files too, and names of no file are left out. Defaults to none.
 
     Raises:
       LedgerMismatchError: As in `check`, whose warnings are left out. Also if the ledger is new and
         another one has been charged for one of the files.
     """
-    parts = [one for one in (dataset, *sorted(shards)[:MOST_SHARDS]) if one]
-    sources = [_source(name) for name in files if "://" in name or os.path.exists(name)]
+    parts = _noted(prints)
+    sources = _sources(files)
     try:
         place = folder()
         descriptor = _locked(place)
@@ -199,8 +199,25 @@ def _refuse_changed(place: Path, path: Path, source: str) -> None:
         )
 
 
-def _source(name: str) -> str:
-    return _SOURCE + (name if "://" in name else os.path.realpath(name))
+def _noted(prints: Sequence[str]) -> tuple[str, ...]:
+    """Return the fingerprints that the index knows: that of all records, and those of shards."""
+    return (*prints[:1], *sorted(prints[1:])[:MOST_SHARDS])
+
+
+def _sources(names: Sequence[str]) -> list[str]:
+    """Return the sources of private records, each file of a folder or pattern among them."""
+    found: list[str] = []
+    for name in names:
+        if "://" in name:
+            found.append(name)
+            continue
+        paths = [name] if os.path.exists(name) else sorted(glob.glob(name, recursive=True))
+        for path in paths:
+            found.append(os.path.realpath(path))
+            inside = glob.iglob(f"{glob.escape(path)}/**", recursive=True)
+            files = (os.path.realpath(one) for one in inside if os.path.isfile(one))
+            found += itertools.islice(files, MOST_SHARDS)
+    return [_SOURCE + one for one in dict.fromkeys(found)]
 
 
 def notice(path: Path) -> str:

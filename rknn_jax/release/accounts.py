@@ -97,8 +97,7 @@ def open_or_make(
     """
     path = settings.ledger_path
     files = [settings.private] if isinstance(settings.private, str) else settings.private
-    known, *shards = counted.prints or ("",)
-    noted = ledger_index.held(path, known, shards, files)
+    noted = ledger_index.held(path, counted.prints, files)
     with nullcontext() if paid else noted:
         return open_ledger(settings, cost, counted.dataset, paid=paid) or Ledger.create(
             path,

@@ -33,7 +33,6 @@ from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.ledger import Ledger
-from rknn_jax.privacy.ledger_lines import MOST_SHARDS
 from rknn_jax.privacy.statement import Statement, as_json, new_release, page
 from rknn_jax.release import engines, preview, rehearsal, release_folder, tables
 from rknn_jax.release.accounts import open_ledger, open_or_make
@@ -132,8 +131,7 @@ def count(plan: Plan, on_rows: Progress | None = None) -> Counted:
         plan.data.private, plan.counter, on_rows, address=settings.address
     )
     if not plan.paid:
-        for one in counted.prints[: MOST_SHARDS + 1]:
-            ledger_index.check(settings.ledger_path, one)
+        ledger_index.check(settings.ledger_path, counted.prints)
     open_ledger(settings, plan.cost, counted.dataset, paid=plan.paid)
     # Warnings, not errors: the existence of a release must not depend on one private record.
     if len(set(counted.shards)) < len(counted.shards):

@@ -1,0 +1,104 @@
+"""One budget for the same records, whichever command meets them first and however it names them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rknn_jax.cli import budget, classes
+from rknn_jax.federation import joining
+from rknn_jax.federation.settings import Join
+from rknn_jax.privacy.ledger import Ledger, LedgerError
+from rknn_jax.release import accounts, label, planning
+from rknn_jax.release.settings import Settings
+
+NAMES = ("d", "d/*.npz", "d/a.npz")
+JOIN = Join(Path("d"), "localhost", "central", budget=1.0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def index_of_module():
+    """Leave the index as it is for users."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    np.savez("public.npz", embeddings=rng.normal(size=(20, 3)))
+    Path("d").mkdir()
+    for name in "ab":
+        np.savez(f"d/{name}.npz", embeddings=rng.normal(size=(30, 3)), labels=np.arange(30) % 2)
+
+
+def labelled(name, ledger):
+    settings = Settings("public.npz", name, 1.0, classes="2", queries=4, ledger=ledger)
+    plan = planning.prepare(replace(settings, out=Path("out")))
+    accounts.open_or_make(plan.settings, plan.cost, label.count(plan))
+
+
+def selected(name, ledger):
+    settings = classes.SelectClasses(name, 1.0, 1e-5, ledger=ledger)
+    with pytest.raises(StopIteration):
+        classes.run(settings)
+
+
+def joined(name, ledger):
+    joining.open_client(replace(JOIN, private=Path(name), ledger=ledger, rounds=Path("rounds")))
+
+
+def adopted(name, ledger):
+    Ledger.create(ledger, "sha256:of-others", 1)
+    budget.adopt(budget.Adopt(ledger, name, "the same people", unrelated=True))
+
+
+@pytest.fixture(autouse=True)
+def no_draw(monkeypatch):
+    """A selection ends once its ledger is open."""
+
+    def stop(*_, **__):
+        raise StopIteration
+
+    monkeypatch.setattr(Ledger, "charge", stop)
+
+
+DOORS = {"label": labelled, "classes": selected, "join": joined, "adopt": adopted}
+USUAL = [("label", "d/a.npz", "join", "d"), ("adopt", "d", "label", "d/a.npz")]
+PAIRS = [
+    (first, name, second, other)
+    for first in DOORS
+    for name in NAMES
+    for second in DOORS
+    for other in NAMES
+    if second != "adopt"
+]
+
+
+@pytest.mark.parametrize(
+    ("first", "name", "second", "other"),
+    [one if one in USUAL else pytest.param(*one, marks=pytest.mark.long) for one in PAIRS],
+)
+def test_no_second_budget_for_the_same_records(first, name, second, other):
+    DOORS[first](name, Path("one.jsonl"))
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        DOORS[second](other, Path("two.jsonl"))
+    assert not Path("two.jsonl").exists()
+    if {name, other} <= {"d", "d/*.npz"}:  # the same records have the same fingerprint everywhere
+        DOORS[second](other, Path("one.jsonl"))
+
+
+@pytest.mark.parametrize("first", ["adopt", pytest.param("label", marks=pytest.mark.long)])
+def test_a_file_that_has_changed_is_no_new_one(first):
+    DOORS[first]("d", Path("one.jsonl"))
+    rows = np.random.default_rng(1).normal(size=(31, 3))
+    np.savez("d/a.npz", embeddings=rows, labels=np.arange(31) % 2)
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        labelled("d/a.npz", Path("two.jsonl"))
+
+
+def test_a_client_of_several_files_keeps_the_ledger_of_earlier_versions():
+    """They took the fingerprint of all records one after another."""
+    rows = joining.read_records(replace(JOIN, private=Path("d"))).inputs
+    Ledger.create("old.jsonl", joining.fingerprint(rows), 1)
+    joined("d", Path("old.jsonl"))
