@@ -35,11 +35,12 @@ def settings(tmp_path):
     )
 
 
-def collect(settings, name, first, count, question=None):
+def collect(settings, name, first, count, question=None, *, collects=True):
     """Count answers of clients numbered from `first` in a folder, as a server does."""
     folder = settings.out.with_name(name)
     mine = read_public(settings.public, None)
-    round, _ = round_folder.prepare(folder, mine, asked(settings), QUIET, question)
+    wanted = asked(settings)
+    round, _ = round_folder.prepare(folder, mine, wanted, QUIET, question, collects=collects)
     with contextlib.closing(Collector(folder, round)) as collector:
         payloads = honest(round, 9)[first : first + count]
         assert set(collector.receive(replies_of(round, payloads, first))) == {"counted"}
@@ -168,7 +169,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("writer", ["write_arrays", "write_whole", "report.write", "page"])
 def test_from_the_first_result_on_no_answer_counts_whatever_happens(shuffled, writer, monkeypatch):
     """A table of four clients and one of five would show the fifth one's message."""
-    folder, round = collect(shuffled, "all", 0, 4)
+    folder, round = collect(shuffled, "all", 0, 4, collects=False)
     wanted = asked(shuffled)
     mine = read_public(shuffled.public, None)
     _, queries = round_folder.prepare(folder, mine, wanted, QUIET)
@@ -191,7 +192,7 @@ def test_from_the_first_result_on_no_answer_counts_whatever_happens(shuffled, wr
 
 
 def test_too_few_clients_close_nothing(shuffled):
-    folder, round = collect(shuffled, "all", 0, 3)
+    folder, round = collect(shuffled, "all", 0, 3, collects=False)
     wanted = asked(shuffled)
     mine = read_public(shuffled.public, None)
     _, queries = round_folder.prepare(folder, mine, wanted, QUIET)
@@ -248,6 +249,39 @@ def test_results_of_a_part_keep_it_out_of_a_shuffle(shuffled):
         merged(shuffled, north, south)
     (south / PUBLISHED).unlink()
     assert merged(shuffled, north, south)["clients"] == 4
+
+
+def test_no_shuffled_round_has_two_results(shuffled):
+    """A client answers both servers by the same messages, and its ledger pays once."""
+    mine = read_public(shuffled.public, None)
+
+    def begun(name, question, collects):
+        folder = shuffled.out.with_name(name)
+        return round_folder.prepare(
+            folder, mine, asked(shuffled), QUIET, question, collects=collects
+        )
+
+    alone, _ = collect(shuffled, "alone", 0, 2, collects=False)
+    for collects in (True, False):  # the first server publishes
+        with pytest.raises(ValueError, match="--collect-only"):
+            begun("south", alone, collects)
+    north, _ = collect(shuffled, "north", 0, 2)
+    with pytest.raises(ValueError, match="got a server that publishes"):
+        begun("south", north, collects=False)
+    assert not shuffled.out.with_name("south").exists()
+    south, _ = collect(shuffled, "south", 2, 2, question=north)
+    east, _ = collect(shuffled, "east", 4, 2, question=north)
+    collect(shuffled, "east", 6, 1, question=north)  # started again
+    for part in ("north", "south"):
+        with pytest.raises(ValueError, match="got a server that publishes"):
+            begun(part, None, collects=False)
+    for parts in ((north, south), (south, east), (north, east)):
+        with pytest.raises(ValueError, match="Expected all folders of a shuffled round"):
+            merged(shuffled, *parts)
+    assert not any(shuffled.out.iterdir())
+    assert merged(shuffled, south, north, east)["clients"] == 7
+    with pytest.raises(ValueError, match="--collect-only"):  # of a round that is over
+        begun("west", north, collects=True)
 
 
 def test_a_question_of_other_settings_or_of_no_round_is_not_asked(settings, tmp_path):

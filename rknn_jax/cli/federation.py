@@ -166,7 +166,9 @@ def _serve_held(
     context = None
     if settings.certificates is not None and clients is not None:
         context = tls.server_context(settings.certificates, clients)
-    round, queries = round_folder.prepare(settings.out, mine, wanted, _told, settings.question)
+    round, queries = round_folder.prepare(
+        settings.out, mine, wanted, _told, settings.question, collects=settings.collect_only
+    )
     answers = _begun(settings, round)
     closes = round_folder.closes_at(settings.out, settings.deadline)
     if closes < time.time():

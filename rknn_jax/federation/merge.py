@@ -16,7 +16,13 @@ from pathlib import Path
 from rknn_jax._internal.disk import locked, read_json, sync_folder, write_whole
 from rknn_jax.federation.collector import ANSWERS, QUESTION, REJECTED, Collector, for_owner
 from rknn_jax.federation.request import Asked
-from rknn_jax.federation.round_folder import MERGED, PARTS, check_settings, copy_round
+from rknn_jax.federation.round_folder import (
+    MERGED,
+    PARTS,
+    check_settings,
+    check_whole,
+    copy_round,
+)
 from rknn_jax.federation.rounds import Round
 
 MOST_NAMED = 5
@@ -105,6 +111,8 @@ def _checked(parts: Sequence[Path], asked: Asked) -> Counter[str]:
             )
         clients |= collector.clients
         rejected += collector.rejected
+    if asked.shuffled:
+        check_whole(parts)
     return rejected
 
 

@@ -23,6 +23,7 @@ runs/<name>/
   report.html      all of it on one page
   check/           the question, the clock and the answers of the check, as above
   over.json        a mark that all connected clients have been told of the end
+  shared.json      the other folders of a shuffled round that several servers ask
   parts.json       the folders whose answers were merged here
   merged.json      the folder into which the answers were merged; they count there alone
 ```
@@ -31,7 +32,7 @@ runs/<name>/
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ SUM = "sum.npz"
 OVER = "over.json"
 PARTS = "parts.json"
 MERGED = "merged.json"
+SHARED = "shared.json"
 Tell = Callable[[str, str], None]
 
 LATEST = 1e11  # seconds since 1970
@@ -61,7 +63,13 @@ WIDTH = 8  # features of made-up queries
 
 
 def prepare(
-    folder: Path, public: Public, asked: Asked, tell: Tell, source: Path | None = None
+    folder: Path,
+    public: Public,
+    asked: Asked,
+    tell: Tell,
+    source: Path | None = None,
+    *,
+    collects: bool = False,
 ) -> tuple[Round, Queries]:
     """Return the round and its queries, from the folder or newly made and saved there.
 
@@ -72,9 +80,12 @@ def prepare(
       tell: Function that is called with each event.
       source: Folder of a round of the same request that is asked here too. Defaults to none, a new
         round.
+      collects: True if nothing is published here, and the answers are to be merged. Defaults to
+        False.
 
     Raises:
-      ValueError: If the folder is another run's or finished, or if the data do not suffice.
+      ValueError: If the folder is another run's or finished, or if the data do not suffice; also if
+        results of a shuffled round would be published here and elsewhere.
     """
     if asked.student != "none" and not public.images:
         raise ValueError(
@@ -82,6 +93,8 @@ def prepare(
             "--student none."
         )
     _check_folder(folder, asked)
+    if asked.shuffled:
+        _check_shared(folder, source, collects=collects)
     if (folder / QUESTION).exists():
         if source:
             _check_same(source, folder)
@@ -92,6 +105,8 @@ def prepare(
         raise ValueError(
             f"Expected a new folder as --out, got {folder}, which holds other files; name another."
         )
+    if asked.shuffled and collects:
+        _share(folder, source)
     if source:
         copy_round(source, folder, asked)
         return _begun(folder, public)
@@ -107,6 +122,60 @@ def prepare(
     # The question comes last, because a folder that has it holds a whole round.
     write_whole(folder / QUESTION, round.data)
     return round, queries
+
+
+def _check_shared(folder: Path, source: Path | None, *, collects: bool) -> None:
+    """Refuse two results of one shuffled round.
+
+    Their difference would show the messages of few clients, and a client that answers both servers
+    pays once.
+
+    Raises:
+      ValueError: If the server does not only collect a round that others ask too, or if the source
+        may publish results of its own.
+    """
+    if not collects and (source or (folder / SHARED).exists()):
+        raise ValueError(
+            f"Expected --collect-only with --trust shuffle and a round that several servers ask, "
+            f"got a server that publishes in {folder}; pass --collect-only to all of them, and "
+            "count their answers by --merge."
+        )
+    if source is None or (folder / QUESTION).exists():
+        return
+    ended = [name for name in (OVER, MERGED) if (source / name).exists()]
+    if not (source / SHARED).exists() or ended or is_sealed(source):
+        raise ValueError(
+            f"Expected a round that others collect too as --question, got {source}, whose server "
+            "publishes results or has done so; begin it anew with --collect-only."
+        )
+
+
+def _share(folder: Path, source: Path | None) -> None:
+    """Mark a new folder as one of several of a round, in itself and in the one that it is from."""
+    if source is None:
+        write_whole(folder / SHARED, json.dumps({"copies": []}).encode())
+        return
+    copies = {*_settings(source / SHARED).get("copies", ()), str(folder.resolve())}
+    write_whole(source / SHARED, json.dumps({"copies": sorted(copies)}).encode())
+    write_whole(folder / SHARED, json.dumps({"source": str(source.resolve())}).encode())
+
+
+def check_whole(parts: Sequence[Path]) -> None:
+    """Check that all folders of a shuffled round are merged, and are not merged in two ways.
+
+    Raises:
+      ValueError: If the folder that the round began in, or one of its copies, is not among them.
+    """
+    marks = [_settings(part / SHARED) if (part / SHARED).exists() else {} for part in parts]
+    origins = [mark["copies"] for mark in marks if "copies" in mark]
+    if not all(marks) or len(origins) != 1 or len(parts) != 1 + len(origins[0]):
+        known = ", ".join(one for each in origins for one in each) or "unknown"
+        raise ValueError(
+            f"Expected all folders of a shuffled round to merge, got "
+            f"{', '.join(map(str, parts))}; its servers began with --collect-only, the first "
+            f"without --question, and the others are {known}. Name each once. If one is lost, "
+            f"remove it from {SHARED} of the first."
+        )
 
 
 def copy_round(source: Path, folder: Path, asked: Asked) -> None:
