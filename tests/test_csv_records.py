@@ -321,3 +321,13 @@ def test_all_columns_are_read_in_one_pass(monkeypatch):
     (block,) = csv_format.blocks(io.BytesIO(content.encode()), Columns(reads_label=False), 100)
     np.testing.assert_array_equal(block.embeddings, values)
     assert len(passes) == 1
+
+
+def test_a_broken_private_record_stops_no_command_where_warnings_are_errors(tmp_path, rknn):
+    """Whether there are results would show that record."""
+    lines = ["a,b,labels", *["1,2,cat"] * 400, "1,2,3,cat"]
+    (tmp_path / "R.csv").write_text("\n".join(lines))
+    warnings.simplefilter("error")
+    assert rknn("classes", "--private", "R.csv", "--epsilon", "1", "--delta", "1e-5").status == 0
+    adopt = ("budget", "adopt", "R.csv.ledger.jsonl", "--private", "R.csv", "--reason", "the same")
+    assert rknn(*adopt).status == 0

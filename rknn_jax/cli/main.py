@@ -31,7 +31,9 @@ import importlib.metadata
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Annotated, Any, NoReturn, get_args, get_origin
 
@@ -133,7 +135,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _check_once(own, action)
         _check(action)
-        result = _run(action)
+        with _warnings_that_stop_nothing():
+            result = _run(action)
         status = audit.BROKEN if result.get("broken") else result.get("exit_status", 0)
     except (
         KeyboardInterrupt,
@@ -158,6 +161,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         told = result | {"exit_status": status}
         stdout.write(json.dumps(told, allow_nan=False, default=float) + "\n")
     return _printed(status, paid="release" in result or "ledger" in result)
+
+
+@contextmanager
+def _warnings_that_stop_nothing() -> Iterator[None]:
+    """Make no warning an error: one broken private record would stop the command, and show."""
+    with warnings.catch_warnings():
+        if any(action == "error" for action, *_ in warnings.filters):
+            warnings.resetwarnings()
+        yield
 
 
 def _check_once(arguments: Sequence[str], action: Any) -> None:

@@ -485,7 +485,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
                 "Expected rows [n > 0, f] in X, got n=0, which relation='replace-one' takes as "
                 "public; pass one row a record, or hide n by relation='add-remove'."
             )
-        return usable_rows(rows.astype(np.float64))
+        with np.errstate(all="ignore"):  # a cell that overflows is its row's own
+            return usable_rows(rows.astype(np.float64))
 
     def _plan(
         self,
