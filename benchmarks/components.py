@@ -1,7 +1,7 @@
 """Labels read with the components of a Gaussian mixture among the kernels, and without.
 
 Both read the same noisy counts, those of `rknn label` by default. Data sets are those of
-`benchmarks.measured`, all of which were looked at when the kernel was chosen, on other splits, and
+`benchmarks.measured`, all of which were looked at when the rule was chosen, on other splits, and
 `UNSEEN`, on which it ran once, for this table. `python -m benchmarks.components` writes each data
 set as it comes, and continues.
 """
@@ -22,7 +22,7 @@ from benchmarks.measured import Nobody, plan_of, right
 from rknn_jax.question import Question
 from rknn_jax.release import label
 
-SEEDS = (40, 41, 42)
+SEEDS = (43, 44, 45)
 EPSILONS = (0.1, 0.5, 1.0, 3.0)
 
 

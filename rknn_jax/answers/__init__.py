@@ -37,6 +37,13 @@ ROUNDS = 2
 SMALL = 500
 """Most queries whose matrices one thread factors as fast as several."""
 
+SURER = 0.05
+"""Expected accuracy that components of a mixture have to add, so that labels are read with them.
+
+Counts of queries cannot tell components that cut across the classes of single rows from those that
+are classes, and labels can: the former are no surer.
+"""
+
 DRAWS = 64
 """Number of redrawn counts behind the stability."""
 
@@ -187,10 +194,57 @@ def decode_labels(labels: Array, num_classes: int, public: Kernels) -> np.ndarra
 
 
 def _fits(counts: np.ndarray, stddev: np.ndarray, public: Kernels) -> Fits:
+    """Return the readings of counts, with components only where they make labels surer."""
     num_classes = counts.shape[1]
     tried, priors = process.mixtures(public, num_classes)
     seen = process.standardized(counts, stddev, public.size, np.ones(num_classes))
     scores = priors + process.log_likelihoods(seen, tried)
+    plain = np.array([one.variance(public.components) == 0 for one in tried])
+    shown = Shown(counts, stddev, public, seen)
+    found = _fitted(shown, tried, priors, scores, plain)
+    if plain.all() or not process.weights(scores)[~plain].any():
+        return found
+    other = _fitted(shown, tried, priors, scores, np.ones_like(plain))
+    expected = [_read(one, one.usual, 0).expected_accuracy for one in (found, other)]
+    return other if expected[1] > expected[0] + SURER else found
+
+
+class Shown(NamedTuple):
+    """Counts, and what is public of them.
+
+    Attributes:
+      counts: Noisy counts, float64 `[s, num_classes]`.
+      stddev: Standard deviation of their noise, float64 `[s, num_classes]`.
+      public: Kernels of the queries.
+      seen: Counts as the model takes them, with equal shares of the classes on both sides.
+    """
+
+    counts: np.ndarray
+    stddev: np.ndarray
+    public: Kernels
+    seen: process.Seen
+
+
+def _fitted(
+    shown: Shown,
+    tried: list[process.Mixture],
+    priors: np.ndarray,
+    scores: np.ndarray,
+    chosen: np.ndarray,
+) -> Fits:
+    """Return the readings by the chosen mixtures.
+
+    Args:
+      shown: Counts.
+      tried: All mixtures.
+      priors: Logarithms of their priors, float64 `[mixtures]`.
+      scores: Logarithms of their priors and likelihoods, float64 `[mixtures]`.
+      chosen: Mask of the mixtures that are read.
+    """
+    counts, stddev, public, seen = shown
+    tried = [one for one, kept in zip(tried, chosen, strict=True) if kept]
+    whole = np.logaddexp.reduce(priors[chosen])
+    priors, scores = priors[chosen] - whole, scores[chosen] - whole
     weights = process.weights(scores)
     equal = Fit(seen, scores, weights, _posteriors(seen, tried, weights))
     posteriors = equal.posteriors

@@ -193,7 +193,7 @@ class Mixture:
         across: np.ndarray = self.constant + np.sum(found, axis=0)
         return across
 
-    def variance(self, kernel: Kernel) -> float:
+    def variance(self, kernel: Kernel | None) -> float:
         """Return the variance of a kernel, 0 if it is no part."""
         return sum(variance for variance, part in self.parts if part is kernel)
 
