@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from benchmarks._tables._format import load, table
 
 DECODERS = ("argmax", "spread", "assignment", "permute_and_flip", "one_to_one", "decoded")
@@ -105,3 +107,22 @@ def spaces() -> str:
         rows.append([case, *cells])
     header = ["data", *(f"ε = {one:g}" for one in dict.fromkeys(row["epsilon"] for row in found))]
     return table(header, rows, "spaces")
+
+
+def components() -> str:
+    """Right labels read without the components of a mixture and with them, and what is said."""
+    found = load("components")
+    cells = found["results"]["cells"]
+    rows = []
+    for name in dict.fromkeys(one["case"] for one in cells):
+        mine = [one for one in cells if one["case"] == name]
+        shown = []
+        for epsilon in sorted({one["epsilon"] for one in mine}):
+            these = [one["right"] for one in mine if one["epsilon"] == epsilon]
+            means = [np.mean([one[way] for one in these]) for way in ("without", "with")]
+            shown.append(f"{means[0]:.1%} → {means[1]:.1%}")
+        changes = [100 * (one["right"]["with"] - one["right"]["without"]) for one in mine]
+        told = [f"{np.mean(changes):+.1f}", f"{min(changes):+.1f} to {max(changes):+.1f}"]
+        rows.append([f"{name}{'' if name in found['unseen'] else ' *'}", *shown, *told])
+    header = ["data set", *(f"ε = {e:g}" for e in sorted({one["epsilon"] for one in cells}))]
+    return table([*header, "points on average", "splits and ε"], rows, "components")
