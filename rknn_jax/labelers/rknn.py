@@ -211,7 +211,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         self, num_queries: int, num_classes: int, records_per_person: int | None = None
     ) -> VoteNoise:
         """Return exact noise of the mechanism; see `SumLabeler.exact`."""
-        grid = 1 if self.unit == "record" else records_per_person or contributions.GRID
+        grid = records_per_person or contributions.GRID  # of a person; a record has none
         found: Any = mechanism(num_queries, num_classes, 1, self, grid)
         return VoteNoise(found)
 
