@@ -253,7 +253,22 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     read = model.roles if isinstance(model, table.TableModel) else f"texts {', '.join(columns)}"
     tell(err, "read", f"{len(source):,} rows; {read}; {labeled}")
     _tell_order([one.name for one in table_files.files(path, f"--{kind}")], source.name_column)
+    if settings.private and declared:
+        _tell_persons(settings, found, {*columns})
     return source, model
+
+
+def _tell_persons(settings: Embed, found: Sequence[str], features: set[str]) -> None:
+    """Tell which columns of a private table may name persons, and are left behind."""
+    from rknn_jax.records.persons import find_columns
+
+    if named := find_columns(found, {settings.label, *settings.keep, *features}):
+        tell(
+            err,
+            "persons",
+            f"columns {named[:NAMED]} are named as if they told whose a record is; to name one in "
+            f"rknn label --person, bring it along with --keep {named[0]}",
+        )
 
 
 def _tell_order(files: Sequence[str], column: str) -> None:

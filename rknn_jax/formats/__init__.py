@@ -107,6 +107,7 @@ class Layout(NamedTuple):
       declares: Whether the file tells which columns it has. Defaults to True.
       classes: Names of the class numbers among the labels, as `datasets` declares them. Defaults to
         none.
+      arrays: Names of the arrays of an archive. Defaults to none.
     """
 
     features: tuple[str, ...]
@@ -115,6 +116,7 @@ class Layout(NamedTuple):
     names: tuple[str, ...] = ()
     declares: bool = True
     classes: tuple[str, ...] = ()
+    arrays: tuple[str, ...] = ()
 
 
 class FormatError(ValueError):

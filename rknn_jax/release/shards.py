@@ -311,6 +311,12 @@ class FileShard:
             columns = columns._replace(reads_label=False)
         return self._layout(self.name, self.argument, columns)
 
+    def column_names(self) -> Sequence[str]:
+        """Return the names of all columns or arrays, or the keys of the first records: private."""
+        keys = self._first_keys(self.name, self.argument)
+        layout = self.own_layout()
+        return keys or layout.names or layout.arrays
+
     def texts(self, name: str) -> list[str]:
         """Return the texts of a column of a public file; none if it has no such column."""
         only = replace(self, columns=Columns(embedding=(), reads_label=False, public=True))

@@ -21,7 +21,7 @@ from rknn_jax.records.classes import MISSING, Classes, number_of
 from rknn_jax.records.features import EMBED_TEXTS, MOST_NAMED, real_rows
 from rknn_jax.records.labels import MASK, NUMBERED, check_types, encode
 from rknn_jax.records.persons import inexact, person_names
-from rknn_jax.release import label_advice
+from rknn_jax.release import label_advice, person_columns
 from rknn_jax.release.copies import Copies
 from rknn_jax.release.drift import Moments
 from rknn_jax.release.likeness import Likeness
@@ -89,7 +89,8 @@ def examine(
     holes: Counter[str] = Counter()
     broken: Counter[str] = Counter()
     seen = label_advice.Seen(classes, most)
-    same = Copies() if len(shards) > 1 else None
+    same = Copies()
+    persons = False
     spellings = Spellings()
     absent: list[str] = []
     for shard in shards:
@@ -105,15 +106,18 @@ def examine(
             ids, told = encode(block.labels, classes, most, shard.where)
             seen.add(block.labels)
             if block.persons is not None:
+                persons = True
                 spellings.add(block.persons, shard.where)
             unknown = told > 1 if most else (told > 0) & (ids == MISSING)
             missing = np.zeros(len(ids), bool) if most else told == 0
             bad = _unusable(block, width, shard.where)
             holes.update(_holes(block, layout.features))
-            if same is not None and block.embeddings is not None:
-                same.add(shard.name, usable_rows(real_rows(block.embeddings, shard.where, width)))
-            if width and block.embeddings is not None:
-                moments.add(usable_rows(real_rows(block.embeddings, shard.where, width)))
+            rows = None
+            if block.embeddings is not None:
+                rows = usable_rows(real_rows(block.embeddings, shard.where, width))
+                same.add(shard.name, rows)
+            if width and rows is not None:
+                moments.add(rows)
             reasons["foreign label" if most is None else "label that does not count"] += int(
                 unknown.sum()
             )
@@ -121,9 +125,8 @@ def examine(
             reasons.update({name: int(rows.sum()) for name, rows in bad.items()})
             counts = np.logical_not(missing | (unknown if most is None else missing))
             counts &= np.logical_not(np.any([*bad.values(), np.zeros(len(ids), bool)], axis=0))
-            if width and block.embeddings is not None and most is None:
-                whole = usable_rows(real_rows(block.embeddings, shard.where, width))
-                likeness.add(whole[counts], ids[counts])
+            if width and rows is not None and most is None:
+                likeness.add(rows[counts], ids[counts])
             records += len(ids)
             usable += int(counts.sum())
             found.update(ids[counts].ravel().tolist())
@@ -135,7 +138,8 @@ def examine(
     counted = {reason: number for reason, number in reasons.items() if number}
     advice = [
         *absent,
-        *([] if same is None else same.advice()),
+        *same.advice(public, persons=persons),
+        *([] if persons else person_columns.repeated(shards)),
         *_advice(classes, foreign),
         *seen.advice(foreign),
         *_advice_on_files(broken),
