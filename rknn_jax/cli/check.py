@@ -59,7 +59,7 @@ def run(settings: Check) -> dict[str, Any]:
     """
     with err.status("loading"):
         from rknn_jax.records import features, public_values
-        from rknn_jax.release import known_classes, public_rows, tables, usability
+        from rknn_jax.release import embedding_models, known_classes, public_rows, tables, usability
         from rknn_jax.release.data_files import find
         from rknn_jax.release.inputs import private_shards
         from rknn_jax.release.shards import with_one_order
@@ -84,10 +84,12 @@ def run(settings: Check) -> dict[str, Any]:
         tables.refuse_unknown(settings.drop, [*own, *others])
         order: tuple[str, ...] = ()
         rows = None
+        named: tuple[str, ...] = ()
         doubts: tuple[str, ...] = ()
         if settings.public is not None:
             rows, order = tables.read_named_embeddings(settings.public, "--public", shown)
             columns = columns._replace(width=rows.shape[1])
+            named = embedding_models.feature_names([one.name for one in others])
             if columns.embedding is None:
                 told = public_values.doubted(rows.T, order)
                 doubts = tuple(f"public columns {sentence}" for sentence in told)
@@ -99,7 +101,7 @@ def run(settings: Check) -> dict[str, Any]:
             doubts = (*doubts, *filter(None, [by_order]))
         with warnings.catch_warnings():  # broken records are counted by reason
             warnings.filterwarnings("ignore", message="(?s).*cast no vote")
-            found = usability.examine(shards, classes, settings.labels_per_record, rows)
+            found = usability.examine(shards, classes, settings.labels_per_record, rows, named)
     sentences = (f"{text[0].upper()}{text[1:]}." for text in doubts)
     found = found._replace(advice=(*found.advice, *sentences))
     _tell(found, err if settings.json else out)

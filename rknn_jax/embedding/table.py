@@ -49,6 +49,11 @@ class Number:
         """Number of features."""
         return 1
 
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Name of the feature."""
+        return (self.name,)
+
     def features(self, column: Any) -> np.ndarray:
         """Return standardized numbers, float64 `[b, 1]`, from an Arrow column; NaN for others."""
         values = self._numbers(column)
@@ -63,6 +68,7 @@ class Number:
         values = self.features(column)[:, 0]
         held = values[np.isfinite(values)]
         found.sum += float(held.sum())
+        found.squares += float(np.square(held).sum())
         odd = [] if len(held) == len(values) else no_numbers(texts(column), values)
         found.odd.update(odd)
         found.count += len(held) + len(odd)
@@ -102,6 +108,11 @@ class Category:
     def width(self) -> int:
         """Number of features."""
         return len(self.values)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features, one of each value."""
+        return tuple(f"{self.name}={value}" for value in self.values)
 
     def features(self, column: Any) -> np.ndarray:
         """Return one-hot rows, float64 `[b, width]`, from an Arrow column."""
@@ -144,6 +155,11 @@ class TableModel:
     def width(self) -> int:
         """Number of features f."""
         return sum(column.width for column in self.columns)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features, in their order."""
+        return tuple(name for column in self.columns for name in column.feature_names)
 
     @property
     def card(self) -> dict[str, Any]:

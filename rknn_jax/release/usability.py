@@ -66,6 +66,7 @@ def examine(
     classes: Classes,
     most: int | None = None,
     public: np.ndarray | None = None,
+    names: Sequence[str] = (),
 ) -> Usability:
     """Count the records that cannot be used, and compare the others with the public rows.
 
@@ -74,6 +75,7 @@ def examine(
       classes: Set of classes.
       most: Most labels of a record that count. Defaults to None, one label a record.
       public: Public rows, `[m, f]`. Defaults to None, which compares nothing.
+      names: Names of the features, if the files have none. Defaults to none.
 
     Raises:
       ValueError: If the files cannot be used as a whole.
@@ -82,7 +84,6 @@ def examine(
     width = None if public is None else public.shape[1]
     moments = Moments(width or 0)
     likeness = Likeness(width or 0)
-    names: tuple[str, ...] = ()
     reasons: Counter[str] = Counter()
     foreign: Counter[str] = Counter()
     found: Counter[int] = Counter()
@@ -95,7 +96,7 @@ def examine(
     absent: list[str] = []
     for shard in shards:
         layout = shard.layout()
-        names = layout.features
+        names = names if len(layout.features) < 2 else layout.features
         if isinstance(shard, FileShard):
             broken.update(shard.broken())
             absent += shard.unseen()
