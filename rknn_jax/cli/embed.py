@@ -101,7 +101,7 @@ def _white(settings: Embed, source: "ImageFolder | ImageTable", known: dict[str,
 
     A private image decides nothing, because the others would change with it. Its curator is told.
     """
-    from rknn_jax.embedding import images
+    from rknn_jax.embedding import clipping, images
     from rknn_jax.images import files
 
     depths = images.depths(source, refuse=not settings.private)
@@ -121,7 +121,7 @@ def _white(settings: Embed, source: "ImageFolder | ImageTable", known: dict[str,
             f"{white:,} of {files.WHITE:,} for gray images of 16 bits, whose largest public pixel "
             f"is {pixel:,}; the card keeps it for the private side",
         )
-    for sentence in depths.doubts(white):
+    for sentence in (*depths.doubts(white), *clipping.doubts(source, white)):
         secret = " (tell nobody)" if settings.private else ""
         tell(err, "private" if settings.private else "warning", f"{sentence}{secret}")
     return white

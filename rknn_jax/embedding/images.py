@@ -302,13 +302,16 @@ class NetworkModel:
         if image is None:
             return "no image"
         try:
-            upright = image_files.read(_file(image), upright=True, white=self.white).convert("RGB")
+            upright = image_files.read(as_file(image), upright=True, white=self.white).convert(
+                "RGB"
+            )
             return pretrained.resize(np.asarray(upright), self.encode.card.size)
         except Exception as error:  # a damaged file can raise many kinds of errors
             return " ".join(str(error).split()) or type(error).__name__
 
 
-def _file(image: Path | bytes) -> Path | io.BytesIO:
+def as_file(image: Path | bytes) -> Path | io.BytesIO:
+    """Return the path of an image, or its bytes as an open file."""
     return io.BytesIO(image) if isinstance(image, bytes) else image
 
 
@@ -376,7 +379,7 @@ def depths(source: "ImageFolder | ImageTable", *, refuse: bool) -> Depths:
 def _largest(image: Path | bytes | None) -> image_files.Largest | None:
     """Return the largest pixels of an image, or None if it cannot be read, as is told later."""
     try:
-        return None if image is None else image_files.largest(_file(image))
+        return None if image is None else image_files.largest(as_file(image))
     except Exception:  # a damaged file can raise many kinds of errors
         return None
 
