@@ -397,18 +397,20 @@ def _tell_same(rows: int) -> None:
 def _tell_encoding(settings: Embed, rows: int) -> None:
     """Tell the curator of private text files in another encoding, by the number of records."""
     from rknn_jax.embedding import table_files
-    from rknn_jax.formats._csv_records import NO_UTF8, save_as_utf8
+    from rknn_jax.formats import _encodings
+    from rknn_jax.formats._csv_records import NO_UTF8
 
     path = settings.text or settings.table
     if path is None:
         return
-    count = table_files.num_no_utf8(path, "--table" if settings.table else "--text")
+    argument = "--table" if settings.table else "--text"
+    count = table_files.num_no_utf8(path, argument)
     if count >= max(MANY, MANY_SHARE * rows):
         tell(
             err,
             "private",
-            f"{count:,} of {rows:,} records hold {NO_UTF8}; {save_as_utf8('WINDOWS-1252')} (tell "
-            "nobody)",
+            f"{count:,} of {rows:,} records hold {NO_UTF8}: "
+            f"{_encodings.remedy(table_files.no_utf8_lines(path, argument))} (tell nobody)",
         )
 
 

@@ -26,6 +26,7 @@ from rknn_jax.formats import (
     FormatError,
     _arrow,
     _csv_records,
+    _encodings,
     _hub,
     _hub_folders,
     clear_errors,
@@ -237,6 +238,16 @@ def _num_no_utf8_of(path: Path, argument: str) -> int:
     with _opened(path, argument) as file:
         found = form.broken(file)
     return int(found[NO_UTF8] + found[jsonl.REPLACED])
+
+
+def no_utf8_lines(path: Path, argument: str) -> list[bytes]:
+    """Return lines of the first file of CSV or JSON lines that has some in another encoding."""
+    for one in files(path, argument):
+        if _suffix(one) not in TYPED:
+            with _opened(one, argument) as file:
+                if found := list(_encodings.lines_of(file)):
+                    return found
+    return []
 
 
 def empty(path: Path, argument: str, columns: Sequence[str]) -> Any:

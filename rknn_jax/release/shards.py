@@ -15,7 +15,7 @@ import fsspec
 import numpy as np
 
 from rknn_jax import formats
-from rknn_jax.formats import Block, Columns, Layout, _objects, csv
+from rknn_jax.formats import Block, Columns, Layout, _encodings, _objects, csv
 from rknn_jax.records.features import MOST_NAMED
 from rknn_jax.records.labels import joined
 
@@ -339,6 +339,15 @@ class FileShard:
             if name and of:
                 with self._opened(name, argument) as file:
                     found.update(of(file))
+        return found
+
+    def no_utf8_lines(self) -> list[bytes]:
+        """Return lines of a file of text that are in another encoding, or none: private."""
+        found: list[bytes] = []
+        for shard in self.files():
+            if hasattr(_format(shard.name, shard.argument), "broken"):
+                with shard._opened(shard.name, shard.argument) as file:
+                    found += _encodings.lines_of(file)
         return found
 
     def unseen(self) -> Iterator[str]:

@@ -8,13 +8,13 @@ Nothing is spent or written, and the counts are private.
 import difflib
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rknn_jax.formats import Block
-from rknn_jax.formats._csv_records import NO_UTF8, save_as_utf8
+from rknn_jax.formats import Block, _encodings
+from rknn_jax.formats._csv_records import NO_UTF8
 from rknn_jax.formats.jsonl import REPLACED
 from rknn_jax.neighbors import usable_rows
 from rknn_jax.records.classes import MISSING, Classes, number_of
@@ -94,11 +94,13 @@ def examine(
     persons = False
     spellings = Spellings()
     absent: list[str] = []
+    lines: list[bytes] = []
     for shard in shards:
         layout = shard.layout()
         names = names if len(layout.features) < 2 else layout.features
         if isinstance(shard, FileShard):
             broken.update(shard.broken())
+            lines += [] if lines else shard.no_utf8_lines()
             absent += shard.unseen()
         if layout.empty.labels is not None:
             check_types(layout.empty.labels, classes, most, shard.where, typed=layout.typed)
@@ -143,7 +145,7 @@ def examine(
         *([] if persons else person_columns.repeated(shards)),
         *_advice(classes, foreign),
         *seen.advice(foreign),
-        *_advice_on_files(broken),
+        *_advice_on_files(broken, lines),
         *_advice_on_columns(holes, records, broken),
         *([] if public is None else moments.advice(public, names)),
         *likeness.advice(public),
@@ -182,12 +184,17 @@ def _foreign(rows: Sequence[Any], classes: Classes) -> Iterator[str]:
         yield from map(_as_text, sorted(parts & none))
 
 
-def _advice_on_files(broken: Mapping[str, int]) -> Iterator[str]:
-    """Yield what to change about the encoding of files, by their broken records."""
+def _advice_on_files(broken: Mapping[str, int], lines: Iterable[bytes]) -> Iterator[str]:
+    """Yield what to change about the encoding of files, by their broken records.
+
+    Args:
+      broken: Number of broken records, by reason.
+      lines: Lines of the files that are no UTF-8.
+    """
     if count := broken.get(NO_UTF8, 0) + broken.get(REPLACED, 0):
         yield (
-            f"{count:,} records are in another encoding than UTF-8, such as Latin-1, or damaged; "
-            f"{save_as_utf8('WINDOWS-1252')}."
+            f"{count:,} records are in another encoding than UTF-8, or damaged: "
+            f"{_encodings.remedy(lines)}."
         )
 
 
