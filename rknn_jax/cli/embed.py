@@ -1,5 +1,6 @@
 """`rknn embed`: embeddings of images, text and tables, in files that `rknn label` reads."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from rknn_jax.embedding.run import Written
 
 NAMED = 10
-"""Most records that cannot be used of which the terminal shows the names."""
+"""Most names, and causes why records cannot be used, that the terminal shows."""
+
+_OWN = re.compile(r"'[^']*'|\"[^\"]*\"|<[^>]*>|\d+")
+"""Parts of a reason that are one record's own, such as the name of its file."""
 
 MANY = 10
 MANY_SHARE = 0.01
@@ -147,18 +151,31 @@ def _image_folder(settings: Embed) -> "ImageFolder":
             f"{next(iter(about.places), '')!r}, and --file-match {settings.file_match} compares "
             f"their {settings.file_match}s, in the same capitals."
         )
+    if about is not None:
+        _tell_unplaced(settings, about, source.names, unknown)
+    return source
+
+
+def _tell_unplaced(settings: Embed, about: "FileRows", names: Sequence[str], unknown: int) -> None:
+    """Tell which images have no row in the table about them, by cause, and which rows no image."""
+    kind = "private" if settings.private else "warning"
+    secret = " (tell nobody)" if settings.private else ""
     if unknown:
-        secret = " (tell nobody)" if settings.private else ""
-        alike = 0 if about is None else about.num_alike(source.names, source.rows)
-        remedy = "have a row but for capitals, so write the names as the files have them"
-        hint = f"; {alike:,} of them {remedy}" if alike else ""
+        causes = about.unplaced(names).items()
+        told = [f"{len(those):,} {cause}, such as {those[0]}" for cause, those in causes]
         tell(
             err,
-            "private" if settings.private else "warning",
-            f"{unknown:,} images stand in no row of {settings.image_table}, or in several, or "
-            f"share their {settings.file_match}, and have missing values{hint}{secret}",
+            kind,
+            f"{unknown:,} images have missing values, since they have no row of their own in "
+            f"{settings.image_table}: {'; '.join(told)}{secret}",
         )
-    return source
+    if unseen := about.unseen(names):
+        tell(
+            err,
+            kind,
+            f"{len(unseen):,} names in {settings.image_table} are of no image in "
+            f"{settings.images}, such as {unseen[0]}{secret}",
+        )
 
 
 def _tell_skipped(settings: Embed, skipped: Sequence[str]) -> None:
@@ -360,14 +377,12 @@ def _tell(settings: Embed, written: "Written", card: Path) -> None:
         tell(err, "resumed", f"{written.resumed:,} rows were there already")
     unusable = written.unusable
     if unusable:
-        shown = [f"{name} ({reason})" for name, reason in list(unusable.items())[:NAMED]]
-        more = "" if len(unusable) <= NAMED else f", and {len(unusable) - NAMED:,} more"
         what = (
             "private records stay as rows that cast no vote; tell nobody how many"
             if settings.private
             else "records are left out"
         )
-        tell(err, "unusable", f"{len(unusable):,} {what}: {'; '.join(shown)}{more}")
+        tell(err, "unusable", f"{len(unusable):,} {what}: {_by_cause(unusable)}")
     if written.truncated:
         secret = "; tell nobody how many" if settings.private else ""
         tell(
@@ -383,6 +398,21 @@ def _tell(settings: Embed, written: "Written", card: Path) -> None:
         "nothing was spent, since each record is embedded by itself; epsilon does not cover a "
         "model that has seen the private records",
     )
+
+
+def _by_cause(unusable: dict[str, str]) -> str:
+    """Return how many records cannot be used for each cause, with an example.
+
+    Args:
+      unusable: Why records cannot be used, by their names.
+    """
+    causes: dict[str, list[str]] = {}
+    for name, reason in unusable.items():
+        causes.setdefault(_OWN.sub("", reason), []).append(name)
+    most = sorted(causes.values(), key=len, reverse=True)
+    told = [f"{len(names):,} as {names[0]} ({unusable[names[0]]})" for names in most[:NAMED]]
+    rest = sum(map(len, most[NAMED:]))
+    return "; ".join([*told, *([f"{rest:,} more"] if rest else [])])
 
 
 def _tell_same(rows: int) -> None:

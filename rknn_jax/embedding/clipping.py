@@ -63,9 +63,11 @@ def _extremes(source: "ImageFolder | ImageTable", white: int) -> Iterator[image_
             yield from filter(None, pool.map(lambda image: _extremes_of(image, white), some))
 
 
-def _extremes_of(image: Path | bytes | None, white: int) -> image_files.Extremes | None:
+def _extremes_of(image: Path | bytes | str | None, white: int) -> image_files.Extremes | None:
     """Return the extremes of an image, or None if it cannot be read, as is told later."""
+    if not isinstance(image, Path | bytes):
+        return None
     try:
-        return None if image is None else image_files.extremes(as_file(image), white)
+        return image_files.extremes(as_file(image), white)
     except Exception:  # a damaged file can raise many kinds of errors
         return None
