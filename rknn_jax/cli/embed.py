@@ -270,9 +270,24 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     read = model.roles if isinstance(model, table.TableModel) else f"texts {', '.join(columns)}"
     tell(err, "read", f"{len(source):,} rows; {read}; {labeled}")
     _tell_order([one.name for one in table_files.files(path, f"--{kind}")], source.name_column)
-    if settings.private and declared:
+    if not declared:
+        _tell_unseen(found, source.wanted)
+    elif settings.private:
         _tell_persons(settings, found, {*columns})
     return source, model
+
+
+def _tell_unseen(found: Sequence[str], wanted: Sequence[str]) -> None:
+    """Tell the curator which columns no first record of private JSON lines has."""
+    from rknn_jax.formats import nested
+
+    if absent := [name for name in wanted if name not in found]:
+        tell(
+            err,
+            "private",
+            f"no record at the beginning has {', '.join(map(repr, absent))}; the records have "
+            f"{', '.join(found[:NAMED]) or 'no keys'}{nested(absent, found)} (tell nobody)",
+        )
 
 
 def _tell_persons(settings: Embed, found: Sequence[str], features: set[str]) -> None:

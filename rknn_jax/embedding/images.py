@@ -14,7 +14,7 @@ import numpy as np
 from rknn_jax._internal.cores import num_cores
 from rknn_jax.embedding import Embedded, Rows, rows, table_files
 from rknn_jax.embedding.file_rows import FILE, FileRows
-from rknn_jax.formats import LABELS, _arrow, _hub
+from rknn_jax.formats import LABELS, _arrow, _hub, nested
 from rknn_jax.images import files as image_files
 from rknn_jax.representations import pretrained
 
@@ -211,8 +211,9 @@ class ImageTable:
         if len(named) != 1 or (named[0] in kinds and named[0] not in held):
             raise ValueError(
                 f"Expected one column of images in --images {path}, got "
-                f"{', '.join(named) or 'none'}, where {', '.join(held) or 'no column'} has bytes; "
-                "name one of them with --columns."
+                f"{', '.join(named) or 'none'}, where {', '.join(held) or 'no column'} of "
+                f"{', '.join(kinds)} has bytes; name one of them with --columns"
+                f"{nested(named, [*kinds])}."
             )
         return cls(rows.TableFile(path, "--images", (named[0],), label, keep, private))
 

@@ -20,6 +20,7 @@ from rknn_jax.embedding import Embedded, doubts, table_files
 from rknn_jax.formats import _arrow
 from rknn_jax.formats.csv import NUMBER
 from rknn_jax.records.classes import MISSING_WORDS
+from rknn_jax.records.features import flattened
 
 MISSING_NUMBERS = MISSING_WORDS | {"", "?", "-", "--", ".", "#n/a", "missing", "unknown"}
 """Text that stands for a missing number among numbers, in lower case."""
@@ -294,7 +295,7 @@ def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:
     if not is_text(kind):
         raise ValueError(
             f"Expected numbers or text in column {name!r}, got {kind}; convert it, or leave it out "
-            "with --drop, or by naming the others with --columns."
+            f"with --drop, or by naming the others with --columns{flattened(str(kind))}."
         )
     text = column.cast(pa.large_string())
     is_number = compute.match_substring_regex(text, NUMBER)

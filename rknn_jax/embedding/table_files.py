@@ -39,6 +39,7 @@ from rknn_jax.formats import (
     suffix_of,
 )
 from rknn_jax.formats._csv_records import NO_UTF8
+from rknn_jax.records.features import FLATTEN, MOST_NAMED
 
 TYPED = (*parquet.SUFFIXES, *feather.SUFFIXES)
 """Suffixes of files whose columns have types."""
@@ -409,9 +410,13 @@ def _refuse_unlike(
         if record is not None and names:
             kind = _KINDS[type(record[names[0]])]
             wanted = "text" if float in unlike[names[0]] else "text or a number"
+            value = record[names[0]]
+            flat = ""
+            if isinstance(value, dict):
+                flat = f"; its keys are {', '.join(map(repr, [*value][:MOST_NAMED]))}: {FLATTEN}"
             raise FormatError(
                 f"Expected {wanted} in column {names[0]!r}, got {kind} in row {row}; save "
-                f"the value itself as {wanted}, or name other columns with --columns."
+                f"the value itself as {wanted}, or name other columns with --columns{flat}."
             )
 
 

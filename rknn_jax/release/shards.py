@@ -389,13 +389,13 @@ class FileShard:
     def _unseen(self, name: str, keys: list[str] | None, asked: Sequence[str]) -> Iterator[str]:
         if keys is None:
             return
-        missing = [repr(one) for one in asked if one not in keys]
+        missing = [one for one in asked if one not in keys]
         if missing:
             yield (
-                f"No record at the beginning of {name} has {', '.join(missing[:MOST_NAMED])}; the "
-                "records have "
-                f"{', '.join(keys[:MOST_NAMED]) or 'no keys'}. Name the columns with --embedding, "
-                "--label and --person."
+                f"No record at the beginning of {name} has "
+                f"{', '.join(map(repr, missing[:MOST_NAMED]))}; the records have "
+                f"{', '.join(keys[:MOST_NAMED]) or 'no keys'}{formats.nested(missing, keys)}. Name "
+                "the columns with --embedding, --label and --person."
             )
 
     def num_rows(self) -> int:
