@@ -48,7 +48,9 @@ def test_columns_of_objects_are_no_features(path):
 def test_objects_are_no_text_and_no_numbers(path):
     if path.suffix == ".jsonl":
         source = TableFile(path, "--text", ("doc",), texts=True)
-        with pytest.raises(ValueError, match=f"an object in row 0; .*keys are 'text', 'n': .* {FLAT}"):
+        with pytest.raises(
+            ValueError, match=f"an object in row 0; .*keys are 'text', 'n': .* {FLAT}"
+        ):
             next(source.blocks(5))
         return
     (table,) = table_files.tables(path, "--text", ["doc"], 50, refuse=True)
