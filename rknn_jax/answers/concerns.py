@@ -271,7 +271,10 @@ def _missing_classes(
     totals = counts.sum(axis=0)
     noise = np.sqrt(variance.sum(axis=0))
     hidden = totals <= WITHIN_NOISE * noise
-    rank = "or rank the rows by the released probability of the class"
+    rank = (
+        "or rank the rows by the released probability of the class; rknn check tells the curator "
+        "whether labels are spelled as the classes"
+    )
 
     def votes(chosen: np.ndarray) -> str:
         if len(chosen) == 1:

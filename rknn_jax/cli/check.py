@@ -1,5 +1,6 @@
 """`rknn check`: private records that cannot be used, counted for the curator."""
 
+import unicodedata
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -116,7 +117,7 @@ def _tell(found: "Usability", told: Any) -> None:
         tell(told, "unusable", f"{number:,}: {reason}")
     most = sorted(found.foreign.items(), key=lambda pair: -pair[1])
     for text, number in most[:SHOWN]:
-        near = f"; did you mean {_shown(found.near[text])}?" if text in found.near else ""
+        near = _near_miss(text, found.near[text]) if text in found.near else ""
         tell(told, "foreign", f"{_shown(text)}: {number:,}{near}")
     for sentence in found.advice:
         tell(told, "advice", sentence)
@@ -127,6 +128,21 @@ def _tell(found: "Usability", told: Any) -> None:
         "privacy",
         "these counts are private: show them to nobody who may not see the records. Nothing was "
         "spent, and nothing was written.",
+    )
+
+
+def _near_miss(text: str, name: str) -> str:
+    """Return what to do about a label that is spelled like a class.
+
+    >>> _near_miss("CAT", "cat")
+    "; did you mean 'cat'?"
+    """
+    if unicodedata.normalize("NFC", text) != unicodedata.normalize("NFC", name):
+        return f"; did you mean {_shown(name)}?"
+    return (
+        f"; it looks like class {_shown(name)}, and is {ascii(text)} where the class is "
+        f"{ascii(name)}: the same letters in other Unicode characters. Normalize labels and "
+        "classes alike, as by unicodedata.normalize('NFC', label)"
     )
 
 
