@@ -140,8 +140,8 @@ def _near_miss(text: str, name: str) -> str:
     if unicodedata.normalize("NFC", text) != unicodedata.normalize("NFC", name):
         return f"; did you mean {_shown(name)}?"
     return (
-        f"; it looks like class {_shown(name)}, and is {ascii(text)} where the class is "
-        f"{ascii(name)}: the same letters in other Unicode characters. Normalize labels and "
+        f"; it looks like class {_shown(name)}, and is {text!a} where the class is "
+        f"{name!a}: the same letters in other Unicode characters. Normalize labels and "
         "classes alike, as by unicodedata.normalize('NFC', label)"
     )
 

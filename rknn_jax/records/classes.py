@@ -74,7 +74,7 @@ class Classes:
         if self.source == "given" and (alike := _alike(self.names or ())):
             raise ValueError(
                 f"Expected distinct class names, got --classes with {alike[0]!r} twice, as "
-                f"{ascii(alike[0])} and as {ascii(alike[1])}, which are the same letters in other "
+                f"{alike[0]!a} and as {alike[1]!a}, which are the same letters in other "
                 "Unicode characters; name it once, as the labels have it."
             )
 
