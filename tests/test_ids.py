@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from sklearn import datasets
 
-from rknn_jax.records.public_values import doubted, find_ids
+from rknn_jax.records.public_values import doubted, find_ids, stand_in
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from tests.test_cli import arguments
 from tests.test_drop import write
@@ -206,6 +206,19 @@ def test_a_number_that_stands_for_a_missing_one_is_told(value):
     (told,) = doubted(public.to_numpy(np.float32).T, [*public])
     assert told.startswith("['a'] is ")
     assert "12 of 600 rows, far from all other values (18 to 89)" in told
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(12, "if these are codes such as 0012 that lost their zeros, read them as text"), (-1e5, "")],
+)
+def test_codes_that_lost_their_zeros_are_told_beside_missing_numbers(value, words):
+    draw = np.random.default_rng(0)
+    codes = draw.choice(np.arange(8000, 9000, 25), ROWS)
+    codes[::50] = value
+    told = stand_in(codes.astype(np.float64), 20)
+    assert f"is {value:g} in 12 of 600 rows" in told
+    assert told.endswith("leave such fields empty on both sides") if not words else words in told
 
 
 @pytest.mark.long

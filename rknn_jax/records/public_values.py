@@ -244,9 +244,23 @@ def stand_in(values: np.ndarray, fewest: int = 2) -> str:
             return (
                 f"is {value:g} in {counts[edge]:,} of {len(values):,} rows, far from all other "
                 f"values ({others[0]:g} to {others[-1]:g}); if it stands for a missing number, "
-                "leave such fields empty on both sides"
+                f"leave such fields empty on both sides{_lost_zeros(distinct)}"
             )
     return ""
+
+
+def _lost_zeros(distinct: np.ndarray) -> str:
+    """Return what to do if positive whole numbers of several lengths are codes without zeros."""
+    if distinct[0] <= 0 or np.any(distinct != np.round(distinct)):
+        return ""
+    short, long = (str(int(value)) for value in distinct[[0, -1]])
+    if len(short) == len(long):
+        return ""
+    code = short.zfill(len(long))
+    return (
+        f"; if these are codes such as {code} that lost their zeros, read them as text, in pandas "
+        "by dtype=str, and make categories of them by rknn embed --table"
+    )
 
 
 def _doubt(values: np.ndarray, *, is_time: bool) -> str:
