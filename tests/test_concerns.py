@@ -107,6 +107,7 @@ def test_counts_that_are_noise_alone_are_told(num_queries):
         missed += not found
     assert missed <= 1
     assert not _noise_alone(pure(100, classes) + noise / 1e5, np.full(noise.shape, 200.0))
+    assert not _noise_alone(pure(0, classes), np.zeros(noise.shape))
 
 
 def test_opinions_are_hidden_where_noise_decides():

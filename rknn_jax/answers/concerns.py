@@ -236,6 +236,8 @@ def _noise_alone(counts: np.ndarray, variance: np.ndarray) -> list[Concern]:
 
     The squares of Laplace noise, in units of its variance, have variance 5, and other noise less.
     """
+    if not variance.all():  # noise that rounds to none
+        return []
     squares = float(np.sum(np.square(counts) / variance))
     if squares > counts.size + HEARD * np.sqrt(5 * counts.size):
         return []

@@ -99,7 +99,11 @@ def run(settings: Check) -> dict[str, Any]:
         if rows is not None and columns.embedding is None:
             layouts = [shard.own_layout() for shard in shards]
             by_order = public_rows.unnamed_sides(order, layouts, rows.shape[1])
-            doubts = (*doubts, *filter(None, [by_order]))
+            beside = ""
+            if not order:
+                held = tables.read_others(settings.public or (), "--public", shown)
+                beside = public_rows.lists_alone(held, settings.embedding)
+            doubts = (*doubts, *filter(None, [by_order, beside]))
         with warnings.catch_warnings():  # broken records are counted by reason
             warnings.filterwarnings("ignore", message="(?s).*cast no vote")
             found = usability.examine(shards, classes, settings.labels_per_record, rows, named)

@@ -244,13 +244,13 @@ def stand_in(values: np.ndarray, fewest: int = 2) -> str:
             return (
                 f"is {value:g} in {counts[edge]:,} of {len(values):,} rows, far from all other "
                 f"values ({others[0]:g} to {others[-1]:g}); if it stands for a missing number, "
-                f"leave such fields empty on both sides{_lost_zeros(distinct)}"
+                f"leave such fields empty on both sides{_lost_zeros(distinct) if edge == 0 else ''}"
             )
     return ""
 
 
 def _lost_zeros(distinct: np.ndarray) -> str:
-    """Return what to do if positive whole numbers of several lengths are codes without zeros."""
+    """Return what to do if positive whole numbers are codes of which the least lost its zeros."""
     if distinct[0] <= 0 or np.any(distinct != np.round(distinct)):
         return ""
     short, long = (str(int(value)) for value in distinct[[0, -1]])
