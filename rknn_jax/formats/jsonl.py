@@ -191,10 +191,9 @@ def parsed(lines: Sequence[bytes | None], *, public: bool, row: int = 0) -> Iter
         if isinstance(found, dict):
             yield found
         elif public:
-            other = line is not None and not _is_plain(line)
-            remedy = (
-                f" If all is in another encoding: {_encodings.remedy([line])}." if other else ""
-            )
+            remedy = ""
+            if line is not None and not _is_plain(line):
+                remedy = f" If all is in another encoding: {_encodings.remedy([line])}."
             raise FormatError(
                 'Expected an object of JSON in every line, such as {"x": 1.5}, got something '
                 f"else in row {number}; repair it, or save the data as Parquet.{remedy}"

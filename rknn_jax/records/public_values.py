@@ -303,7 +303,7 @@ def _by_chance(distinct: np.ndarray, counts: np.ndarray) -> bool:
         return False
     share = np.exp(-counts.sum() / size)  # of the numbers that chance leaves out
     variance = size * share * (1 - (1 - np.log(share)) * share)
-    return len(distinct) <= size * (1 - share) + MOST_SPREAD * np.sqrt(variance)
+    return bool(len(distinct) <= size * (1 - share) + MOST_SPREAD * np.sqrt(variance))
 
 
 def _pairs(places: np.ndarray, counts: np.ndarray, lag: int) -> float:
