@@ -90,10 +90,12 @@ def test_classes_that_the_embeddings_do_not_separate():
 
 
 def test_noise_that_decides_is_told_from_poor_embeddings():
-    counts = pure(8) + np.random.default_rng(1).normal(scale=20, size=(6, 3))
-    found = kinds(concerns(evidence(counts, 20.0)))
-    assert "low_stability" in found
-    assert "low_agreement" not in found
+    noise = np.random.default_rng(1).normal(scale=20, size=(30, 3))
+    for votes, kind in ((8, "noise_alone"), (40, "low_stability")):
+        counts = pure(votes, [0, 1, 2] * 10) + noise
+        found = kinds(concerns(evidence(counts, 20.0, spread=3.0)))
+        assert kind in found
+        assert not found & {"low_agreement", "noise_alone", "low_stability"} - {kind}
 
 
 @pytest.mark.parametrize("num_queries", [3, 6, 30])

@@ -129,6 +129,7 @@ def concerns(found: Evidence) -> list[Concern]:
     """
     num_votes = found.num_votes
     listed = []
+    alone = False
     if found.counts is None or found.stddev is None:
         remedy = "use more --queries, a larger --epsilon, or a mechanism that releases counts"
         listed += no_row(found.labels, found.names, remedy)
@@ -137,10 +138,11 @@ def concerns(found: Evidence) -> list[Concern]:
         variance = np.asarray(found.stddev, np.float64) ** 2
         num_votes = max(float(counts.sum()), 0)
         listed += _noise_alone(counts, variance)
+        alone = bool(listed)
         listed += _missing_classes(found.labels, found.names, counts, variance)
         listed += _distant(found.size, counts, variance, found.decoded)
     if found.decoded is not None:
-        listed += _accuracy(found.decoded)
+        listed += [] if alone else _accuracy(found.decoded)
         listed += _ratios(found.decoded.ratio, found.names)
     return [
         *listed,
@@ -242,8 +244,8 @@ def _noise_alone(counts: np.ndarray, variance: np.ndarray) -> list[Concern]:
     if squares > counts.size + HEARD * np.sqrt(5 * counts.size):
         return []
     sentence = (
-        "the noisy counts cannot be told from noise alone, so no label says more than the public "
-        "rows do, and nothing tells how many are right"
+        "the noisy counts cannot be told from noise alone, so that the labels may say no more than "
+        "the public rows do, and nothing tells how many are right"
     )
     remedy = "use a larger --epsilon, fewer --queries or more private records"
     return [Concern(NOISE_ALONE, squares / counts.size, sentence, remedy)]
