@@ -5,10 +5,19 @@ import pickle
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
+from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, load_wine
 
 from rknn_jax import answers
-from rknn_jax.answers.concerns import Evidence, concerns, concerns_before
+from rknn_jax.answers.concerns import (
+    Concern,
+    Evidence,
+    _noise_alone,
+    concerns,
+    concerns_before,
+    opinions_hidden,
+)
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import encoding, inputs, planning
 from rknn_jax.release.estimator import ReverseKNNLabeler
@@ -81,10 +90,36 @@ def test_classes_that_the_embeddings_do_not_separate():
 
 
 def test_noise_that_decides_is_told_from_poor_embeddings():
-    counts = pure(8) + np.random.default_rng(1).normal(scale=20, size=(6, 3))
-    found = kinds(concerns(evidence(counts, 20.0)))
-    assert "low_stability" in found
-    assert "low_agreement" not in found
+    noise = np.random.default_rng(1).normal(scale=20, size=(30, 3))
+    for votes, kind in ((8, "noise_alone"), (40, "low_stability")):
+        counts = pure(votes, [0, 1, 2] * 10) + noise
+        found = kinds(concerns(evidence(counts, 20.0, spread=3.0)))
+        assert kind in found
+        assert not found & {"low_agreement", "noise_alone", "low_stability"} - {kind}
+
+
+@pytest.mark.parametrize("num_queries", [3, 6, 30])
+def test_counts_that_are_noise_alone_are_told(num_queries):
+    """In at most 1 of 20 cases, noise is taken for votes; clear votes are always heard."""
+    classes = np.resize([0, 1, 2], num_queries)
+    missed = 0
+    for seed in range(20):
+        noise = np.random.default_rng(seed).laplace(scale=1e6, size=(num_queries, 3))
+        found = _noise_alone(pure(50, classes) + noise, np.full(noise.shape, 2e12))
+        missed += not found
+    assert missed <= 1
+    assert not _noise_alone(pure(100, classes) + noise / 1e5, np.full(noise.shape, 200.0))
+    assert not _noise_alone(pure(0, classes), np.zeros(noise.shape))
+
+
+def test_opinions_are_hidden_where_noise_decides():
+    counts = np.random.default_rng(0).laplace(scale=1e6, size=(6, 3))
+    found = concerns(evidence(counts, 2**0.5 * 1e6))
+    assert "nothing tells how many are right" in of_kind(found, "noise_alone").sentence
+    assert opinions_hidden(found) == {"agreement", "expected_accuracy"}
+    decides = [Concern("low_stability", 0.5, "", "")]
+    assert opinions_hidden(decides) == {"agreement"}
+    assert not opinions_hidden(concerns(evidence(pure(100), 2.0)))
 
 
 def test_rows_without_private_records_and_the_reverse():
@@ -98,6 +133,35 @@ def test_rows_without_private_records_and_the_reverse():
     near = of_kind(concerns(evidence(counts, 4.0)), "crowded_rows")
     assert near.number == pytest.approx(3000 / 5900)
     assert "3.3% of the public rows" in near.sentence
+
+
+def of_places(rows, records, places, far):
+    """Return the concerns about where records lie, of which `far` more are at the first place."""
+    size = np.bincount(cdist(rows, places).argmin(axis=1), minlength=len(places))
+    votes = np.bincount(cdist(records, places).argmin(axis=1), minlength=len(places))
+    votes[0] += far
+    counts = votes[:, None] * np.eye(3)[0]
+    noise = np.ones(counts.shape)
+    labels = np.zeros(len(rows), int)
+    known = Evidence(rows, labels, NAMES, size, 1.0, None, counts, noise)
+    return kinds(concerns(known)) & {"distant_rows", "crowded_rows"}
+
+
+@pytest.mark.parametrize("clusters", [True, False])
+def test_rows_and_records_of_one_distribution_are_neither_distant_nor_crowded(clusters):
+    """Rows draw the queries near them, and a query of one row may have many votes by chance."""
+    alarms = 0
+    for seed, (public, private, queries) in enumerate(4 * [(200, 300, 50), (200, 900, 120)]):
+        draw = np.random.default_rng(seed)
+        rows, records = draw.normal(size=(public, 16)), draw.normal(size=(private, 16))
+        places = rows[:queries]
+        if clusters:
+            places = (
+                KMeans(queries, n_init=1, max_iter=3, random_state=0).fit(rows).cluster_centers_
+            )
+        alarms += bool(of_places(rows, records, places, 0))
+        assert "crowded_rows" in of_places(rows, records, places, private)
+    assert alarms == 0
 
 
 @pytest.mark.parametrize("stddev", [1.0, 20.0, 200.0])

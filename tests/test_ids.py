@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from sklearn import datasets
 
-from rknn_jax.records.public_values import doubted
+from rknn_jax.records.public_values import doubted, find_ids, stand_in
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from tests.test_cli import arguments
 from tests.test_drop import write
@@ -104,6 +104,52 @@ def test_counts_of_many_sizes_are_not_doubted(make):
     assert not told
 
 
+def workdays(draw, years):
+    days = draw.integers(0, 365 * years, 3 * ROWS)
+    return days[days % 7 < 5][:ROWS]
+
+
+def seasons(draw, years):
+    days = draw.integers(0, 365 * years, 6 * ROWS)
+    kept = draw.random(len(days)) < 0.6 + 0.4 * np.cos(2 * np.pi * days / 365)
+    return days[kept][:ROWS]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda draw, years: draw.integers(0, 365 * years, ROWS),
+        lambda draw, years: np.sort(draw.integers(0, 365 * years, ROWS)),
+        workdays,
+        lambda draw, years: np.sort(workdays(draw, years)),
+        seasons,
+        lambda draw, years: 10 * draw.integers(0, 365 * years, ROWS),
+    ],
+    ids=["any", "in order", "workdays", "workdays in order", "seasons", "steps of ten"],
+)
+def test_days_since_a_date_repeat_by_chance(make):
+    """Of days that are evenly spread, about 2% are doubted; of each other kind, fewer."""
+    told = 0
+    for seed in range(25):
+        for years in (1, 3, 10):
+            draw = np.random.default_rng(seed)
+            public = table(draw).assign(a=make(draw, years))
+            told += bool([*doubted(public.to_numpy(np.float32).T, [*public])])
+    assert told <= 5, f"{told} of 75 were told"
+
+
+@pytest.mark.parametrize("name", ["days_since_2010", "admissionDate", "hour", "Week of stay"])
+def test_columns_that_are_named_like_times_are_no_ids(name):
+    draw = np.random.default_rng(0)
+    repeated = draw.permutation(np.repeat(np.arange(300), 2))
+    for days, rows in ((repeated, ROWS), (draw.choice(900, 30, replace=False), 30)):
+        public = table(draw, rows).assign(**{name: days}).to_numpy(np.float32).T
+        names = ["x0", "x1", "x2", "x3"]
+        assert not [*doubted(public, [*names, name])]
+        assert not find_ids(public, [*names, name])
+        assert [*doubted(public, [*names, "code"])] or find_ids(public, [*names, "code"])
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
 def test_every_door_tells_of_an_id_with_the_remedy(rknn, tmp_path, form):
@@ -160,6 +206,19 @@ def test_a_number_that_stands_for_a_missing_one_is_told(value):
     (told,) = doubted(public.to_numpy(np.float32).T, [*public])
     assert told.startswith("['a'] is ")
     assert "12 of 600 rows, far from all other values (18 to 89)" in told
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(12, "if these are codes such as 0012 that lost their zeros, read them as text"), (-1e5, "")],
+)
+def test_codes_that_lost_their_zeros_are_told_beside_missing_numbers(value, words):
+    draw = np.random.default_rng(0)
+    codes = draw.choice(np.arange(8000, 9000, 25), ROWS)
+    codes[::50] = value
+    told = stand_in(codes.astype(np.float64), 20)
+    assert f"is {value:g} in 12 of 600 rows" in told
+    assert told.endswith("leave such fields empty on both sides") if not words else words in told
 
 
 @pytest.mark.long

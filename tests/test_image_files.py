@@ -348,7 +348,9 @@ def test_a_table_tells_the_labels_and_persons_of_images_by_their_names(rknn, tmp
     assert [by_name[name] for name in sorted(names)] == wanted
     assert dict(zip(table["file"], table["who"].astype(float), strict=True))["d.png"] == 7
     told = " ".join(done.err.split())
-    assert "3 images stand in no row of photos.csv, or in several, or share their path" in told
+    assert "3 images have missing values, since they have no row of their own in photos.csv" in told
+    assert "2 stand in no row, such as e.png; 1 stand in several rows, such as a.png" in told
+    assert "2 names in photos.csv are of no image in photos, such as b.png" in told
     checked = rknn("check", "o.parquet", "--classes", "401,038,250", "--person", "who", "--json")
     assert checked.json["usable"] == 3
     assert checked.json["reasons"]["missing label"] == 3
@@ -429,5 +431,7 @@ def test_names_that_differ_in_capitals_are_hinted(rknn, tmp_path, private):
     done = run(rknn, "shown", "o.parquet", network, *words)
     assert done.status == 0, done.err
     told = " ".join(done.err.split())
-    assert "3 images stand in no row of t.csv" in told
-    assert "2 of them have a row but for capitals, so write the names as the files have" in told
+    assert "3 images have missing values" in told
+    assert "1 stand in no row, such as dog/a.png" in told
+    assert "2 have a row but for capitals, so write the names as the files have" in told
+    assert "of no image" not in told

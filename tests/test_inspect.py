@@ -155,6 +155,10 @@ def test_the_page_leads_with_the_number_that_matters_and_every_warning(folders, 
     warned = replace(found, summary=replace(found.summary, concerns=(doubt,)))
     (listed,) = Page(release.page(warned)).find("ul", class_="concerns")
     assert "noise <decides>. Remedy: raise --epsilon." in " ".join(listed[2].split())
+    assert [*warned.shares] == ["expected_accuracy", "stability"]
+    alone = replace(doubt, kind="noise_alone")
+    unheard = replace(found, summary=replace(found.summary, concerns=(alone,)))
+    assert "of the labels would be the same without noise" in release.headline(unheard)
 
 
 def test_labels_alone_show_no_votes_and_no_stability(folders):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr, pdtrc
+from scipy.special import bdtr, ndtr, pdtrc
 
 from rknn_jax.answers import Decoded
 from rknn_jax.types import Array
@@ -26,6 +26,15 @@ LOW_AGREEMENT = 0.6
 LOW_STABILITY = 0.8
 """Mean stability below which noise is said to decide."""
 
+NOISE_ALONE = "noise_alone"
+"""Kind of the concern about counts that cannot be told from their noise."""
+
+LOW_STABILITY_KIND = "low_stability"
+"""Kind of the concern about labels that noise decides."""
+
+HEARD = 3.0
+"""Standard deviations by which the squares of counts exceed those of noise, if votes are heard."""
+
 HIGH_STABILITY = 0.9
 """Mean stability from which on a low accuracy is not due to noise."""
 
@@ -36,10 +45,12 @@ MANY_VOTES = 5.0
 """Votes of a query, as a part of what its public rows let expect, that are many."""
 
 SIGNIFICANT = 4.0
-"""Standard deviations by which many votes must exceed what was expected."""
+"""Standard deviations of the noise that many votes may have from it."""
 
 CHANCE = 1e-3
-"""Probability that so many queries have few votes by chance, below which they count."""
+"""Probability that so many queries have few votes by chance, or one has many, below which they
+count.
+"""
 
 FEWEST_ROWS = 0.01
 """Share of the public rows, or of the votes, from which on a concern about them is worth a line."""
@@ -118,6 +129,7 @@ def concerns(found: Evidence) -> list[Concern]:
     """
     num_votes = found.num_votes
     listed = []
+    alone = False
     if found.counts is None or found.stddev is None:
         remedy = "use more --queries, a larger --epsilon, or a mechanism that releases counts"
         listed += no_row(found.labels, found.names, remedy)
@@ -125,15 +137,31 @@ def concerns(found: Evidence) -> list[Concern]:
         counts = np.asarray(found.counts, np.float64)
         variance = np.asarray(found.stddev, np.float64) ** 2
         num_votes = max(float(counts.sum()), 0)
+        listed += _noise_alone(counts, variance)
+        alone = bool(listed)
         listed += _missing_classes(found.labels, found.names, counts, variance)
         listed += _distant(found.size, counts, variance, found.decoded)
     if found.decoded is not None:
-        listed += _accuracy(found.decoded)
+        listed += [] if alone else _accuracy(found.decoded)
         listed += _ratios(found.decoded.ratio, found.names)
     return [
         *listed,
         *concerns_before(found.features, found.size, len(found.names), num_votes, found.noise),
     ]
+
+
+def opinions_hidden(listed: Sequence[Concern]) -> set[str]:
+    """Return the opinions of the decoder that say nothing, because noise decides them.
+
+    Without votes that are heard, it says what it took for likely before them.
+
+    Args:
+      listed: Concerns about a release.
+    """
+    kinds = {one.kind for one in listed}
+    if NOISE_ALONE in kinds:
+        return {"agreement", "expected_accuracy"}
+    return {"agreement"} if LOW_STABILITY_KIND in kinds else set()
 
 
 def set_concerns(
@@ -160,7 +188,11 @@ def set_concerns(
     labels = np.nonzero(present)[1]
     # A query may speak for any number of classes.
     before = concerns_before(features, size, 1, num_votes, noise)
-    return [*_missing_classes(labels, names, np.asarray(counts), variance), *before]
+    return [
+        *_noise_alone(np.asarray(counts), variance),
+        *_missing_classes(labels, names, np.asarray(counts), variance),
+        *before,
+    ]
 
 
 def concerns_before(
@@ -201,6 +233,24 @@ def concerns_before(
     return listed
 
 
+def _noise_alone(counts: np.ndarray, variance: np.ndarray) -> list[Concern]:
+    """Return a concern about counts that are no larger than noise alone would be.
+
+    The squares of Laplace noise, in units of its variance, have variance 5, and other noise less.
+    """
+    if not variance.all():  # noise that rounds to none
+        return []
+    squares = float(np.sum(np.square(counts) / variance))
+    if squares > counts.size + HEARD * np.sqrt(5 * counts.size):
+        return []
+    sentence = (
+        "the noisy counts cannot be told from noise alone, so that the labels may say no more than "
+        "the public rows do, and nothing tells how many are right"
+    )
+    remedy = "use a larger --epsilon, fewer --queries or more private records"
+    return [Concern(NOISE_ALONE, squares / counts.size, sentence, remedy)]
+
+
 def no_row(labels: np.ndarray, names: Sequence[str], remedy: str) -> list[Concern]:
     """Return a concern about classes that no row got, if there are no counts that tell why.
 
@@ -225,7 +275,10 @@ def _missing_classes(
     totals = counts.sum(axis=0)
     noise = np.sqrt(variance.sum(axis=0))
     hidden = totals <= WITHIN_NOISE * noise
-    rank = "or rank the rows by the released probability of the class"
+    rank = (
+        "or rank the rows by the released probability of the class; rknn check tells the curator "
+        "whether labels are spelled as the classes"
+    )
 
     def votes(chosen: np.ndarray) -> str:
         if len(chosen) == 1:
@@ -264,7 +317,7 @@ def _accuracy(decoded: Decoded) -> list[Concern]:
             "theirs"
         )
         remedy = "use a larger --epsilon, fewer --queries or more private records"
-        return [Concern("low_stability", stability, sentence, remedy)]
+        return [Concern(LOW_STABILITY_KIND, stability, sentence, remedy)]
     if stability < HIGH_STABILITY and accuracy < LOW_ACCURACY:
         sentence = (
             f"expected accuracy {accuracy:.0%}, and noise hides whether these embeddings separate "
@@ -287,14 +340,23 @@ def _distant(
 ) -> list[Concern]:
     """Return concerns about queries with far fewer or more votes than their rows let expect."""
     votes = counts.sum(axis=1)
+    # Each query lies at a row, or among rows that drew it. The others fall to it as records do.
+    others = np.maximum(np.asarray(size) - 1, 0).astype(np.int64)
+    if not others.any():
+        return []
     # A query of rare classes has fewer votes, without being far from the records.
-    weight = size * (1 if decoded is None else decoded.shares @ (1 / decoded.ratio))
-    expected = max(float(votes.sum()), 0) * weight / weight.sum()
+    factor = np.ones(len(size)) if decoded is None else decoded.shares @ (1 / decoded.ratio)
+    votes_a_row = max(float(votes.sum()), 0) * factor / (others @ factor)
+    expected = others * votes_a_row
     # Votes vary by noise and by which records vote, and the rows of a cluster likewise.
-    spread = np.sqrt(variance.sum(axis=1) + expected + expected**2 / np.maximum(size, 1))
+    noise = np.sqrt(variance.sum(axis=1))
+    spread = np.sqrt(noise**2 + expected + expected**2 / np.maximum(others, 1))
     few = votes < FEW_VOTES * expected
     by_chance = ndtr((FEW_VOTES - 1) * expected / np.maximum(spread, 1e-9))
-    many = (votes > MANY_VOTES * expected) & (votes - expected > SIGNIFICANT * spread)
+    sure = np.maximum(votes - SIGNIFICANT * noise, 0).astype(np.int64)
+    # Given the rows and votes of a query together, its rows are binomial.
+    by_chance_many = bdtr(others, others + sure, 1 / (1 + votes_a_row))
+    many = (votes > MANY_VOTES * expected) & (len(size) * by_chance_many < CHANCE)
     listed = []
     rows = float(size[few].sum() / size.sum())
     if rows >= FEWEST_ROWS and pdtrc(few.sum() - 1, by_chance.sum()) < CHANCE:

@@ -1,5 +1,6 @@
 """`rknn check`: private records that cannot be used, counted for the curator."""
 
+import unicodedata
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -59,7 +60,7 @@ def run(settings: Check) -> dict[str, Any]:
     """
     with err.status("loading"):
         from rknn_jax.records import features, public_values
-        from rknn_jax.release import known_classes, public_rows, tables, usability
+        from rknn_jax.release import embedding_models, known_classes, public_rows, tables, usability
         from rknn_jax.release.data_files import find
         from rknn_jax.release.inputs import private_shards
         from rknn_jax.release.shards import with_one_order
@@ -84,10 +85,12 @@ def run(settings: Check) -> dict[str, Any]:
         tables.refuse_unknown(settings.drop, [*own, *others])
         order: tuple[str, ...] = ()
         rows = None
+        named: tuple[str, ...] = ()
         doubts: tuple[str, ...] = ()
         if settings.public is not None:
             rows, order = tables.read_named_embeddings(settings.public, "--public", shown)
             columns = columns._replace(width=rows.shape[1])
+            named = embedding_models.feature_names([one.name for one in others])
             if columns.embedding is None:
                 told = public_values.doubted(rows.T, order)
                 doubts = tuple(f"public columns {sentence}" for sentence in told)
@@ -96,10 +99,14 @@ def run(settings: Check) -> dict[str, Any]:
         if rows is not None and columns.embedding is None:
             layouts = [shard.own_layout() for shard in shards]
             by_order = public_rows.unnamed_sides(order, layouts, rows.shape[1])
-            doubts = (*doubts, *filter(None, [by_order]))
+            beside = ""
+            if not order:
+                held = tables.read_others(settings.public or (), "--public", shown)
+                beside = public_rows.lists_alone(held, settings.embedding)
+            doubts = (*doubts, *filter(None, [by_order, beside]))
         with warnings.catch_warnings():  # broken records are counted by reason
             warnings.filterwarnings("ignore", message="(?s).*cast no vote")
-            found = usability.examine(shards, classes, settings.labels_per_record, rows)
+            found = usability.examine(shards, classes, settings.labels_per_record, rows, named)
     sentences = (f"{text[0].upper()}{text[1:]}." for text in doubts)
     found = found._replace(advice=(*found.advice, *sentences))
     _tell(found, err if settings.json else out)
@@ -114,7 +121,7 @@ def _tell(found: "Usability", told: Any) -> None:
         tell(told, "unusable", f"{number:,}: {reason}")
     most = sorted(found.foreign.items(), key=lambda pair: -pair[1])
     for text, number in most[:SHOWN]:
-        near = f"; did you mean {_shown(found.near[text])}?" if text in found.near else ""
+        near = _near_miss(text, found.near[text]) if text in found.near else ""
         tell(told, "foreign", f"{_shown(text)}: {number:,}{near}")
     for sentence in found.advice:
         tell(told, "advice", sentence)
@@ -125,6 +132,21 @@ def _tell(found: "Usability", told: Any) -> None:
         "privacy",
         "these counts are private: show them to nobody who may not see the records. Nothing was "
         "spent, and nothing was written.",
+    )
+
+
+def _near_miss(text: str, name: str) -> str:
+    """Return what to do about a label that is spelled like a class.
+
+    >>> _near_miss("CAT", "cat")
+    "; did you mean 'cat'?"
+    """
+    if unicodedata.normalize("NFC", text) != unicodedata.normalize("NFC", name):
+        return f"; did you mean {_shown(name)}?"
+    return (
+        f"; it looks like class {_shown(name)}, and is {text!a} where the class is "
+        f"{name!a}: the same letters in other Unicode characters. Normalize labels and "
+        "classes alike, as by unicodedata.normalize('NFC', label)"
     )
 
 

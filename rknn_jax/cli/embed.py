@@ -1,5 +1,6 @@
 """`rknn embed`: embeddings of images, text and tables, in files that `rknn label` reads."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from rknn_jax.embedding.run import Written
 
 NAMED = 10
-"""Most records that cannot be used of which the terminal shows the names."""
+"""Most names, and causes why records cannot be used, that the terminal shows."""
+
+_OWN = re.compile(r"'[^']*'|\"[^\"]*\"|<[^>]*>|\d+")
+"""Parts of a reason that are one record's own, such as the name of its file."""
 
 MANY = 10
 MANY_SHARE = 0.01
@@ -101,7 +105,7 @@ def _white(settings: Embed, source: "ImageFolder | ImageTable", known: dict[str,
 
     A private image decides nothing, because the others would change with it. Its curator is told.
     """
-    from rknn_jax.embedding import images
+    from rknn_jax.embedding import clipping, images
     from rknn_jax.images import files
 
     depths = images.depths(source, refuse=not settings.private)
@@ -121,7 +125,7 @@ def _white(settings: Embed, source: "ImageFolder | ImageTable", known: dict[str,
             f"{white:,} of {files.WHITE:,} for gray images of 16 bits, whose largest public pixel "
             f"is {pixel:,}; the card keeps it for the private side",
         )
-    for sentence in depths.doubts(white):
+    for sentence in (*depths.doubts(white), *clipping.doubts(source, white)):
         secret = " (tell nobody)" if settings.private else ""
         tell(err, "private" if settings.private else "warning", f"{sentence}{secret}")
     return white
@@ -147,18 +151,31 @@ def _image_folder(settings: Embed) -> "ImageFolder":
             f"{next(iter(about.places), '')!r}, and --file-match {settings.file_match} compares "
             f"their {settings.file_match}s, in the same capitals."
         )
+    if about is not None:
+        _tell_unplaced(settings, about, source.names, unknown)
+    return source
+
+
+def _tell_unplaced(settings: Embed, about: "FileRows", names: Sequence[str], unknown: int) -> None:
+    """Tell which images have no row in the table about them, by cause, and which rows no image."""
+    kind = "private" if settings.private else "warning"
+    secret = " (tell nobody)" if settings.private else ""
     if unknown:
-        secret = " (tell nobody)" if settings.private else ""
-        alike = 0 if about is None else about.num_alike(source.names, source.rows)
-        remedy = "have a row but for capitals, so write the names as the files have them"
-        hint = f"; {alike:,} of them {remedy}" if alike else ""
+        causes = about.unplaced(names).items()
+        told = [f"{len(those):,} {cause}, such as {those[0]}" for cause, those in causes]
         tell(
             err,
-            "private" if settings.private else "warning",
-            f"{unknown:,} images stand in no row of {settings.image_table}, or in several, or "
-            f"share their {settings.file_match}, and have missing values{hint}{secret}",
+            kind,
+            f"{unknown:,} images have missing values, since they have no row of their own in "
+            f"{settings.image_table}: {'; '.join(told)}{secret}",
         )
-    return source
+    if unseen := about.unseen(names):
+        tell(
+            err,
+            kind,
+            f"{len(unseen):,} names in {settings.image_table} are of no image in "
+            f"{settings.images}, such as {unseen[0]}{secret}",
+        )
 
 
 def _tell_skipped(settings: Embed, skipped: Sequence[str]) -> None:
@@ -253,7 +270,37 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     read = model.roles if isinstance(model, table.TableModel) else f"texts {', '.join(columns)}"
     tell(err, "read", f"{len(source):,} rows; {read}; {labeled}")
     _tell_order([one.name for one in table_files.files(path, f"--{kind}")], source.name_column)
+    if not declared:
+        _tell_unseen(found, source.wanted)
+    elif settings.private:
+        _tell_persons(settings, found, {*columns})
     return source, model
+
+
+def _tell_unseen(found: Sequence[str], wanted: Sequence[str]) -> None:
+    """Tell the curator which columns no first record of private JSON lines has."""
+    from rknn_jax.formats import nested
+
+    if absent := [name for name in wanted if name not in found]:
+        tell(
+            err,
+            "private",
+            f"no record at the beginning has {', '.join(map(repr, absent))}; the records have "
+            f"{', '.join(found[:NAMED]) or 'no keys'}{nested(absent, found)} (tell nobody)",
+        )
+
+
+def _tell_persons(settings: Embed, found: Sequence[str], features: set[str]) -> None:
+    """Tell which columns of a private table may name persons, and are left behind."""
+    from rknn_jax.records.persons import find_columns
+
+    if named := find_columns(found, {settings.label, *settings.keep, *features}):
+        tell(
+            err,
+            "persons",
+            f"columns {named[:NAMED]} are named as if they told whose a record is; to name one in "
+            f"rknn label --person, bring it along with --keep {named[0]}",
+        )
 
 
 def _tell_order(files: Sequence[str], column: str) -> None:
@@ -345,14 +392,12 @@ def _tell(settings: Embed, written: "Written", card: Path) -> None:
         tell(err, "resumed", f"{written.resumed:,} rows were there already")
     unusable = written.unusable
     if unusable:
-        shown = [f"{name} ({reason})" for name, reason in list(unusable.items())[:NAMED]]
-        more = "" if len(unusable) <= NAMED else f", and {len(unusable) - NAMED:,} more"
         what = (
             "private records stay as rows that cast no vote; tell nobody how many"
             if settings.private
             else "records are left out"
         )
-        tell(err, "unusable", f"{len(unusable):,} {what}: {'; '.join(shown)}{more}")
+        tell(err, "unusable", f"{len(unusable):,} {what}: {_by_cause(unusable)}")
     if written.truncated:
         secret = "; tell nobody how many" if settings.private else ""
         tell(
@@ -370,6 +415,21 @@ def _tell(settings: Embed, written: "Written", card: Path) -> None:
     )
 
 
+def _by_cause(unusable: dict[str, str]) -> str:
+    """Return how many records cannot be used for each cause, with an example.
+
+    Args:
+      unusable: Why records cannot be used, by their names.
+    """
+    causes: dict[str, list[str]] = {}
+    for name, reason in unusable.items():
+        causes.setdefault(_OWN.sub("", reason), []).append(name)
+    most = sorted(causes.values(), key=len, reverse=True)
+    told = [f"{len(names):,} as {names[0]} ({unusable[names[0]]})" for names in most[:NAMED]]
+    rest = sum(map(len, most[NAMED:]))
+    return "; ".join([*told, *([f"{rest:,} more"] if rest else [])])
+
+
 def _tell_same(rows: int) -> None:
     tell(
         err,
@@ -382,18 +442,20 @@ def _tell_same(rows: int) -> None:
 def _tell_encoding(settings: Embed, rows: int) -> None:
     """Tell the curator of private text files in another encoding, by the number of records."""
     from rknn_jax.embedding import table_files
-    from rknn_jax.formats._csv_records import NO_UTF8, save_as_utf8
+    from rknn_jax.formats import _encodings
+    from rknn_jax.formats._csv_records import NO_UTF8
 
     path = settings.text or settings.table
     if path is None:
         return
-    count = table_files.num_no_utf8(path, "--table" if settings.table else "--text")
+    argument = "--table" if settings.table else "--text"
+    count = table_files.num_no_utf8(path, argument)
     if count >= max(MANY, MANY_SHARE * rows):
         tell(
             err,
             "private",
-            f"{count:,} of {rows:,} records hold {NO_UTF8}; {save_as_utf8('WINDOWS-1252')} (tell "
-            "nobody)",
+            f"{count:,} of {rows:,} records hold {NO_UTF8}: "
+            f"{_encodings.remedy(table_files.no_utf8_lines(path, argument))} (tell nobody)",
         )
 
 

@@ -108,9 +108,17 @@ def _made_test_certificates(settings: Serve, folder: Path) -> dict[bytes, int]:
 def _settle(settings: Serve, mine: "Public") -> Serve:
     """Return the settings with what follows from the data, and tell the owner of each."""
     from rknn_jax.records import public_values
+    from rknn_jax.records.features import MOST_NAMED
+    from rknn_jax.release.public_rows import lists_alone
 
     for sentence in public_values.doubted(mine.inputs.T, mine.features):
         _told("warning", f"public columns {sentence}")
+    if mine.features:
+        more = f" and {len(mine.features) - MOST_NAMED:,} more" * (len(mine.features) > MOST_NAMED)
+        named = f"{', '.join(mine.features[:MOST_NAMED])}{more}"
+        _told("features", f"{named}; of a client whose columns have no names, their order decides")
+    elif beside := lists_alone(mine.others, None):
+        _told("warning", beside)
     found = settled(settings, images=mine.images)
     if settings.student is None and found.student == "none":
         _told("student", "none; a student learns from images, and one label of each")

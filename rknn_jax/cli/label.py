@@ -346,15 +346,21 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _expectations(done: "Release") -> dict[str, float | None]:
-    """Return the mean stability, the agreement and the expected accuracy, or None if unknown."""
+    """Return the mean stability, the agreement and the expected accuracy, or None if unknown.
+
+    The decoder's opinions are unknown if noise decides them.
+    """
+    from rknn_jax.answers.concerns import opinions_hidden
+
     decoded = done.decoded
-    return {
+    found = {
         "stability": None if done.counts is None else float(done.confidence.mean()),
         "agreement": None if decoded is None else decoded.agreement,
         "expected_accuracy": None
         if decoded is None or done.measured is not None
         else decoded.expected_accuracy,
     }
+    return found | dict.fromkeys(opinions_hidden(done.concerns))
 
 
 def _tell_release(plan: "Plan", done: "Release") -> None:

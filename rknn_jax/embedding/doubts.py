@@ -91,6 +91,12 @@ FEW = 3
 SHIFT = 3.0
 """Distance of the private mean from the public one that is told, in public standard deviations."""
 
+NARROW = 0.1
+"""Private standard deviation that is told, in public ones."""
+
+FEWEST = 20
+"""Fewest private numbers whose standard deviation says something."""
+
 MOST_REVIEWED = 100_000
 """Private records that are reviewed, the first ones."""
 
@@ -216,11 +222,13 @@ class Unread:
       count: Number of values that are there.
       odd: Such values, counted.
       sum: Sum of the numbers in public standard deviations.
+      squares: Sum of their squares.
     """
 
     count: int = 0
     odd: Counter[str] = field(default_factory=Counter)
     sum: float = 0.0
+    squares: float = 0.0
 
 
 def told(name: str, found: Unread, *, is_number: bool) -> Iterator[str]:
@@ -248,6 +256,12 @@ def told(name: str, found: Unread, *, is_number: bool) -> Iterator[str]:
         yield (
             f"column {name!r} lies {abs(shift):.1f} public standard deviations {side} the public "
             "mean on average; do both sides have the same unit?"
+        )
+    variance = found.squares / max(numbers, 1) - shift**2
+    if is_number and numbers >= FEWEST and variance < NARROW**2:
+        yield (
+            f"column {name!r} varies less than {NARROW:g} times as much as in the public table; do "
+            "both sides have the same unit?"
         )
 
 

@@ -12,6 +12,13 @@ from rknn_jax.records.features import NUMBERS
 
 By = Literal["name", "path"]
 
+ABSENT = "stand in no row"
+CAPITALS = "have a row but for capitals, so write the names as the files have them"
+SEVERAL = "stand in several rows"
+SHARED = "share their name with another file, so compare paths by --file-match path"
+CAUSES = (ABSENT, CAPITALS, SEVERAL, SHARED)
+"""Causes why a file has no row."""
+
 FILE = "file"
 """Usual name of the column of the files' names."""
 
@@ -100,16 +107,33 @@ class FileRows:
         counts = Counter(keys)
         return [self.places.get(key) if counts[key] == 1 else None for key in keys]
 
-    def num_alike(self, files: Sequence[str], rows: Sequence[int | None]) -> int:
-        """Return how many files without a row have one but for capitals.
+    def unplaced(self, files: Sequence[str]) -> dict[str, list[str]]:
+        """Return the files that have no row, by the cause.
 
         Args:
           files: Paths within the folder, with slashes.
-          rows: Row of each of them, or None.
         """
         folded = {key.casefold() for key in self.places}
-        absent = (_key(f, self.by) for f, row in zip(files, rows, strict=True) if row is None)
-        return sum(key not in self.places and key.casefold() in folded for key in absent)
+        keys = [_key(file, self.by) for file in files]
+        counts = Counter(keys)
+        found: dict[str, list[str]] = {cause: [] for cause in CAUSES}
+        for file, key in zip(files, keys, strict=True):
+            if counts[key] > 1:
+                found[SHARED].append(file)
+            elif key in self.places and self.places[key] is None:
+                found[SEVERAL].append(file)
+            elif key not in self.places:
+                found[CAPITALS if key.casefold() in folded else ABSENT].append(file)
+        return {cause: those for cause, those in found.items() if those}
+
+    def unseen(self, files: Sequence[str]) -> list[str]:
+        """Return the names in the table that no file has, in any capitals.
+
+        Args:
+          files: Paths within the folder, with slashes.
+        """
+        keys = {_key(file, self.by).casefold() for file in files}
+        return [name for name in self.places if name.casefold() not in keys]
 
     def take(self, rows: Sequence[int | None]) -> dict[str, Any]:
         """Return the columns at some rows, with null for None."""

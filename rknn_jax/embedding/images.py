@@ -14,7 +14,7 @@ import numpy as np
 from rknn_jax._internal.cores import num_cores
 from rknn_jax.embedding import Embedded, Rows, rows, table_files
 from rknn_jax.embedding.file_rows import FILE, FileRows
-from rknn_jax.formats import LABELS, _arrow, _hub
+from rknn_jax.formats import LABELS, _arrow, _hub, nested
 from rknn_jax.images import files as image_files
 from rknn_jax.representations import pretrained
 
@@ -25,6 +25,10 @@ SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 IMAGES_AT_ONCE = 256
 """Images whose largest pixels are looked for at once."""
+
+
+ONLY_PATH = "a path without bytes, and paths are not opened; save the bytes of images too"
+"""Reason why an image in a column cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -207,8 +211,9 @@ class ImageTable:
         if len(named) != 1 or (named[0] in kinds and named[0] not in held):
             raise ValueError(
                 f"Expected one column of images in --images {path}, got "
-                f"{', '.join(named) or 'none'}, where {', '.join(held) or 'no column'} has bytes; "
-                "name one of them with --columns."
+                f"{', '.join(named) or 'none'}, where {', '.join(held) or 'no column'} of "
+                f"{', '.join(kinds)} has bytes; name one of them with --columns"
+                f"{nested(named, [*kinds])}."
             )
         return cls(rows.TableFile(path, "--images", (named[0],), label, keep, private))
 
@@ -240,9 +245,20 @@ class ImageTable:
         (name,) = self.table.features
         for found in self.table.blocks(size):
             column = found.records.column(name)
-            if _hub.is_image(column.type):
-                column = _arrow.images(column)
-            yield found._replace(records=column.to_pylist())
+            is_struct = _hub.is_image(column.type)
+            records = (_arrow.images(column) if is_struct else column).to_pylist()
+            if is_struct and None in records:
+                records = _with_paths(records, column.to_pylist())
+            yield found._replace(records=records)
+
+
+def _with_paths(records: list[Any], structs: list[Any]) -> list[Any]:
+    """Return images, with the reason in place of those of which there is a path alone."""
+    path = _hub.IMAGE[1]
+    return [
+        ONLY_PATH if image is None and struct and struct.get(path) else image
+        for image, struct in zip(records, structs, strict=True)
+    ]
 
 
 def _holds_images(kind: Any) -> bool:
@@ -286,8 +302,8 @@ class NetworkModel:
             "versions": versions("onnxruntime", "pillow"),
         }
 
-    def __call__(self, records: Sequence[Path | bytes | None]) -> Embedded:
-        """Return the features of image files, or of their bytes."""
+    def __call__(self, records: Sequence[Path | bytes | str | None]) -> Embedded:
+        """Return the features of image files, or of their bytes; text is why there are none."""
         features = np.full((len(records), self.width), np.nan, np.float32)
         with ThreadPoolExecutor(num_cores()) as pool:
             pixels = list(pool.map(self._read, records))
@@ -297,18 +313,21 @@ class NetworkModel:
             features[good] = np.asarray(self.encode(np.stack([pixels[row] for row in good])))
         return Embedded(features, reasons)
 
-    def _read(self, image: Path | bytes | None) -> np.ndarray | str:
+    def _read(self, image: Path | bytes | str | None) -> np.ndarray | str:
         """Return an image in the network's size, uint8 `[h, w, 3]`, or why it cannot be read."""
-        if image is None:
-            return "no image"
+        if image is None or isinstance(image, str):
+            return image or "no image"
         try:
-            upright = image_files.read(_file(image), upright=True, white=self.white).convert("RGB")
+            upright = image_files.read(as_file(image), upright=True, white=self.white).convert(
+                "RGB"
+            )
             return pretrained.resize(np.asarray(upright), self.encode.card.size)
         except Exception as error:  # a damaged file can raise many kinds of errors
             return " ".join(str(error).split()) or type(error).__name__
 
 
-def _file(image: Path | bytes) -> Path | io.BytesIO:
+def as_file(image: Path | bytes) -> Path | io.BytesIO:
+    """Return the path of an image, or its bytes as an open file."""
     return io.BytesIO(image) if isinstance(image, bytes) else image
 
 
@@ -373,10 +392,12 @@ def depths(source: "ImageFolder | ImageTable", *, refuse: bool) -> Depths:
     return Depths(np.array(grays, np.int64), len(found) - len(grays) - len(colors))
 
 
-def _largest(image: Path | bytes | None) -> image_files.Largest | None:
+def _largest(image: Path | bytes | str | None) -> image_files.Largest | None:
     """Return the largest pixels of an image, or None if it cannot be read, as is told later."""
+    if not isinstance(image, Path | bytes):
+        return None
     try:
-        return None if image is None else image_files.largest(_file(image))
+        return image_files.largest(as_file(image))
     except Exception:  # a damaged file can raise many kinds of errors
         return None
 

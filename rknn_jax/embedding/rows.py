@@ -10,6 +10,7 @@ import numpy as np
 
 from rknn_jax.embedding import Rows, table_files
 from rknn_jax.formats import LABELS, _arrow, clear_errors, csv, refuse_absent, suffix_of
+from rknn_jax.records.features import flattened
 
 JSON = "arrow.json"
 """Arrow type of serialized JSON, which is no text."""
@@ -46,7 +47,7 @@ class TableFile:
         with clear_errors(self.where):
             first = table_files.files(self.path, self.argument)[0]
             is_csv = suffix_of(first.name) in csv.SUFFIXES
-            (csv.refuse_absent if is_csv else refuse_absent)(self._wanted, found)
+            (csv.refuse_absent if is_csv else refuse_absent)(self.wanted, found)
 
     def __len__(self) -> int:
         return table_files.num_rows(self.path, self.argument)
@@ -63,7 +64,7 @@ class TableFile:
         for one in table_files.files(self.path, self.argument):
             status = one.stat()
             told += [one.name, status.st_size, status.st_mtime_ns]
-        return [*told, *self._wanted]
+        return [*told, *self.wanted]
 
     @property
     def name_column(self) -> str:
@@ -71,7 +72,8 @@ class TableFile:
         return "row"
 
     @property
-    def _wanted(self) -> tuple[str, ...]:
+    def wanted(self) -> tuple[str, ...]:
+        """Names of the columns that are read."""
         label = () if self.label is None else (self.label,)
         return tuple(dict.fromkeys([*self.features, *label, *self.keep]))
 
@@ -86,7 +88,7 @@ class TableFile:
         found = table_files.tables(
             self.path,
             self.argument,
-            self._wanted,
+            self.wanted,
             size,
             refuse=refuse,
             label=self.label,
@@ -96,7 +98,7 @@ class TableFile:
         )
         begun = next(found, None)
         if begun is None:
-            begun = table_files.empty(self.path, self.argument, self._wanted)
+            begun = table_files.empty(self.path, self.argument, self.wanted)
         for table in itertools.chain([begun], found):
             copied = {name: table.column(name).combine_chunks() for name in self.keep}
             if self.label is not None:
@@ -149,7 +151,7 @@ def _text_values(column: Any, name: str) -> list[str | None]:
     ):
         raise ValueError(
             f"Expected text in column {name!r}, got {kind}; name the columns of the text with "
-            "--columns."
+            f"--columns{flattened(str(kind))}."
         )
     values: list[str | None] = column.to_pylist()
     return values

@@ -20,6 +20,7 @@ from rknn_jax.embedding import Embedded, doubts, table_files
 from rknn_jax.formats import _arrow
 from rknn_jax.formats.csv import NUMBER
 from rknn_jax.records.classes import MISSING_WORDS
+from rknn_jax.records.features import flattened
 
 MISSING_NUMBERS = MISSING_WORDS | {"", "?", "-", "--", ".", "#n/a", "missing", "unknown"}
 """Text that stands for a missing number among numbers, in lower case."""
@@ -49,6 +50,11 @@ class Number:
         """Number of features."""
         return 1
 
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Name of the feature."""
+        return (self.name,)
+
     def features(self, column: Any) -> np.ndarray:
         """Return standardized numbers, float64 `[b, 1]`, from an Arrow column; NaN for others."""
         values = self._numbers(column)
@@ -63,6 +69,7 @@ class Number:
         values = self.features(column)[:, 0]
         held = values[np.isfinite(values)]
         found.sum += float(held.sum())
+        found.squares += float(np.square(held).sum())
         odd = [] if len(held) == len(values) else no_numbers(texts(column), values)
         found.odd.update(odd)
         found.count += len(held) + len(odd)
@@ -102,6 +109,11 @@ class Category:
     def width(self) -> int:
         """Number of features."""
         return len(self.values)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features, one of each value."""
+        return tuple(f"{self.name}={value}" for value in self.values)
 
     def features(self, column: Any) -> np.ndarray:
         """Return one-hot rows, float64 `[b, width]`, from an Arrow column."""
@@ -144,6 +156,11 @@ class TableModel:
     def width(self) -> int:
         """Number of features f."""
         return sum(column.width for column in self.columns)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features, in their order."""
+        return tuple(name for column in self.columns for name in column.feature_names)
 
     @property
     def card(self) -> dict[str, Any]:
@@ -278,7 +295,7 @@ def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:
     if not is_text(kind):
         raise ValueError(
             f"Expected numbers or text in column {name!r}, got {kind}; convert it, or leave it out "
-            "with --drop, or by naming the others with --columns."
+            f"with --drop, or by naming the others with --columns{flattened(str(kind))}."
         )
     text = column.cast(pa.large_string())
     is_number = compute.match_substring_regex(text, NUMBER)

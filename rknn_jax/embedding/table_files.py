@@ -26,6 +26,7 @@ from rknn_jax.formats import (
     FormatError,
     _arrow,
     _csv_records,
+    _encodings,
     _hub,
     _hub_folders,
     clear_errors,
@@ -38,6 +39,7 @@ from rknn_jax.formats import (
     suffix_of,
 )
 from rknn_jax.formats._csv_records import NO_UTF8
+from rknn_jax.records.features import FLATTEN, MOST_NAMED
 
 TYPED = (*parquet.SUFFIXES, *feather.SUFFIXES)
 """Suffixes of files whose columns have types."""
@@ -239,6 +241,16 @@ def _num_no_utf8_of(path: Path, argument: str) -> int:
     return int(found[NO_UTF8] + found[jsonl.REPLACED])
 
 
+def no_utf8_lines(path: Path, argument: str) -> list[bytes]:
+    """Return lines of the first file of CSV or JSON lines that has some in another encoding."""
+    for one in files(path, argument):
+        if _suffix(one) not in TYPED:
+            with _opened(one, argument) as file:
+                if found := list(_encodings.lines_of(file)):
+                    return found
+    return []
+
+
 def empty(path: Path, argument: str, columns: Sequence[str]) -> Any:
     """Return an Arrow table of the named columns without a record."""
     found = files(path, argument)
@@ -398,9 +410,13 @@ def _refuse_unlike(
         if record is not None and names:
             kind = _KINDS[type(record[names[0]])]
             wanted = "text" if float in unlike[names[0]] else "text or a number"
+            value = record[names[0]]
+            flat = ""
+            if isinstance(value, dict):
+                flat = f"; its keys are {', '.join(map(repr, [*value][:MOST_NAMED]))}: {FLATTEN}"
             raise FormatError(
                 f"Expected {wanted} in column {names[0]!r}, got {kind} in row {row}; save "
-                f"the value itself as {wanted}, or name other columns with --columns."
+                f"the value itself as {wanted}, or name other columns with --columns{flat}."
             )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation.agreement import RefusedError
 from rknn_jax.federation.client import Client
+from rknn_jax.release.public_rows import by_order
 
 Tell = Callable[[str, str], None]
 
@@ -31,6 +32,10 @@ def tell_question(question: bytes, client: Client, tell: Tell) -> None:
         f"round {round.id[:12]}: epsilon = {config.epsilon:g} a {round.unit}, "
         f"trust={config.trust}, {round.asks}, of {len(client.labels):,} records",
     )
+    if client.inputs.ndim == 2 and client.inputs.shape[1] > 1:
+        if bool(round.features) != bool(client.features):
+            names = round.features or client.features
+            tell("warning", by_order(names, public_side=bool(round.features)))
     try:
         ids, told = round.encoded(client.labels)
     except ValueError:

@@ -19,6 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rknn_jax.records.features import FLATTEN
+
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 """Further suffixes of files that are decompressed where they are read."""
 
@@ -107,6 +109,7 @@ class Layout(NamedTuple):
       declares: Whether the file tells which columns it has. Defaults to True.
       classes: Names of the class numbers among the labels, as `datasets` declares them. Defaults to
         none.
+      arrays: Names of the arrays of an archive. Defaults to none.
     """
 
     features: tuple[str, ...]
@@ -115,6 +118,7 @@ class Layout(NamedTuple):
     names: tuple[str, ...] = ()
     declares: bool = True
     classes: tuple[str, ...] = ()
+    arrays: tuple[str, ...] = ()
 
 
 class FormatError(ValueError):
@@ -183,11 +187,24 @@ def absent(names: Sequence[str], found: Sequence[str]) -> AbsentError:
     instead = ""
     if LABELS in names:
         instead = ", or in rknn label and check name their file with --private-labels"
+    instead += nested(names, found)
     what = "an array or column" if len(names) == 1 else "arrays or columns"
     return AbsentError(
         f"Expected {what} {', '.join(map(repr, names))}, found {', '.join(found) or 'none'}; "
         f"use one of these names, or rename or add {'it' if len(names) == 1 else 'them'}{instead}."
     )
+
+
+def nested(names: Iterable[str], found: Sequence[str]) -> str:
+    """Return that absent names are keys in objects, such as `doc.text` of `doc`, or "".
+
+    Args:
+      names: Names that are absent.
+      found: Names that are there.
+    """
+    outer = dict.fromkeys(name.partition(".")[0] for name in names if "." in name)
+    held = [repr(name) for name in outer if name in found]
+    return f"; keys in {', '.join(held)} are no columns: {FLATTEN}" if held else ""
 
 
 def refuse_absent(names: Iterable[str], found: Sequence[str]) -> None:

@@ -33,7 +33,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-from rknn_jax.formats import FormatError, _arrow
+from rknn_jax.formats import FormatError, _arrow, _encodings
 
 READ_AT_ONCE = 2**22  # bytes
 LONGEST = 2**26
@@ -109,29 +109,21 @@ def _header_text(line: bytes) -> str:
     if b"\0" in line:
         raise FormatError(
             "Expected a first line in UTF-8, got one with zero bytes, as UTF-16 has; "
-            f"{save_as_utf8('UTF-16')}."
+            f"{_encodings.remedy([line])}."
         )
     try:
         return line.removeprefix(b"\xef\xbb\xbf").decode()
     except UnicodeDecodeError as error:
         raise FormatError(
             "Expected a first line with the names of the columns in UTF-8, got "
-            f"{line.strip()[:80]!r}, as Latin-1 has; "
-            f"{save_as_utf8('WINDOWS-1252')}."
+            f"{line.strip()[:80]!r}; {_encodings.remedy([line.strip()])}."
         ) from error
 
 
-def save_as_utf8(encoding: str) -> str:
-    """Return the remedy for a file in another encoding, by that encoding's name."""
-    return (
-        f"save the file in UTF-8, as by iconv -f {encoding} -t UTF-8, or as 'CSV UTF-8' in a "
-        "spreadsheet"
-    )
-
-
-def _encoding_remedy(reason: str) -> str:
-    told = save_as_utf8("WINDOWS-1252")
-    return f" If all of it is in another encoding, {told}." if reason == NO_UTF8 else ""
+def _encoding_remedy(reason: str, line: bytes) -> str:
+    if reason != NO_UTF8:
+        return ""
+    return f" If all of the file is in another encoding: {_encodings.remedy([line])}."
 
 
 def num_records(file: IO[bytes]) -> int:
@@ -175,10 +167,11 @@ def tables(
         why = _find_broken(lines, len(names), quoted=not isinstance(part, bytes))
         if why and refuse:
             first = min(why)
+            told = _encoding_remedy(why[first], lines[first])
             raise FormatError(
                 f"Expected {len(names)} fields in UTF-8 in every record, and text with commas, "
                 f"quotes or line breaks in quotes, got {why[first]} in row {row + first}; repair "
-                f"it, or save the data as Parquet.{_encoding_remedy(why[first])}"
+                f"it, or save the data as Parquet.{told}"
             )
         for broken in why:
             lines[broken] = b"," * (len(names) - 1)

@@ -23,6 +23,7 @@ from rknn_jax.formats import (
     Layout,
     _arrow,
     _csv_records,
+    _encodings,
     _feature_names,
     absent,
 )
@@ -97,8 +98,7 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
         why = ", ".join(f"{count:,} have {reason}" for reason, count in sorted(reasons.items()))
         advice = ""
         if reasons[_csv_records.NO_UTF8]:
-            told = _csv_records.save_as_utf8("WINDOWS-1252")
-            advice = f". If all of it is in another encoding, {told}"
+            advice = f". If all of it is in another encoding, {_encodings.remedy([])}"
         warnings.warn(
             f"{reasons.total():,} records of {getattr(file, 'name', 'a CSV file')} are broken and "
             f"cast no vote ({why}); tell nobody how many, and save the data in UTF-8 with the "

@@ -31,6 +31,7 @@ from rknn_jax.formats import (
     FormatError,
     Layout,
     _arrow,
+    _encodings,
     _feature_names,
     csv,
     refuse_absent,
@@ -129,8 +130,7 @@ def broken(file: IO[bytes]) -> collections.Counter[str]:
     found: collections.Counter[str] = collections.Counter()
     for line in lines(file):
         [record] = parsed([line], public=False)
-        encoded = line is None or (is_utf8(line) and b"\0" not in line)
-        if not encoded:
+        if line is not None and not _is_plain(line):
             found[NO_UTF8 if record is None else REPLACED] += 1
         elif record is None:
             found[NO_OBJECT] += 1
@@ -191,12 +191,20 @@ def parsed(lines: Sequence[bytes | None], *, public: bool, row: int = 0) -> Iter
         if isinstance(found, dict):
             yield found
         elif public:
+            remedy = ""
+            if line is not None and not _is_plain(line):
+                remedy = f" If all is in another encoding: {_encodings.remedy([line])}."
             raise FormatError(
                 'Expected an object of JSON in every line, such as {"x": 1.5}, got something '
-                f"else in row {number}; repair it, or save the data as Parquet."
+                f"else in row {number}; repair it, or save the data as Parquet.{remedy}"
             )
         else:
             yield None
+
+
+def _is_plain(line: bytes) -> bool:
+    """Return whether a line is UTF-8 without zero bytes, as UTF-16 has."""
+    return is_utf8(line) and b"\0" not in line
 
 
 def _records(file: IO[bytes], *, public: bool) -> Iterator[Record]:

@@ -31,6 +31,7 @@ def layout(file: IO[bytes], columns: Columns) -> Layout:
                     for name in names
                 )
             ),
+            arrays=tuple(name.removesuffix(".npy") for name in archive.namelist()),
         )
 
 

@@ -25,6 +25,18 @@ class Largest(NamedTuple):
     color: int | None = None
 
 
+class Extremes(NamedTuple):
+    """Shares of an image's pixels.
+
+    Attributes:
+      cut: Share above the white of 16 bits.
+      ends: Share of the values 0, 1, 254 and 255 once the image has 8 bits.
+    """
+
+    cut: float
+    ends: float
+
+
 def read(path: Path | IO[bytes], *, upright: bool = False, white: int = WHITE) -> Image.Image:
     """Return an image file in gray (`L`) or color (`RGB`).
 
@@ -75,6 +87,25 @@ def largest(path: Path | IO[bytes]) -> Largest:
             upper = np.asarray(seen).max(initial=0)
             return Largest(color=256 * int(upper) + 255)
     return Largest()
+
+
+def extremes(path: Path | IO[bytes], white: int) -> Extremes:
+    """Return how many pixels of an image file are black, white, or cut to white.
+
+    Args:
+      path: Path of the file, or the open file.
+      white: White of gray images of 16 bits.
+
+    Raises:
+      OSError: If the file cannot be read.
+      ValueError: As for `read`.
+    """
+    with Image.open(path) as file:
+        _refuse_pages(file)
+        is_deep = _is_deep(file.mode, str(file.format))
+        cut = float(np.mean(np.asarray(file) > white)) if is_deep else 0.0
+        pixels = np.asarray(_eight_bits(file, str(file.format), white))
+    return Extremes(cut, float(np.mean((pixels <= 1) | (pixels >= 254))))
 
 
 def white_of(pixel: int) -> int:

@@ -275,7 +275,10 @@ class OneSumLabeler(SumLabeler[Sums]):
     ) -> list[Concern]:
         """Return the reasons to doubt the labels; see `SumLabeler.concerns`."""
         del num_votes  # there are none
-        remedy = "use a larger --epsilon or more private records, or --labeler rknn"
+        remedy = (
+            "let rknn check tell their curator whether labels are spelled as the classes; if they "
+            "are, use a larger --epsilon, more private records, or --labeler rknn"
+        )
         sizes = (public.queries.size, len(public.names))
         before = concerns_before(public.features, *sizes, None, 0.0)
         return [*no_row(found.labels, public.names, remedy), *before]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -69,6 +70,13 @@ class Classes:
                 "Expected distinct, non-empty class names, got --classes "
                 f"{','.join(self.names)}; name every class once."
             )
+        # Of inferred names, an error would tell what private labels hold.
+        if self.source == "given" and (alike := _alike(self.names or ())):
+            raise ValueError(
+                f"Expected distinct class names, got --classes with {alike[0]!r} twice, as "
+                f"{alike[0]!a} and as {alike[1]!a}, which are the same letters in other "
+                "Unicode characters; name it once, as the labels have it."
+            )
 
     def name(self, label: int) -> str:
         """Return the name of class `label`, or its number as text."""
@@ -85,6 +93,16 @@ class Classes:
         order = sorted(range(len(values)), key=lambda i: -len((self.names or ())[i]))
         named = list(values.values())
         return {value: i for i in order if (value := named[i]) is not None}
+
+
+def _alike(names: Sequence[str]) -> list[str]:
+    """Return the first two names that differ in the composition of letters alone, or none."""
+    plain: dict[str, str] = {}
+    for name in names:
+        other = plain.setdefault(unicodedata.normalize("NFC", name), name)
+        if other != name:
+            return [other, name]
+    return []
 
 
 def number_of(text: str) -> float | None:

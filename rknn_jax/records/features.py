@@ -17,6 +17,12 @@ NUMBERS = (NUMBER, WHOLE, FIELD)
 MOST_NAMED = 10
 """Most columns that an error names."""
 
+FLATTEN = "give each key in them a column of its own, as pandas.json_normalize does"
+"""Remedy for columns of objects, which have keys of their own."""
+
+OBJECTS = ("struct", "map", "object")
+"""Beginnings of the kinds of columns of objects."""
+
 EMBED_TEXTS = (
     "leave them out with --drop, or embed them first: texts by rknn embed --text, and categories "
     "by rknn embed --table"
@@ -121,8 +127,15 @@ def refuse_others(kinds: Mapping[str, str]) -> None:
         )
 
 
+def flattened(kind: str) -> str:
+    """Return the remedy for a column of objects, after a comma, and "" for another type."""
+    return f", or {FLATTEN}" if kind.startswith(OBJECTS) else ""
+
+
 def _remedy(kind: str) -> str:
     """Return how features are made of columns of a type."""
+    if kind.startswith(OBJECTS):  # whatever they hold
+        return FLATTEN
     if kind.startswith(("date", "time", "duration")):
         return "make numbers of them, such as days since a fixed date"
     if "list" in kind or "tensor" in kind:

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -11,6 +11,31 @@ import numpy as np
 from rknn_jax.records.classes import MISSING_WORDS
 
 _WHOLE = re.compile(r"(?P<sign>[+-]?)(?P<digits>[0-9]{1,400})(\.0*)?")
+
+_OF_PERSONS = re.compile(
+    r"(^|.*[^a-z])(mrn|uid|pid|(patient|person|subject|participant|respondent|individual|volunteer|"
+    r"donor|user|client|customer|member|student|pupil|employee|writer|author|speaker|singer)s?"
+    r"[^a-z]?(ids?|nr|no|num|number|code|key|uuid|name)?)$"
+)
+_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def find_columns(names: Iterable[str], aside: Iterable[str] = ()) -> list[str]:
+    """Return the names of columns that may tell whose a record is, by their names alone.
+
+    Args:
+      names: Names of the columns of a table.
+      aside: Names of columns that have another role. Defaults to none.
+
+    >>> find_columns(["patient_id", "SubjectNr", "writer", "age", "user_rating"])
+    ['patient_id', 'SubjectNr', 'writer']
+    """
+    others = {*aside}
+    return [
+        name
+        for name in names
+        if name not in others and _OF_PERSONS.match(_CAPITAL.sub("_", name.strip()).lower())
+    ]
 
 
 def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray]:

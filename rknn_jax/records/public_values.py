@@ -4,6 +4,7 @@ Private columns are never looked at. An id whose values are all different is ref
 repeats, as a person's does who has several rows, may be a count, so it is a warning.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -38,6 +39,17 @@ EVEN = 1.22
 Of evenly spread values, 10% are farther away.
 """
 
+LAGS = 7
+"""Steps within which numbers of chance are about as frequent as the same number: those of a week.
+"""
+
+BEYOND_CHANCE = 1.5
+"""Times as often as by chance that the numbers of an id repeat. Days without weekends have 1.4."""
+
+LEAST_SPREAD = 2.0
+MOST_SPREAD = 3.0
+"""Standard deviations by which numbers repeat less, or more numbers are there, than by chance."""
+
 INEXACT = 2.0**24
 """Whole numbers from which on float32 does not tell all of them apart."""
 
@@ -46,6 +58,14 @@ FAR = 2.0
 
 FEWEST_OTHERS = 20
 """Fewest other values that a positive number is far from: pixels have few, and far ones."""
+
+_TIME = re.compile(
+    r"(^|.*[^a-z])(dates?|times?|timestamp|years?|months?|weeks?|days?|hours?|minutes?|seconds?|since)"
+    r"([^a-z].*|$)"
+)
+"""Names of columns of times, whose whole numbers are measured."""
+
+_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 NO_FEATURE = "leave it out with --drop, or name the features, as with --embedding"
 """Remedy for a column that looks like an id."""
@@ -119,7 +139,7 @@ def find_ids(columns: Iterable[np.ndarray], names: Sequence[str]) -> list[str]:
 
     An index is the numbers from one to another, each once, in any order. An id is another whole
     number in every row, in at most half of the columns, since counts of many things are all
-    different too.
+    different too. A column that is named like one of times is none.
 
     Args:
       columns: Finite values of each column of numbers, at most one a row.
@@ -132,8 +152,20 @@ def find_ids(columns: Iterable[np.ndarray], names: Sequence[str]) -> list[str]:
         name
         for name, values, is_different in zip(names, held, different, strict=True)
         if is_different
-        and (np.ptp(values) == len(values) - 1 or (ids and len(values) >= FEWEST_IDS))
+        and (
+            np.ptp(values) == len(values) - 1
+            or (ids and len(values) >= FEWEST_IDS and not _is_time(name))
+        )
     ]
+
+
+def _is_time(name: str) -> bool:
+    """Return whether a column is named like one of times.
+
+    >>> [name for name in ("days_since_2010", "admissionDate", "birthday", "a") if _is_time(name)]
+    ['days_since_2010', 'admissionDate']
+    """
+    return _TIME.match(_CAPITAL.sub("_", name).lower()) is not None
 
 
 def _is_different(values: np.ndarray) -> bool:
@@ -171,7 +203,7 @@ def doubted(
 
     An id repeats in few rows, and its values are evenly spread, as numbers that are given in turn
     or at random, or its equal values stand together, as the rows of a person do. Measured numbers
-    lie close to each other in the middle of their range.
+    lie close to each other in the middle of their range, or repeat as by chance, as days do.
 
     Args:
       columns: Finite values of each column of numbers.
@@ -185,7 +217,7 @@ def doubted(
     for name in held:
         if text := stand_in(held[name], FEWEST_OTHERS):
             yield f"{[name]} {text}"
-    why = {name: _doubt(values) for name, values in held.items()}
+    why = {name: _doubt(values, is_time=_is_time(name)) for name, values in held.items()}
     told = {name: text for name, text in why.items() if text}
     if 2 * len(told) > len(names):  # columns of one kind are features
         return
@@ -212,12 +244,26 @@ def stand_in(values: np.ndarray, fewest: int = 2) -> str:
             return (
                 f"is {value:g} in {counts[edge]:,} of {len(values):,} rows, far from all other "
                 f"values ({others[0]:g} to {others[-1]:g}); if it stands for a missing number, "
-                "leave such fields empty on both sides"
+                f"leave such fields empty on both sides{_lost_zeros(distinct) if edge == 0 else ''}"
             )
     return ""
 
 
-def _doubt(values: np.ndarray) -> str:
+def _lost_zeros(distinct: np.ndarray) -> str:
+    """Return what to do if positive whole numbers are codes of which the least lost its zeros."""
+    if distinct[0] <= 0 or np.any(distinct != np.round(distinct)):
+        return ""
+    short, long = (str(int(value)) for value in distinct[[0, -1]])
+    if len(short) == len(long):
+        return ""
+    code = short.zfill(len(long))
+    return (
+        f"; if these are codes such as {code} that lost their zeros, read them as text, in pandas "
+        "by dtype=str, and make categories of them by rknn embed --table"
+    )
+
+
+def _doubt(values: np.ndarray, *, is_time: bool) -> str:
     """Return what looks like an id in a public column, or "" for nothing."""
     some = values[:: 1 + len(values) // MOST_ROWS].astype(np.float64)
     if len(some) < FEWEST_IDS or np.any(some != np.round(some)):
@@ -226,14 +272,44 @@ def _doubt(values: np.ndarray) -> str:
         return f"holds whole numbers beyond {INEXACT:,.0f}, of which float32 makes several one"
     distinct, counts = np.unique(some, return_counts=True)
     weight = len(some) ** 2 / np.square(counts).sum()
-    if MOST_REPEATS * len(distinct) < len(some) or weight < FEWEST_IDS:
+    if MOST_REPEATS * len(distinct) < len(some) or weight < FEWEST_IDS or is_time:
         return ""
-    runs = 1 + np.count_nonzero(np.diff(some))
-    if runs == len(distinct) <= len(some) - FEWEST_REPEATS:
+    steps = np.diff(some)
+    is_sorted = np.all(steps >= 0) or np.all(steps <= 0)
+    if (is_sorted or weight >= FEWEST_EVEN) and _by_chance(distinct, counts):
+        return ""
+    if 1 + np.count_nonzero(steps) == len(distinct) <= len(some) - FEWEST_REPEATS:
         return "repeats whole numbers whose rows stand together, as an id of several rows does"
     if weight >= FEWEST_EVEN and _unevenness(distinct, counts) * np.sqrt(weight) <= EVEN:
         return "repeats whole numbers that are evenly spread, as an id of several rows does"
     return ""
+
+
+def _by_chance(distinct: np.ndarray, counts: np.ndarray) -> bool:
+    """Return whether whole numbers repeat as often as those drawn at random near each other.
+
+    Of numbers drawn at random, two are equal about as often as they differ by one step. The rows of
+    a person have one number, and that of another person is no more frequent for being near.
+    """
+    places = (distinct - distinct[0]).astype(np.int64)
+    places //= np.gcd.reduce(np.diff(places))
+    size = int(places[-1]) + 1
+    equal = float(np.dot(counts, counts - 1))
+    near = np.mean(
+        [_pairs(places, counts, lag) * size / (size - lag) for lag in range(1, 1 + LAGS)]
+    )
+    spread = np.sqrt(2 * near)
+    if not near - LEAST_SPREAD * spread <= equal <= BEYOND_CHANCE * near + MOST_SPREAD * spread:
+        return False
+    share = np.exp(-counts.sum() / size)  # of the numbers that chance leaves out
+    variance = size * share * (1 - (1 - np.log(share)) * share)
+    return bool(len(distinct) <= size * (1 - share) + MOST_SPREAD * np.sqrt(variance))
+
+
+def _pairs(places: np.ndarray, counts: np.ndarray, lag: int) -> float:
+    """Return how many pairs of numbers differ by so many steps."""
+    _, first, second = np.intersect1d(places, places - lag, return_indices=True)
+    return float(np.dot(counts[first], counts[second]))
 
 
 def _unevenness(distinct: np.ndarray, counts: np.ndarray) -> float:

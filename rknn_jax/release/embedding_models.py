@@ -76,6 +76,21 @@ def find(public: Sequence[str], private: Sequence[str], width: int) -> Embedding
     return EmbeddingModel(shown["name"], shown["sha256"], shown["kind"])
 
 
+def feature_names(public: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the features of embedded tables, by their card, or none.
+
+    Args:
+      public: Public files.
+
+    Raises:
+      ValueError: If the card is damaged.
+    """
+    from rknn_jax.embedding import table
+
+    model = _model(public[0], "--public")
+    return table.of_card(model).feature_names if model and model["kind"] == "table" else ()
+
+
 def _model(name: str, argument: str) -> dict[str, Any] | None:
     """Return the model of the card beside a file on this machine, or None if there is none."""
     path = Path(name)

@@ -40,6 +40,7 @@ from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.records import features, frames, public_values
 from rknn_jax.records.classes import Classes
+from rknn_jax.records.persons import find_columns
 from rknn_jax.release import choosing, inputs, planning
 from rknn_jax.release import label as job
 from rknn_jax.release.accounts import open_ledger, spend_stands
@@ -286,6 +287,12 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         public_values.refuse_ids(columns, names, "the public rows", remedy)
         for sentence in public_values.doubted(columns, names, remedy):
             warnings.warn(f"Columns {sentence}.", stacklevel=2)
+        if found := find_columns(names):
+            warnings.warn(
+                f"Columns {found} are named as if they told whose a record is, and are features; "
+                "if one does, leave it out of X, and pass it as person to label.",
+                stacklevel=2,
+            )
         given = self.random_state
         self._seed = int(
             given if isinstance(given, Integral) else check_random_state(given).randint(2**31 - 1)

@@ -22,6 +22,7 @@ from rknn_jax.release import (
     engines,
     known_classes,
     label_advice,
+    person_columns,
     public_rows,
     tables,
 )
@@ -69,8 +70,9 @@ class Data:
         names. Defaults to none.
       reading: How labels are read as classes, by the type of their column, or "" if it is plain.
       names: Names of the columns of features, in their order, or none if they have no names.
-      doubts: Sentences on public columns that may be no features, and on columns that may be in
-        another order on the other side. Defaults to none.
+      doubts: Sentences on public columns that may be no features, on columns that may be in
+        another order on the other side, and on private ones that are named like persons. Defaults
+        to none.
     """
 
     public: np.ndarray
@@ -160,6 +162,7 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
     by_order = ""
     if asked_width is not None and not settings.embedding:
         by_order = public_rows.unnamed_sides(public.names, layouts, width)
+    persons_of = "" if settings.person else person_columns.unnamed(layouts, settings.label)
     if classes is None:
         inferred = not settings.dry_run and settings.infer_classes
         classes = _inferred(private) if inferred else _assumed(settings)
@@ -176,7 +179,7 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         public.others,
         next(filter(None, readings), ""),
         public.names,
-        (*public.doubts, *filter(None, [by_order])),
+        (*public.doubts, *filter(None, [by_order, persons_of])),
     )
     return standardized(data) if settings.standardize else data
 

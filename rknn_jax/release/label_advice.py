@@ -160,16 +160,27 @@ class Seen:
         if not from_0 or self._numbers.total() <= self._texts:  # most labels are names
             return
         outside = [number for number in self._numbers if not 0 <= number < classes.count]
+        if sorted(self._numbers) == [*range(-1, classes.count - 1)]:
+            yield (
+                f"{self._numbers[-1]:,} labels are -1, which is read as no label, and labels are "
+                f"{classes.count} numbers, as many as classes; if these are the classes, pass "
+                f"--classes {self._named_numbers()}."
+            )
+            return
         if self._numbers[0] or not outside:
             if told := reading(NUMBER, classes):
                 yield f"{told[0].upper()}{told[1:]}."
             return
         yield self._advice_on_outside(min(outside) < 0)
 
+    def _named_numbers(self) -> str:
+        """Return the numbers as names with commas between them."""
+        numbers = sorted(self._numbers)
+        return ",".join(str(int(one)) if one == int(one) else str(one) for one in numbers)
+
     def _advice_on_outside(self, negative: bool) -> str:
         """Return what to do about labels without a 0, of which some are no class numbers."""
-        numbers = sorted(self._numbers)
-        named = [str(int(one)) if one == int(one) else str(one) for one in numbers]
+        named = self._named_numbers().split(",")
         odd = f"{named[0]}, which is read as no label" if negative else named[-1]
         if len(named) > MOST_SHOWN:
             named = [*named[:2], "...", named[-1]]

@@ -15,7 +15,7 @@ import fsspec
 import numpy as np
 
 from rknn_jax import formats
-from rknn_jax.formats import Block, Columns, Layout, _objects, csv
+from rknn_jax.formats import Block, Columns, Layout, _encodings, _objects, csv
 from rknn_jax.records.features import MOST_NAMED
 from rknn_jax.records.labels import joined
 
@@ -311,6 +311,12 @@ class FileShard:
             columns = columns._replace(reads_label=False)
         return self._layout(self.name, self.argument, columns)
 
+    def column_names(self) -> Sequence[str]:
+        """Return the names of all columns or arrays, or the keys of the first records: private."""
+        keys = self._first_keys(self.name, self.argument)
+        layout = self.own_layout()
+        return keys or layout.names or layout.arrays
+
     def texts(self, name: str) -> list[str]:
         """Return the texts of a column of a public file; none if it has no such column."""
         only = replace(self, columns=Columns(embedding=(), reads_label=False, public=True))
@@ -333,6 +339,15 @@ class FileShard:
             if name and of:
                 with self._opened(name, argument) as file:
                     found.update(of(file))
+        return found
+
+    def no_utf8_lines(self) -> list[bytes]:
+        """Return lines of a file of text that are in another encoding, or none: private."""
+        found: list[bytes] = []
+        for shard in self.files():
+            if hasattr(_format(shard.name, shard.argument), "broken"):
+                with shard._opened(shard.name, shard.argument) as file:
+                    found += _encodings.lines_of(file)
         return found
 
     def unseen(self) -> Iterator[str]:
@@ -374,13 +389,13 @@ class FileShard:
     def _unseen(self, name: str, keys: list[str] | None, asked: Sequence[str]) -> Iterator[str]:
         if keys is None:
             return
-        missing = [repr(one) for one in asked if one not in keys]
+        missing = [one for one in asked if one not in keys]
         if missing:
             yield (
-                f"No record at the beginning of {name} has {', '.join(missing[:MOST_NAMED])}; the "
-                "records have "
-                f"{', '.join(keys[:MOST_NAMED]) or 'no keys'}. Name the columns with --embedding, "
-                "--label and --person."
+                f"No record at the beginning of {name} has "
+                f"{', '.join(map(repr, missing[:MOST_NAMED]))}; the records have "
+                f"{', '.join(keys[:MOST_NAMED]) or 'no keys'}{formats.nested(missing, keys)}. Name "
+                "the columns with --embedding, --label and --person."
             )
 
     def num_rows(self) -> int:

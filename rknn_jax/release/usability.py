@@ -8,20 +8,20 @@ Nothing is spent or written, and the counts are private.
 import difflib
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rknn_jax.formats import Block
-from rknn_jax.formats._csv_records import NO_UTF8, save_as_utf8
+from rknn_jax.formats import Block, _encodings
+from rknn_jax.formats._csv_records import NO_UTF8
 from rknn_jax.formats.jsonl import REPLACED
 from rknn_jax.neighbors import usable_rows
 from rknn_jax.records.classes import MISSING, Classes, number_of
 from rknn_jax.records.features import EMBED_TEXTS, MOST_NAMED, real_rows
 from rknn_jax.records.labels import MASK, NUMBERED, check_types, encode
 from rknn_jax.records.persons import inexact, person_names
-from rknn_jax.release import label_advice
+from rknn_jax.release import label_advice, person_columns
 from rknn_jax.release.copies import Copies
 from rknn_jax.release.drift import Moments
 from rknn_jax.release.likeness import Likeness
@@ -66,6 +66,7 @@ def examine(
     classes: Classes,
     most: int | None = None,
     public: np.ndarray | None = None,
+    names: Sequence[str] = (),
 ) -> Usability:
     """Count the records that cannot be used, and compare the others with the public rows.
 
@@ -74,6 +75,7 @@ def examine(
       classes: Set of classes.
       most: Most labels of a record that count. Defaults to None, one label a record.
       public: Public rows, `[m, f]`. Defaults to None, which compares nothing.
+      names: Names of the features, if the files have none. Defaults to none.
 
     Raises:
       ValueError: If the files cannot be used as a whole.
@@ -82,21 +84,23 @@ def examine(
     width = None if public is None else public.shape[1]
     moments = Moments(width or 0)
     likeness = Likeness(width or 0)
-    names: tuple[str, ...] = ()
     reasons: Counter[str] = Counter()
     foreign: Counter[str] = Counter()
     found: Counter[int] = Counter()
     holes: Counter[str] = Counter()
     broken: Counter[str] = Counter()
     seen = label_advice.Seen(classes, most)
-    same = Copies() if len(shards) > 1 else None
+    same = Copies()
+    persons = False
     spellings = Spellings()
     absent: list[str] = []
+    lines: list[bytes] = []
     for shard in shards:
         layout = shard.layout()
-        names = layout.features
+        names = names if len(layout.features) < 2 else layout.features
         if isinstance(shard, FileShard):
             broken.update(shard.broken())
+            lines += [] if lines else shard.no_utf8_lines()
             absent += shard.unseen()
         if layout.empty.labels is not None:
             check_types(layout.empty.labels, classes, most, shard.where, typed=layout.typed)
@@ -105,15 +109,18 @@ def examine(
             ids, told = encode(block.labels, classes, most, shard.where)
             seen.add(block.labels)
             if block.persons is not None:
+                persons = True
                 spellings.add(block.persons, shard.where)
             unknown = told > 1 if most else (told > 0) & (ids == MISSING)
             missing = np.zeros(len(ids), bool) if most else told == 0
             bad = _unusable(block, width, shard.where)
             holes.update(_holes(block, layout.features))
-            if same is not None and block.embeddings is not None:
-                same.add(shard.name, usable_rows(real_rows(block.embeddings, shard.where, width)))
-            if width and block.embeddings is not None:
-                moments.add(usable_rows(real_rows(block.embeddings, shard.where, width)))
+            rows = None
+            if block.embeddings is not None:
+                rows = usable_rows(real_rows(block.embeddings, shard.where, width))
+                same.add(shard.name, rows)
+            if width and rows is not None:
+                moments.add(rows)
             reasons["foreign label" if most is None else "label that does not count"] += int(
                 unknown.sum()
             )
@@ -121,9 +128,8 @@ def examine(
             reasons.update({name: int(rows.sum()) for name, rows in bad.items()})
             counts = np.logical_not(missing | (unknown if most is None else missing))
             counts &= np.logical_not(np.any([*bad.values(), np.zeros(len(ids), bool)], axis=0))
-            if width and block.embeddings is not None and most is None:
-                whole = usable_rows(real_rows(block.embeddings, shard.where, width))
-                likeness.add(whole[counts], ids[counts])
+            if width and rows is not None and most is None:
+                likeness.add(rows[counts], ids[counts])
             records += len(ids)
             usable += int(counts.sum())
             found.update(ids[counts].ravel().tolist())
@@ -135,10 +141,11 @@ def examine(
     counted = {reason: number for reason, number in reasons.items() if number}
     advice = [
         *absent,
-        *([] if same is None else same.advice()),
+        *same.advice(public, persons=persons),
+        *([] if persons else person_columns.repeated(shards)),
         *_advice(classes, foreign),
         *seen.advice(foreign),
-        *_advice_on_files(broken),
+        *_advice_on_files(broken, lines),
         *_advice_on_columns(holes, records, broken),
         *([] if public is None else moments.advice(public, names)),
         *likeness.advice(public),
@@ -177,12 +184,17 @@ def _foreign(rows: Sequence[Any], classes: Classes) -> Iterator[str]:
         yield from map(_as_text, sorted(parts & none))
 
 
-def _advice_on_files(broken: Mapping[str, int]) -> Iterator[str]:
-    """Yield what to change about the encoding of files, by their broken records."""
+def _advice_on_files(broken: Mapping[str, int], lines: Iterable[bytes]) -> Iterator[str]:
+    """Yield what to change about the encoding of files, by their broken records.
+
+    Args:
+      broken: Number of broken records, by reason.
+      lines: Lines of the files that are no UTF-8.
+    """
     if count := broken.get(NO_UTF8, 0) + broken.get(REPLACED, 0):
         yield (
-            f"{count:,} records are in another encoding than UTF-8, such as Latin-1, or damaged; "
-            f"{save_as_utf8('WINDOWS-1252')}."
+            f"{count:,} records are in another encoding than UTF-8, or damaged: "
+            f"{_encodings.remedy(lines)}."
         )
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rknn_jax._internal.disk import read_arrays, read_json
+from rknn_jax.answers.concerns import opinions_hidden
 from rknn_jax.answers.measured import Measured
 from rknn_jax.label_sets import HALF, lead_stddev
 from rknn_jax.privacy.guarantee import Guarantee
@@ -108,7 +109,7 @@ class Results:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Shares of `MEANINGS` that are known."""
+        """Shares of `MEANINGS` that are known, without opinions where noise decides."""
         sure = self.stability
         found = {
             "expected_accuracy": self.summary.expected_accuracy if self.summary else None,
@@ -117,7 +118,10 @@ class Results:
         }
         if self.measured is not None:  # a measure replaces an opinion
             del found["expected_accuracy"]
-        return {name: share for name, share in found.items() if share is not None}
+        hidden = opinions_hidden(self.summary.concerns) if self.summary else set()
+        return {
+            name: share for name, share in found.items() if share is not None and name not in hidden
+        }
 
     @property
     def measured(self) -> Measured | None:

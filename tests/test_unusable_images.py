@@ -1,0 +1,89 @@
+"""Images that cannot be used, or have no row of a table, are counted by cause with an example."""
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from rknn_jax.cli.embed import _by_cause
+from rknn_jax.embedding import clipping, images
+from rknn_jax.embedding.file_rows import ABSENT, CAPITALS, SEVERAL, SHARED, FileRows
+from rknn_jax.embedding.images import ONLY_PATH, ImageFolder, ImageTable
+
+PIXELS = np.arange(81, dtype=np.uint8).reshape(9, 9)
+
+
+def png():
+    file = io.BytesIO()
+    Image.fromarray(PIXELS).save(file, "PNG")
+    return file.getvalue()
+
+
+class Reader(images.NetworkModel):
+    """Images without a network: `_read` alone is called."""
+
+    class encode:  # noqa: N801 it stands for the encoder of a network
+        class card:  # noqa: N801 likewise
+            size = (9, 9)
+
+
+def reasons(source):
+    read = Reader(Reader.encode)._read
+    records = [one for block in source.blocks(10) for one in block.records]
+    found = {f"{row}": read(one) for row, one in enumerate(records)}
+    return {row: why for row, why in found.items() if isinstance(why, str)}
+
+
+def test_rows_without_an_image_tell_their_cause(tmp_path):
+    held = [
+        {"bytes": png(), "path": "a.png"},
+        {"bytes": None, "path": "b.png"},
+        {"bytes": None, "path": None},
+        None,
+        {"bytes": b"", "path": "d.png"},
+        {"bytes": b"text", "path": "e.png"},
+    ]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    path = tmp_path / "R.parquet"
+    pq.write_table(pa.table({"image": pa.array(held, kind)}), path)
+    source = ImageTable.find(path, (), None, (), private=True)
+    found = reasons(source)
+    assert [*found] == ["1", "2", "3", "4", "5"]
+    assert found["1"] == ONLY_PATH
+    assert found["2"] == found["3"] == "no image"
+    told = _by_cause(found)
+    assert told.startswith("2 as 2 (no image); 2 as 4 (cannot identify")
+    assert f"1 as 1 ({ONLY_PATH})" in told
+    assert images.depths(source, refuse=False).others == 1
+    assert not [*clipping.doubts(source, 65535)]
+
+
+def test_files_that_cannot_be_read_are_counted_by_cause(tmp_path):
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_bytes(b"text")
+    for name in ("c.png", "d.png", "e.png"):
+        (tmp_path / name).symlink_to(tmp_path / "nowhere")
+    (tmp_path / "f.png").write_bytes(png())
+    source = ImageFolder.find(tmp_path)
+    found = dict(zip(source.files, [None] * 6, strict=True))
+    found |= {source.files[int(row)]: why for row, why in reasons(source).items()}
+    told = _by_cause({name: why for name, why in found.items() if why})
+    assert told.startswith("3 as c.png ([Errno 2] No such file or directory")
+    assert "; 2 as a.png (cannot identify image file" in told
+    assert told.count(" as ") == 2
+
+
+@pytest.mark.parametrize("by", ["name", "path"])
+def test_images_without_a_row_are_counted_by_cause(by, tmp_path):
+    table = FileRows(tmp_path, {}, {"a.png": 0, "b.png": None, "C.png": 1, "gone.png": 2}, (), by)
+    files = ["a.png", "b.png", "c.png", "in/d.png", "other/d.png"]
+    found = table.unplaced(files)
+    wanted = {CAPITALS: ["c.png"], SEVERAL: ["b.png"]}
+    both = {SHARED if by == "name" else ABSENT: ["in/d.png", "other/d.png"]}
+    assert found == wanted | both
+    rows = table.rows_of(files)
+    assert sum(map(len, found.values())) == sum(row is None for row in rows)
+    assert table.unseen(files) == ["gone.png"]
