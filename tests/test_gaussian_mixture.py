@@ -120,24 +120,31 @@ def test_a_sample_of_the_rows_is_enough(split, monkeypatch):
     assert right(votes, classes, kernels) > 0.84
 
 
-@pytest.mark.parametrize("reason", ["few queries", "few rows", "one class", "equal rows"])
-def test_where_there_can_be_no_mixture_labels_are_read_without(reason):
+@pytest.mark.parametrize(
+    ("reason", "there"),
+    [
+        ("few queries", False),
+        ("few rows", False),
+        ("one class", False),
+        ("equal rows", True),
+        ("huge rows", True),
+        ("tiny rows", True),
+        ("a far row", True),
+    ],
+)
+def test_odd_rows_are_read_and_without_a_mixture_if_there_can_be_none(reason, there):
     rng = np.random.default_rng(0)
-    num_rows, num_queries, number = 40, 8, 4
-    if reason == "few queries":
-        number = 9
-    if reason == "few rows":
-        num_rows = 19
-    if reason == "one class":
-        number = 1
+    num_rows = 19 if reason == "few rows" else 40
+    number = {"few queries": 9, "one class": 1}.get(reason, 4)
     rows = rng.normal(size=(num_rows, 3)).astype(np.float32)
-    if reason == "equal rows":
-        rows[:] = 1
-    cluster = (np.arange(num_rows) % num_queries).astype(np.int32)
-    queries = Queries(rows[:num_queries], np.arange(num_queries), cluster, np.bincount(cluster))
+    rows *= np.float32({"equal rows": 0, "huge rows": 1e30, "tiny rows": 1e-30}.get(reason, 1))
+    if reason == "a far row":
+        rows[3] = 1e15
+    cluster = (np.arange(num_rows) % 8).astype(np.int32)
+    queries = Queries(rows[:8], np.arange(8), cluster, np.bincount(cluster))
     kernels = answers.kernels(queries, rows, num_components=number)
-    assert (kernels.components is None) == (reason != "equal rows")
-    counts = np.full((num_queries, number), 5.0)
+    assert (kernels.components is not None) == there
+    counts = np.full((8, number), 5.0)
     found = answers.decode(counts, np.ones_like(counts), kernels)
     assert np.isfinite(found.probabilities).all()
 

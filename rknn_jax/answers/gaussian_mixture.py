@@ -43,10 +43,13 @@ class Mixture(NamedTuple):
     Attributes:
       slope: float32 `[f, components]`.
       offset: float32 `[components]`.
+      scale: Number by which rows are divided first, so that squares neither overflow nor vanish.
+        Defaults to 1.
     """
 
     slope: np.ndarray
     offset: np.ndarray
+    scale: np.float32 = np.float32(1)
 
     def responsibilities(self, rows: np.ndarray) -> np.ndarray:
         """Return the posterior probability of each component, float32 `[b, components]`.
@@ -54,7 +57,7 @@ class Mixture(NamedTuple):
         Args:
           rows: float32 `[b, f]`.
         """
-        found: np.ndarray = softmax(rows @ self.slope + self.offset, axis=1)
+        found: np.ndarray = softmax(rows / self.scale @ self.slope + self.offset, axis=1)
         return found
 
 
@@ -81,6 +84,8 @@ def fit(rows: np.ndarray, cluster: np.ndarray, means: np.ndarray, num_components
     from sklearn.cluster import KMeans  # imported late: it takes over a second
 
     weight = np.bincount(cluster, minlength=len(means)) + 1e-9
+    scale = np.abs(rows).max() or np.float32(1)
+    rows, means = rows / scale, means / scale
     # Several threads would wait for each other in so small a step.
     with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of too few distinct rows, whose components are one
@@ -92,7 +97,7 @@ def fit(rows: np.ndarray, cluster: np.ndarray, means: np.ndarray, num_components
             before, shares = shares, mixture.responsibilities(rows)
             if np.abs(shares - before).max(axis=1).mean() < CONVERGED:
                 break
-    return mixture
+    return mixture._replace(scale=scale)
 
 
 def _maximized(rows: np.ndarray, moment: np.ndarray, shares: np.ndarray) -> Mixture:
