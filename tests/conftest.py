@@ -3,6 +3,7 @@
 import functools
 import gc
 import importlib
+import itertools
 import json
 import logging
 import os
@@ -126,6 +127,29 @@ def progress():
     log.handlers[:] = handlers
     log.setLevel(level)
     log.propagate = propagate
+
+
+def crossed(**axes) -> pytest.MarkDecorator:
+    """Parametrize by all combinations of values, most of which are in `make long`.
+
+    In `make test` every value comes with one value of each other axis.
+
+    Args:
+      **axes: Values of each argument; of a dict, its keys.
+    """
+    values = [[*axis] for axis in axes.values()]
+    size = max(map(len, values))
+    quick = {tuple(i % len(axis) for axis in values) for i in range(size)}
+    cases = []
+    for place in itertools.product(*(range(len(axis)) for axis in values)):
+        case = [axis[i] for axis, i in zip(values, place, strict=True)]
+        words = [
+            one if isinstance(one, str) else f"{type(one).__name__}{i}"
+            for one, i in zip(case, place, strict=True)
+        ]
+        marks = () if place in quick else pytest.mark.long
+        cases.append(pytest.param(*case, marks=marks, id="-".join(words)))
+    return pytest.mark.parametrize(",".join(axes), cases)
 
 
 def thin(mechanisms: list, ids=str) -> pytest.MarkDecorator:

@@ -12,6 +12,7 @@ import pytest
 from rknn_jax import ReverseKNNLabeler
 from rknn_jax.release import label, planning
 from rknn_jax.release.settings import Settings
+from tests.conftest import crossed
 
 WIDTH = 3
 CLASSES = "a,b"
@@ -76,8 +77,7 @@ def released(private, number, **settings):
     return label.draw(plan, label.count(plan))
 
 
-@pytest.mark.parametrize("person", [None, "person"])
-@pytest.mark.parametrize("way", WAYS)
+@crossed(person=[None, "person"], way=WAYS)
 def test_every_labeler_releases_noise_alone(way, person):
     shapes = [
         released(npz(number), number, person=person, **WAYS[way]).labels.shape for number in (0, 1)
@@ -122,8 +122,7 @@ def test_replace_one_takes_the_number_of_records_as_public(write):
 NOTHING = [np.zeros((0, WIDTH)), [], pd.DataFrame(np.zeros((0, WIDTH)))]
 
 
-@pytest.mark.parametrize("rows", NOTHING, ids=["array", "list", "frame"])
-@pytest.mark.parametrize("person", [None, [], pd.Series([], dtype=object, name="patient")])
+@crossed(rows=NOTHING, person=[None, [], pd.Series([], dtype=object, name="patient")])
 def test_the_estimator_releases_noise_alone(public, rows, person):
     known = pd.DataFrame(public) if hasattr(rows, "columns") else public
     given = {"classes": ["a", "b"], "n_queries": 4, "ledger": "l", "relation": "add-remove"}

@@ -18,6 +18,7 @@ from rknn_jax.records.labels import encode
 from rknn_jax.release import label, planning
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrowShard
+from tests.conftest import crossed
 
 NUM_RECORDS = 60
 NAMES = ["x", "y", "z"]
@@ -86,18 +87,12 @@ WAYS = {
 """Features, settings, and the most that one record or person changes of the counts."""
 
 
-@pytest.mark.parametrize(
-    ("way", "column"),
-    [
-        ("columns", "x"),
-        ("lists", "vector"),
-        ("lists", "diagnosis"),
-        ("persons", "person"),
-        ("sets", "diagnosis"),
-    ],
+@crossed(
+    place=["columns x", "lists vector", "lists diagnosis", "persons person", "sets diagnosis"],
+    odd=ODD,
 )
-@pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)
-def test_an_odd_cell_casts_no_vote_and_stops_nothing(way, odd, column):
+def test_an_odd_cell_casts_no_vote_and_stops_nothing(place, odd):
+    way, column = place.split()
     embedding, settings, most = WAYS[way]
     made = frame(names_of if "labels_per_record" in settings else name_of)
     columns = Columns(embedding, "diagnosis", person=settings.get("person"))

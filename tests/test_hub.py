@@ -21,6 +21,7 @@ from rknn_jax.records.labels import encode, plain
 from rknn_jax.release import data_files, known_classes, tables
 from rknn_jax.release.shards import FileShard
 from tests import tiny_network
+from tests.conftest import crossed
 
 NAMES = ("cat", "dog", "owl")
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -330,8 +331,7 @@ def copied(folder: Path, name: str) -> None:
         one.write_table(table)
 
 
-@pytest.mark.parametrize("named", ["PRIVATE", "PRIVATE/*.arrow", "*/"])
-@pytest.mark.parametrize("state", [True, False])
+@crossed(named=["PRIVATE", "PRIVATE/*.arrow", "*/"], state=[True, False])
 def test_copies_of_records_in_a_folder_count_once(tmp_path, monkeypatch, named, state):
     """Caches of `datasets` would give each record two votes, at twice the epsilon that is told."""
     monkeypatch.chdir(tmp_path)

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rknn_jax.records import public_values
+from tests.conftest import crossed
 from tests.test_cli import arguments, arrays, blobs, contents
 
 PUBLIC, TRUTH = blobs(60, 0)
@@ -47,18 +48,17 @@ def refused(rknn, folder, changes, words):
         assert contents(folder) == before
 
 
-@pytest.mark.parametrize("form", ["npz", "csv", "parquet", "feather"])
-@pytest.mark.parametrize(
-    ("labels", "classes"),
-    [
-        (LABELS + 1, "1,2,3"),
-        (LABELS.astype(str), "0,1,2"),
-        (np.array(["b, c", "a", "d"])[LABELS], None),
-        (LABELS == 1, "False,True"),
-    ],
-    ids=["numerals", "text", "a comma", "bool"],
-)
-def test_labels_of_every_format_are_right(rknn, tmp_path, form, labels, classes):
+NAMED = {
+    "numerals": (LABELS + 1, "1,2,3"),
+    "text": (LABELS.astype(str), "0,1,2"),
+    "a comma": (np.array(["b, c", "a", "d"])[LABELS], None),
+    "bool": (LABELS == 1, "False,True"),
+}
+
+
+@crossed(form=["npz", "csv", "parquet", "feather"], kind=NAMED)
+def test_labels_of_every_format_are_right(rknn, tmp_path, form, kind):
+    labels, classes = NAMED[kind]
     changes = save(tmp_path, form, labels) | NO_NOISE
     if classes is None:
         (tmp_path / "run.toml").write_text('classes = ["a", "b, c", "d"]')
@@ -392,8 +392,7 @@ def test_columns_without_a_role_are_carried_to_the_labels(rknn, tmp_path, form):
     np.testing.assert_array_equal(found["row"], np.arange(60))
 
 
-@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "feather"])
-@pytest.mark.parametrize("kind", ["text", "numbers"])
+@crossed(form=["csv", "jsonl", "parquet", "feather"], kind=["text", "numbers"])
 def test_the_persons_of_public_rows_are_no_features(rknn, tmp_path, form, kind):
     """Both sides may have the column that tells whose a record is."""
     tables = {"P": frame(PUBLIC), "R": frame(PRIVATE).assign(labels=LABELS)}

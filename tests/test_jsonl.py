@@ -17,6 +17,7 @@ from rknn_jax.records.labels import encode
 from rknn_jax.records.persons import person_names
 from rknn_jax.release.data_files import find
 from rknn_jax.release.shards import FileShard
+from tests.conftest import crossed
 from tests.test_cli import arguments, arrays
 from tests.test_inputs import LABELS, NO_NOISE, PRIVATE, PUBLIC, TRUTH, frame, refused
 
@@ -57,8 +58,7 @@ def test_both_sides_may_be_json_lines(rknn, tmp_path, kind, labels):
         assert found["public_site"].tolist() == ["s"] * 60
 
 
-@pytest.mark.parametrize("other", ["npz", "csv", "parquet"])
-@pytest.mark.parametrize("side", ["public", "private"])
+@crossed(other=["npz", "csv", "parquet"], side=["public", "private"])
 def test_one_side_may_be_json_lines(rknn, tmp_path, other, side):
     as_lists = other == "npz"
     for name, rows, labels in (("P", PUBLIC, {}), ("R", PRIVATE, {"labels": LABELS})):

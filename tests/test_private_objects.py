@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from rknn_jax import ReverseKNNLabeler
+from tests.conftest import crossed
 
 NUM_RECORDS = 40
 WIDTH = 3
@@ -52,8 +53,7 @@ FORMS = {
 CELLS = ["secret", None, {}, object(), [1, 2], 1j, 10**400, b"\xff"]
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: type(cell).__name__)
+@crossed(form=FORMS, cell=CELLS)
 def test_a_cell_that_is_no_number_casts_no_vote(form, cell):
     rows = changed([list(row) for row in ROWS], [cell, 1.0, 2.0])
     assert cast(FORMS[form](rows), LABELS) == 1
@@ -83,8 +83,10 @@ def test_an_error_of_type_or_shape_quotes_no_cell(rows):
     assert not {"secret", "7.25"} & set(str(error.value).replace("'", " ").split())
 
 
-@pytest.mark.parametrize("form", [list, tuple, objects, pd.Series])
-@pytest.mark.parametrize("label", [[0, 1], [], (), {}, "x", np.zeros((2, 2)), object()])
+@crossed(
+    form=[list, tuple, objects, pd.Series],
+    label=[[0, 1], [], (), {}, "x", np.zeros((2, 2)), object()],
+)
 def test_a_label_of_several_values_is_no_class(form, label):
     """The others count, whether they stand by themselves or in lists of one."""
     assert cast(ROWS, form(changed([[one] for one in LABELS], label))) == 1
