@@ -86,7 +86,7 @@ def test_private_names_after_an_option_of_several_are_told(rknn, tmp_path, optio
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_records_that_cannot_be_read_are_counted_by_reason(rknn, tmp_path, form):
     table = frame(PRIVATE).assign(labels="a", note="plain")
     if form == "csv":

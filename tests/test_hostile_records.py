@@ -28,7 +28,10 @@ from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.students import dpsgd
 from rknn_jax.types import Queries, Records
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = [
+    pytest.mark.filterwarnings("error"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # other tests'
+]
 
 NUM_RECORDS, WIDTH, CLASSES = 60, 5, 3
 RANDOM = np.random.default_rng(0)
