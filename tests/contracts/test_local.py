@@ -226,6 +226,16 @@ def test_as_many_votes_as_cells_are_refused(mechanism):
         )
 
 
+def test_no_total_variation_is_more_than_epsilon_allows():
+    """Which is reached by randomized response of two symbols."""
+    most = {str(m): (np.exp(m.epsilon) - 1) / (np.exp(m.epsilon) + 1) for m in EXAMPLES}
+    assert all(m.total_variation <= most[str(m)] + 1e-12 for m in EXAMPLES)
+    default = [m for m in EXAMPLES if type(m).total_variation is LocalRandomizer.total_variation]
+    assert default
+    for mechanism in default:
+        assert mechanism.total_variation == pytest.approx(most[str(mechanism)])
+
+
 @pytest.mark.parametrize(
     "mechanism",
     [m for m in EXAMPLES if type(m).total_variation is not LocalRandomizer.total_variation],
