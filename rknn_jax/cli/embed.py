@@ -1,25 +1,20 @@
 """`rknn embed`: embeddings of images, text and tables, in files that `rknn label` reads."""
 
 import re
-from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rknn_jax._internal.checks import check_together
 from rknn_jax._internal.terminal import err, metered, sure_interrupts, tell
-from rknn_jax.cli.embed_settings import Embed, check, in_table
+from rknn_jax.cli import embed_images
+from rknn_jax.cli.embed_settings import NAMED, Embed, check, refuse_absent
 from rknn_jax.formats import LABELS
 
 # JAX and pyarrow take seconds to import, and --help needs none of them.
 if TYPE_CHECKING:
     from rknn_jax.embedding import Model, Source
-    from rknn_jax.embedding.file_rows import FileRows
-    from rknn_jax.embedding.images import ImageFolder, ImageTable
     from rknn_jax.embedding.run import Written
-
-NAMED = 10
-"""Most names, and causes why records cannot be used, that the terminal shows."""
 
 _OWN = re.compile(r"'[^']*'|\"[^\"]*\"|<[^>]*>|\d+")
 """Parts of a reason that are one record's own, such as the name of its file."""
@@ -40,7 +35,7 @@ def run(settings: Embed) -> dict[str, Any]:
         from rknn_jax.embedding import run as job
     check(settings)
     with metered("embedding") as meter, sure_interrupts():
-        source, model = _images(settings) if settings.images else _columns(settings)
+        source, model = embed_images.source_of(settings) if settings.images else _columns(settings)
         meter.begin("embedding", len(source))
         try:
             written = job.embed(
@@ -68,154 +63,9 @@ def run(settings: Embed) -> dict[str, Any]:
     }
 
 
-def _images(settings: Embed) -> tuple["Source", "Model"]:
-    """Return a folder of images and its network."""
-    from rknn_jax.embedding import table_files
-    from rknn_jax.embedding.images import ImageFolder, ImageTable, NetworkModel
-    from rknn_jax.representations import pretrained
-
-    assert settings.images is not None
-    known = _card(settings, "images")
-    path = settings.model or known.get("path")
-    if path is None:
-        raise ValueError(
-            "Expected --model with --images, got none; name an ONNX file, or the --card of the "
-            "public images."
-        )
-    source: ImageFolder | ImageTable
-    if in_table(settings.images):
-        found = table_files.names(settings.images, "--images")
-        label = None if settings.label == LABELS and LABELS not in found else settings.label
-        _refuse_absent(settings, found, f"--images {settings.images}", label)
-        source = ImageTable.find(
-            settings.images, settings.columns, label, settings.keep, private=settings.private
-        )
-        labeled = f"labels {label!r}" if label else "no labels, which --label can name"
-        named = f"; classes: {', '.join(source.classes)}" if source.classes else ""
-        tell(err, "read", f"{len(source):,} images; {labeled}{named}")
-    else:
-        source = _image_folder(settings)
-    model = NetworkModel(pretrained.load(path), _white(settings, source, known))
-    _check_same(model, known, path)
-    return source, model
-
-
-def _white(settings: Embed, source: "ImageFolder | ImageTable", known: dict[str, Any]) -> int:
-    """Return the white of images of 16 bits, by the card or else by the public images.
-
-    A private image decides nothing, because the others would change with it. Its curator is told.
-    """
-    from rknn_jax.embedding import clipping, images
-    from rknn_jax.images import files
-
-    depths = images.depths(source, refuse=not settings.private)
-    pixel = 0 if settings.private else depths.most
-    white = images.card_white(known) if known else files.white_of(pixel)
-    if pixel > white:
-        tell(
-            err,
-            "warning",
-            f"pixels of 16 bits are up to {pixel:,}, and the card's white is {white:,}, to which "
-            "they are cut; embed the images with the largest pixels first, and use their card",
-        )
-    elif pixel and not known:
-        tell(
-            err,
-            "white",
-            f"{white:,} of {files.WHITE:,} for gray images of 16 bits, whose largest public pixel "
-            f"is {pixel:,}; the card keeps it for the private side",
-        )
-    for sentence in (*depths.doubts(white), *clipping.doubts(source, white)):
-        secret = " (tell nobody)" if settings.private else ""
-        tell(err, "private" if settings.private else "warning", f"{sentence}{secret}")
-    return white
-
-
-def _image_folder(settings: Embed) -> "ImageFolder":
-    """Return a folder of images, and tell what it holds."""
-    from rknn_jax.embedding.images import ImageFolder
-
-    assert settings.images is not None
-    about = _image_table(settings)
-    source = ImageFolder.find(settings.images, private=settings.private, about=about)
-    _tell_skipped(settings, source.skipped)
-    classes = ", ".join(source.classes) or "none, since there are no folders in it"
-    named = "with" if about is not None and LABELS in about.columns else "without"
-    labeled = f"classes: {classes}" if about is None else f"{named} labels {settings.label!r}"
-    tell(err, "read", f"{len(source):,} images; {labeled}")
-    unknown = sum(row is None for row in source.rows)
-    if about is not None and unknown == len(source) and len(source) and not settings.private:
-        raise ValueError(
-            f"Expected a row for each image in --image-table {settings.image_table}, got none that "
-            f"names {source.files[0]}; column {settings.file_column!r} holds names such as "
-            f"{next(iter(about.places), '')!r}, and --file-match {settings.file_match} compares "
-            f"their {settings.file_match}s, in the same capitals."
-        )
-    if about is not None:
-        _tell_unplaced(settings, about, source.names, unknown)
-    return source
-
-
-def _tell_unplaced(settings: Embed, about: "FileRows", names: Sequence[str], unknown: int) -> None:
-    """Tell which images have no row in the table about them, by cause, and which rows no image."""
-    kind = "private" if settings.private else "warning"
-    secret = " (tell nobody)" if settings.private else ""
-    if unknown:
-        causes = about.unplaced(names).items()
-        told = [f"{len(those):,} {cause}, such as {those[0]}" for cause, those in causes]
-        tell(
-            err,
-            kind,
-            f"{unknown:,} images have missing values, since they have no row of their own in "
-            f"{settings.image_table}: {'; '.join(told)}{secret}",
-        )
-    if unseen := about.unseen(names):
-        tell(
-            err,
-            kind,
-            f"{len(unseen):,} names in {settings.image_table} are of no image in "
-            f"{settings.images}, such as {unseen[0]}{secret}",
-        )
-
-
-def _tell_skipped(settings: Embed, skipped: Sequence[str]) -> None:
-    """Tell which files of a folder are left out, and of private ones their number alone."""
-    from rknn_jax.embedding.images import SUFFIXES
-
-    if not skipped:
-        return
-    count = f"{len(skipped):,} files are left out"
-    remedy = f"; images end in {', '.join(SUFFIXES)}, so save others as one of these"
-    if settings.private:
-        tell(err, "skipped", f"{count}{remedy} (tell nobody)")
-        return
-    suffixes = Counter(PurePosixPath(name).suffix.lower() or "without" for name in skipped)
-    kinds = ", ".join(f"{number:,} {suffix}" for suffix, number in suffixes.most_common(NAMED))
-    named = ", ".join(skipped[:NAMED])
-    tell(err, "skipped", f"{count} by their suffix ({kinds}), such as {named}{remedy}")
-
-
-def _image_table(settings: Embed) -> "FileRows | None":
-    """Return the table about a folder of images, or None."""
-    from rknn_jax.embedding import table_files
-    from rknn_jax.embedding.file_rows import FileRows
-
-    if settings.image_table is None:
-        return None
-    where = "--image-table"
-    found = table_files.names(settings.image_table, where)
-    label = None if settings.label == LABELS and LABELS not in found else settings.label
-    if table_files.declares_names(settings.image_table, private=settings.private):
-        _refuse_absent(settings, found, f"{where} {settings.image_table}", label)
-    return FileRows.read(
-        *(settings.image_table, where, settings.file_column),
-        *(label, settings.keep, settings.file_match),
-    )
-
-
 def _columns(settings: Embed) -> tuple["Source", "Model"]:
     """Return a file of columns and the model of its text or features."""
-    from rknn_jax.embedding import rows, table, table_files, table_fit, text, text_vectors
+    from rknn_jax.embedding import cards, rows, table, table_files, table_fit, text, text_vectors
     from rknn_jax.records import features
 
     kind = "table" if settings.table else "text"
@@ -228,14 +78,14 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     if declared:
         features.refuse_unknown(settings.drop, [found])
     aside = {settings.label, *settings.keep, *settings.drop}
-    known = _card(settings, kind)
+    known = cards.given(settings.card, kind)
     model: Model
     if kind == "text":
         columns = text.columns_of(settings.columns, known, f"--card {settings.card}")
         _check_columns(settings, path, kind, columns, label)
         name = settings.model or known.get("path") or text_vectors.DEFAULT
         model = text.ColumnsModel(text.load(name), columns)
-        _check_same(model, known, name)
+        cards.check_same(known, model.card, name)
     elif known:
         model = table.of_card(known)
         columns = tuple(column.name for column in model.columns)
@@ -330,59 +180,8 @@ def _check_columns(
     found = table_files.names(path, f"--{kind}")
     check_together(
         lambda: rows.TableFile(path, f"--{kind}", columns),
-        lambda: _refuse_absent(settings, found, f"--{kind} {path}", label),
+        lambda: refuse_absent(settings, found, f"--{kind} {path}", label),
     )
-
-
-def _refuse_absent(settings: Embed, found: Sequence[str], where: str, label: str | None) -> None:
-    """Raise ValueError if the data lack a column that `--label` or `--keep` names.
-
-    Args:
-      settings: Settings of the command.
-      found: Names of the columns.
-      where: Argument and name of the data, for the error.
-      label: Name of the column of labels, or None.
-    """
-    named = {"--label": [] if label is None else [label], "--keep": settings.keep}
-    absent = {flag: [name for name in names if name not in found] for flag, names in named.items()}
-    told = [f"{flag} {' '.join(names)}" for flag, names in absent.items() if names]
-    if told:
-        raise ValueError(
-            f"Expected columns of {where} in --label and --keep, got {' and '.join(told)}; the "
-            f"columns are {', '.join(found) or 'none'}. Name one of these, or leave the option "
-            "out, since no record needs it to be embedded."
-        )
-
-
-def _card(settings: Embed, kind: str) -> dict[str, Any]:
-    """Return the model of `--card`, or nothing.
-
-    Raises:
-      ValueError: If the file is no card of this kind.
-    """
-    if settings.card is None:
-        return {}
-    from rknn_jax.embedding import cards
-
-    model = cards.read(settings.card, f"--card {settings.card}")
-    if model["kind"] != kind:
-        raise ValueError(
-            f"Expected a card of {kind} in --card {settings.card}, got one of {model['kind']}; "
-            "embed both sides in the same way."
-        )
-    return model
-
-
-def _check_same(model: "Model", known: dict[str, Any], name: str) -> None:
-    """Raise ValueError if the model is not the one of the card."""
-    from rknn_jax.embedding import cards
-
-    other = cards.differences(known, model.card) if known else []
-    if other:
-        raise ValueError(
-            f"Expected the model of --card, got another one in {name}, which differs in "
-            f"{', '.join(other)}; embed both sides with the same model."
-        )
 
 
 def _tell(settings: Embed, written: "Written", card: Path) -> None:

@@ -1,10 +1,14 @@
 """Settings of `rknn embed`, and what is wrong with them for any records."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from rknn_jax.formats import LABELS
+
+NAMED = 10
+"""Most names, and causes why records cannot be used, that the terminal shows."""
 
 
 @dataclass(frozen=True)
@@ -106,3 +110,23 @@ def in_table(images: Path) -> bool:
     from rknn_jax.embedding.images import holds_images
 
     return table_files.is_typed(images) and not holds_images(images)
+
+
+def refuse_absent(settings: Embed, found: Sequence[str], where: str, label: str | None) -> None:
+    """Raise ValueError if the data lack a column that `--label` or `--keep` names.
+
+    Args:
+      settings: Settings of the command.
+      found: Names of the columns.
+      where: Argument and name of the data, for the error.
+      label: Name of the column of labels, or None.
+    """
+    named = {"--label": [] if label is None else [label], "--keep": settings.keep}
+    absent = {flag: [name for name in names if name not in found] for flag, names in named.items()}
+    told = [f"{flag} {' '.join(names)}" for flag, names in absent.items() if names]
+    if told:
+        raise ValueError(
+            f"Expected columns of {where} in --label and --keep, got {' and '.join(told)}; the "
+            f"columns are {', '.join(found) or 'none'}. Name one of these, or leave the option "
+            "out, since no record needs it to be embedded."
+        )

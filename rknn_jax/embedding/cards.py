@@ -43,3 +43,40 @@ def differences(model: dict[str, Any], other: dict[str, Any]) -> list[str]:
     """Return the entries in which two models differ, so that their features do."""
     one, two = (json.loads(json.dumps(given)) for given in (model, other))
     return [name for name in SAME if one.get(name) != two.get(name)]
+
+
+def given(path: Path | None, kind: str) -> dict[str, Any]:
+    """Return the model of a card that `--card` names, or nothing.
+
+    Args:
+      path: Card, or None.
+      kind: Kind of the records: images, text or table.
+
+    Raises:
+      ValueError: If the file is no card of this kind.
+    """
+    if path is None:
+        return {}
+    model = read(path, f"--card {path}")
+    if model["kind"] != kind:
+        raise ValueError(
+            f"Expected a card of {kind} in --card {path}, got one of {model['kind']}; embed both "
+            "sides in the same way."
+        )
+    return model
+
+
+def check_same(known: dict[str, Any], card: dict[str, Any], name: str) -> None:
+    """Raise ValueError if a model is not the one of the card, if there is any.
+
+    Args:
+      known: Model of the card, or nothing.
+      card: Model to use.
+      name: Its name, for the error.
+    """
+    other = differences(known, card) if known else []
+    if other:
+        raise ValueError(
+            f"Expected the model of --card, got another one in {name}, which differs in "
+            f"{', '.join(other)}; embed both sides with the same model."
+        )
