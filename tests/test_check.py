@@ -107,8 +107,9 @@ def test_records_that_cannot_be_read_are_counted_by_reason(rknn, tmp_path, form)
     assert done.json["usable"] == 90 - len(lost)
     assert reasons["broken record, bytes that are no UTF-8"] == 1
     assert sum(count for reason, count in reasons.items() if "broken" in reason) == 3
-    [advice] = done.json["advice"]
+    advice, absent = done.json["advice"][::-1]
     assert "another encoding than UTF-8" in advice
+    assert "is of class 'b'" in absent
 
 
 def test_persons_that_are_no_exact_numbers_are_told(rknn, tmp_path):
@@ -193,7 +194,7 @@ def test_numbers_that_are_not_counted_from_0_are_told(rknn, tmp_path, form, labe
     save(tmp_path, form, labels)
     told = " ".join(rknn("check", f"R.{form}", "--classes", classes).out.split())
     if words is None:
-        assert "advice" not in told
+        assert "No label is 0" not in told
         return
     assert "No label is 0" in told
     assert words in told
@@ -304,3 +305,30 @@ def test_keys_that_no_json_line_has_are_told_by_the_check(rknn, tmp_path):
     np.savez(tmp_path / "P.npz", vector=PUBLIC)
     named = rknn(*words, "--embedding", "vector", "--label", "y")
     assert "advice" not in named.out
+
+
+def test_a_class_of_no_record_is_told_to_the_curator(rknn, tmp_path):
+    frame(PRIVATE).assign(labels=np.array(["a", "b", "c"])[LABELS]).to_csv(
+        tmp_path / "R.csv", index=False
+    )
+    told = rknn("check", "R.csv", "--classes", "a,b,c,d,e", "--json").json["advice"]
+    [sentence] = [one for one in told if "is of class" in one]
+    assert "'d', 'e'" in sentence
+    assert "is of class" not in rknn("check", "R.csv", "--classes", "a,b,c").out
+
+
+def test_labels_that_are_embedded_as_public_by_a_card_are_told(rknn, tmp_path):
+    table = frame(PUBLIC).assign(labels="a")
+    table.to_csv(tmp_path / "P.csv", index=False)
+    table.drop(columns="labels").to_csv(tmp_path / "U.csv", index=False)
+    assert rknn("embed", "--table", "P.csv", "--out", "p.parquet").status == 0
+    card = ("--card", "p.card.json")
+    for name, options, words in (
+        ("P.csv", (), True),
+        ("P.csv", ("--private",), False),
+        ("U.csv", (), False),
+    ):
+        out = f"{name}{len(options)}.parquet"
+        done = rknn("embed", "--table", name, *card, *options, "--out", out)
+        assert done.status == 0
+        assert ("pass --private" in " ".join(done.err.split())) == words

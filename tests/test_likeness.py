@@ -16,12 +16,13 @@ def records(count, seed):
     return (CENTERS[ids] + draw.normal(size=(count, 8))).astype(np.float32), ids
 
 
+SHUFFLED = np.random.default_rng(1).permutation(32)
 PRIVATE, IDS = records(3000, 1)
 PUBLIC, _ = records(800, 2)
 
 
 def told(rows, ids, public=PUBLIC):
-    found = Likeness(8)
+    found = Likeness(rows.shape[1])
     for start in range(0, len(rows), 700):  # as blocks of a file
         found.add(rows[start : start + 700], ids[start : start + 700])
     return [*found.advice(public)]
@@ -42,6 +43,19 @@ def test_records_that_lie_elsewhere_are_told(change, words):
     sentences = " ".join(told(changed, IDS[: len(changed)]))
     assert words in sentences
     assert "embed both sides by one model" in sentences
+
+
+@pytest.mark.parametrize("change", [lambda rows: -rows, lambda rows: rows[:, SHUFFLED]])
+def test_other_dimensions_of_classes_that_overlap_are_told(change):
+    """Distances to the public rows do not show them: the classes lie around one point."""
+    draw = np.random.default_rng(0)
+    centers = draw.normal(size=(6, 32))
+    ids = draw.integers(6, size=2500).astype(np.int32)
+    rows = (centers[ids] + 2.2 * draw.normal(size=(2500, 32))).astype(np.float32)
+    assert not told(rows[700:], ids[700:], rows[:700])
+    (sentence,) = told(np.ascontiguousarray(change(rows[700:])), ids[700:], rows[:700])
+    assert "of its own side" in sentence
+    assert "with dimensions in one order" in sentence
 
 
 def test_labels_in_another_order_are_told():

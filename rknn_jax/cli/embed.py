@@ -53,6 +53,13 @@ def run(settings: Embed) -> dict[str, Any]:
     if not settings.private and job.all_same(settings.out):
         _tell_same(written.card["rows"])
     _tell_curator(settings, model, written.card["rows"])
+    if settings.card is not None and not settings.private and job.has_labels(settings.out):
+        tell(
+            err,
+            "public",
+            "these records have labels and were embedded as public ones; if they are private, "
+            "pass --private, which keeps the file for its owner and tells nobody what they hold",
+        )
     return {
         "files": {"embeddings": str(settings.out), "card": str(card)},
         "rows": written.card["rows"],

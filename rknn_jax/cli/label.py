@@ -378,7 +378,7 @@ def _tell_release(plan: "Plan", done: "Release") -> None:
     for name, share in _expectations(done).items():
         if share is not None:
             word, meaning = MEANINGS[name]
-            tell(err, word, f"about {share:.1%} {meaning}")
+            tell(err, word, f"about {share:.0%} {meaning}")
     for concern in done.concerns:
         tell(err, "warning", str(concern))
     found = [plan.folder / name for name in RESULTS if (plan.folder / name).exists()]

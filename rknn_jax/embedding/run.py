@@ -111,6 +111,11 @@ def embed(
     return Written(card, unusable, resumed, truncated)
 
 
+def has_labels(out: Path) -> bool:
+    """Return whether an embedded file has labels."""
+    return LABELS in _arrow.pyarrow().parquet.read_schema(out).names
+
+
 def all_same(out: Path) -> bool:
     """Return whether an embedded file has several rows, and all have the same features."""
     pa = _arrow.pyarrow()

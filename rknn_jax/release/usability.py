@@ -144,6 +144,7 @@ def examine(
         *same.advice(public, persons=persons),
         *([] if persons else person_columns.repeated(shards)),
         *_advice(classes, foreign),
+        *_advice_on_classes(named),
         *seen.advice(foreign),
         *_advice_on_files(broken, lines),
         *_advice_on_columns(holes, records, broken),
@@ -182,6 +183,22 @@ def _foreign(rows: Sequence[Any], classes: Classes) -> Iterator[str]:
     none = {*label_advice.unknown(sorted(set().union(*held)), classes)}
     for parts in held:
         yield from map(_as_text, sorted(parts & none))
+
+
+def _advice_on_classes(found: Mapping[str, int]) -> Iterator[str]:
+    """Yield which classes no record has, if records have others.
+
+    Args:
+      found: Number of usable records of each class.
+    """
+    absent = [name for name, number in found.items() if not number]
+    if absent and len(absent) < len(found):
+        shown = ", ".join(map(repr, absent[:MOST_NAMED]))
+        more = f" and {len(absent) - MOST_NAMED:,} more" if len(absent) > MOST_NAMED else ""
+        yield (
+            f"No record that can be used is of class {shown}{more}, so that rows of it get "
+            "other labels; see whether its records are spelled otherwise, or missing."
+        )
 
 
 def _advice_on_files(broken: Mapping[str, int], lines: Iterable[bytes]) -> Iterator[str]:
