@@ -144,8 +144,7 @@ def test_the_error_names_the_ledger_and_its_command_adopts_what_was_refused(fold
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["copy", "hard link", "symbolic link to a copy", "another name"])
-def test_a_second_budget_for_records_of_a_ledger_is_refused_on_any_path(folder, monkeypatch, how):
-    monkeypatch.setattr(job, "MOST_SHARDS", 1)  # beside the whole, the only file
+def test_a_second_budget_for_records_of_a_ledger_is_refused_on_any_path(folder, how):
     release(budget=1)
     options = {}
     if how == "hard link":
