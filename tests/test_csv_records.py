@@ -324,7 +324,7 @@ def test_all_columns_are_read_in_one_pass(monkeypatch):
 
 
 def test_a_broken_private_record_stops_no_command_where_warnings_are_errors(tmp_path, rknn):
-    """Whether there are results would show that record."""
+    """An error would show that record."""
     lines = ["a,b,labels", *["1,2,cat"] * 400, "1,2,3,cat"]
     (tmp_path / "R.csv").write_text("\n".join(lines))
     warnings.simplefilter("error")

@@ -26,7 +26,7 @@ class Reader(images.NetworkModel):
     """Images without a network: `_read` alone is called."""
 
     class encode:  # noqa: N801 it stands for the encoder of a network
-        class card:  # noqa: N801 likewise
+        class card:  # noqa: N801 an object with this name
             size = (9, 9)
 
 

@@ -47,7 +47,7 @@ def repeated(shards: Sequence[Shard]) -> Iterator[str]:
     for name in sorted(names):
         try:
             count, persons = _count([shard for shard in files if name in _named(shard)], name)
-        except ValueError:  # a column of lists, for example, tells of nobody
+        except ValueError:  # no persons are in a column of lists, for example
             continue
         if count - persons >= max(1, FEWEST * count):
             yield (
