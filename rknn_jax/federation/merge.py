@@ -14,13 +14,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from rknn_jax._internal.disk import locked, read_json, sync_folder, write_whole
+from rknn_jax.federation import shared_rounds
 from rknn_jax.federation.collector import ANSWERS, QUESTION, REJECTED, Collector, for_owner
 from rknn_jax.federation.request import Asked
 from rknn_jax.federation.round_folder import (
     MERGED,
     PARTS,
     check_settings,
-    check_whole,
     copy_round,
 )
 from rknn_jax.federation.rounds import Round
@@ -112,7 +112,7 @@ def _checked(parts: Sequence[Path], asked: Asked) -> Counter[str]:
         clients |= collector.clients
         rejected += collector.rejected
     if asked.shuffled:
-        check_whole(parts)
+        shared_rounds.check_whole(parts)
     return rejected
 
 

@@ -32,7 +32,7 @@ runs/<name>/
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from numpy.typing import ArrayLike
 from rknn_jax import representations
 from rknn_jax._internal.disk import read_arrays, read_json, write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.federation import shared_rounds
 from rknn_jax.federation.collector import ANSWERS, QUESTION, Sum, is_sealed
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.rounds import Round
@@ -55,7 +56,6 @@ SUM = "sum.npz"
 OVER = "over.json"
 PARTS = "parts.json"
 MERGED = "merged.json"
-SHARED = "shared.json"
 Tell = Callable[[str, str], None]
 
 LATEST = 1e11  # seconds since 1970
@@ -94,7 +94,8 @@ def prepare(
         )
     _check_folder(folder, asked)
     if asked.shuffled:
-        _check_shared(folder, source, collects=collects)
+        ended = [name for name in (OVER, MERGED) if source and (source / name).exists()]
+        shared_rounds.check(folder, source, collects=collects, ended=bool(ended))
     if (folder / QUESTION).exists():
         if source:
             _check_same(source, folder)
@@ -106,7 +107,7 @@ def prepare(
             f"Expected a new folder as --out, got {folder}, which holds other files; name another."
         )
     if asked.shuffled and collects:
-        _share(folder, source)
+        shared_rounds.share(folder, source)
     if source:
         copy_round(source, folder, asked)
         return _begun(folder, public)
@@ -122,60 +123,6 @@ def prepare(
     # The question comes last, because a folder that has it holds a whole round.
     write_whole(folder / QUESTION, round.data)
     return round, queries
-
-
-def _check_shared(folder: Path, source: Path | None, *, collects: bool) -> None:
-    """Refuse two results of one shuffled round.
-
-    Their difference would show the messages of few clients, and a client that answers both servers
-    pays once.
-
-    Raises:
-      ValueError: If the server does not only collect a round that others ask too, or if the source
-        may publish results of its own.
-    """
-    if not collects and (source or (folder / SHARED).exists()):
-        raise ValueError(
-            f"Expected --collect-only with --trust shuffle and a round that several servers ask, "
-            f"got a server that publishes in {folder}; pass --collect-only to all of them, and "
-            "count their answers by --merge."
-        )
-    if source is None or (folder / QUESTION).exists():
-        return
-    ended = [name for name in (OVER, MERGED) if (source / name).exists()]
-    if not (source / SHARED).exists() or ended or is_sealed(source):
-        raise ValueError(
-            f"Expected a round that others collect too as --question, got {source}, whose server "
-            "publishes results or has done so; begin it anew with --collect-only."
-        )
-
-
-def _share(folder: Path, source: Path | None) -> None:
-    """Mark a new folder as one of several of a round, in itself and in the one that it is from."""
-    if source is None:
-        write_whole(folder / SHARED, json.dumps({"copies": []}).encode())
-        return
-    copies = {*_settings(source / SHARED).get("copies", ()), str(folder.resolve())}
-    write_whole(source / SHARED, json.dumps({"copies": sorted(copies)}).encode())
-    write_whole(folder / SHARED, json.dumps({"source": str(source.resolve())}).encode())
-
-
-def check_whole(parts: Sequence[Path]) -> None:
-    """Check that all folders of a shuffled round are merged, and are not merged in two ways.
-
-    Raises:
-      ValueError: If the folder that the round began in, or one of its copies, is not among them.
-    """
-    marks = [_settings(part / SHARED) if (part / SHARED).exists() else {} for part in parts]
-    origins = [mark["copies"] for mark in marks if "copies" in mark]
-    if not all(marks) or len(origins) != 1 or len(parts) != 1 + len(origins[0]):
-        known = ", ".join(one for each in origins for one in each) or "unknown"
-        raise ValueError(
-            f"Expected all folders of a shuffled round to merge, got "
-            f"{', '.join(map(str, parts))}; its servers began with --collect-only, the first "
-            f"without --question, and the others are {known}. Name each once. If one is lost, "
-            f"remove it from {SHARED} of the first."
-        )
 
 
 def copy_round(source: Path, folder: Path, asked: Asked) -> None:
