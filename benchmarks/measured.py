@@ -29,7 +29,6 @@ from sklearn.datasets import load_digits
 from benchmarks._decoding_cases import Sides
 from benchmarks._measure import save
 from benchmarks._measured_cases import CASES, LOOKED_AT, Case
-from rknn_jax import check
 from rknn_jax.check import Checkers, Checks
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.privacy.roles import MEASURE
@@ -85,9 +84,10 @@ def agreement(checkers: Checkers, labeling: Labeling, sides: Sides) -> float:
     """Return the share of all private records that agree with the labels near them."""
     role = np.full(len(sides.labels), MEASURE, np.int8)
     ones = np.ones(len(role), np.int64)
-    near = checkers.near(sides.private)
-    everyone = Checks(role, near, np.asarray(sides.labels, np.int32), ones, np.bincount(role))
-    return float(check.agrees(everyone, labeling).mean())
+    everyone = Checks(
+        role, sides.private, np.asarray(sides.labels, np.int32), ones, np.bincount(role)
+    )
+    return float(checkers.agrees(everyone, labeling).mean())
 
 
 def cell(case: Case, sides: Sides, epsilon: float) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Labels measured by private records that did not vote.
 
 A few records, whose roles are coins (`privacy.roles`), do not vote. Once the public rows have
-labels, they check them. Each compares its own class with the class that the public rows near it
-got. There are three roles, and each has one mechanism that spends all of epsilon:
+labels, they check them. Each compares its own class with what the labels say at its place
+(`rknn_jax.interpolation`). There are three roles, and each has one mechanism that spends all of
+epsilon:
 
 - `choose`: which of several labelings agrees with most of them, by permute-and-flip. A record
   changes the count of each labeling by 1 at most, however many there are.
@@ -28,13 +29,15 @@ epsilon beside that of the votes.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from rknn_jax import near_labels
+from rknn_jax import interpolation
 from rknn_jax.answers.measured import Measured, interval
 from rknn_jax.check_noise import ExactNoise, Noise
+from rknn_jax.interpolation import Interpolator
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.neighbors import Metric
 from rknn_jax.privacy import contributions, exact_noise
@@ -155,14 +158,14 @@ class Checks(NamedTuple):
 
     Attributes:
       role: Role of each record, int8 `[c]`.
-      near: Public rows near it, int32 `[c, NEAR]`.
+      points: Its features, float32 `[c, f]`; zeros if it cannot be used.
       ids: Its class, int32 `[c]`, or its ballot `[c, r + 1]`.
       units: Its weight, int64 `[c]`, of which a unit of privacy has at most `Checkers.grid`.
       sizes: Number of records, or of persons, with each role, int64 `[4]`, usable or not.
     """
 
     role: np.ndarray
-    near: np.ndarray
+    points: np.ndarray
     ids: np.ndarray
     units: np.ndarray
     sizes: np.ndarray
@@ -229,11 +232,6 @@ class Checkers:
         return contributions.GRID if self.unit == "person" else 1
 
     @property
-    def num_near(self) -> int:
-        """Number of public rows near a record that tell its class."""
-        return near_labels.num_near(self.rows)
-
-    @property
     def shows_size(self) -> bool:
         """True if the number of records that measure does not depend on what they hold."""
         return self.relation == "replace-one"
@@ -243,15 +241,31 @@ class Checkers:
         """Largest change of a bucketized sum's L1 norm between neighbors, in units."""
         return self.grid * (2 if self.relation == "replace-one" else 1)
 
-    def near(self, points: np.ndarray) -> np.ndarray:
-        """Return the public rows near records, int32 `[c, NEAR]`.
+    @cached_property
+    def _between(self) -> Interpolator:
+        return Interpolator(self.rows, self.metric)
 
-        The result of a record depends on it and on public rows alone.
+    def memory(self, num_units: int) -> int:
+        """Return the bytes that the features of those who check and the labels between rows take.
 
         Args:
-          points: Finite features, float32 `[c, f]`.
+          num_units: Number of records, or of persons of one record.
         """
-        return near_labels.near(points, self.rows, self.metric)
+        features = 4 * self.rows.shape[1] * math.ceil(num_units * (1 - self.roles.vote))
+        return int(features + interpolation.memory(len(self.rows), self.num_classes))
+
+    def agrees(self, checks: Checks, labeling: Labeling) -> np.ndarray:
+        """Return whether a labeling says the class, or the set, of each record, bool `[c]`.
+
+        The result of a record depends on it, on public rows and on released labels alone.
+
+        Args:
+          checks: Records that check.
+          labeling: Labeling of the public rows.
+        """
+        return self._between.agreement(
+            checks.points, checks.ids, labeling.probabilities, smooth=labeling.smooth
+        )
 
     def draw(
         self, checks: Checks, labelings: Sequence[Labeling], noise: Noise = ExactNoise()
@@ -270,7 +284,7 @@ class Checkers:
         choice = 0
         if len(labelings) > 1 and self.roles.choose:  # few records never pass the usual one's lead
             choice = self._choice(checks, labelings, noise)
-        agree = agrees(checks, labelings[choice])
+        agree = self.agrees(checks, labelings[choice])
         scale = exact_noise.safe_scale(self.grid, self.epsilon)
         sums = [self._sum(checks, MEASURE, agree)]
         if not self.shows_size:
@@ -296,7 +310,7 @@ class Checkers:
         most = self.grid * (1 if weights is None else FINE)
         units = checks.units * fine.astype(np.int64)[classes]
         units[checks.role != CHOOSE] = 0
-        counts = np.array([units[agrees(checks, one)].sum() for one in labelings], np.int64)
+        counts = np.array([units[self.agrees(checks, one)].sum() for one in labelings], np.int64)
         step = 2 if self.relation == "replace-one" else 1
         scale = exact_noise.safe_scale(most * step, self.epsilon)
         # Their number is public under replace-one alone.
@@ -351,15 +365,3 @@ def _largest_share(counts: np.ndarray | None) -> float | None:
         return None
     totals = np.maximum(counts.reshape(-1, counts.shape[-1]).sum(axis=0), 0)
     return float(totals.max() / totals.sum())
-
-
-def agrees(checks: Checks, labeling: Labeling) -> np.ndarray:
-    """Return whether the public rows near each record got its class, or its set, bool `[c]`.
-
-    Args:
-      checks: Records that check.
-      labeling: Labeling of the public rows.
-    """
-    return near_labels.agreement(
-        checks.near, checks.ids, labeling.probabilities, smooth=labeling.smooth
-    )

@@ -174,7 +174,7 @@ def test_measures_are_within_their_intervals_of_the_agreement_of_all(trust, unit
         nobody, features, "sqeuclidean", 3, votes.epsilon, "replace-one", "record"
     )
     found = checking.checks_of(private, np.ones(SIZE, np.int8), everybody, last)
-    agreement = check.agrees(found, checking.labeling_of(last, experiment)).mean()
+    agreement = everybody.agrees(found, checking.labeling_of(last, experiment)).mean()
     misses = 0
     for seed in range(20):
         noise = jax.random.key(seed)

@@ -260,10 +260,10 @@ class Recorded:
 
 def checks_of(checkers, rng, size=60):
     role = rng.integers(1, 4, size).astype(np.int8)
-    near = rng.integers(0, len(checkers.rows), (size, 5)).astype(np.int32)
+    points = rng.normal(size=(size, 3)).astype(np.float32)
     ids = rng.integers(0, 4, size).astype(np.int32)
     units = np.full(size, checkers.grid, np.int64)
-    return Checks(role, near, ids, units, np.bincount(role, minlength=4))
+    return Checks(role, points, ids, units, np.bincount(role, minlength=4))
 
 
 @pytest.mark.long
@@ -278,11 +278,11 @@ def test_no_neighbor_moves_what_is_drawn_by_more_than_its_noise_is_for(relation,
     for run in range(300):
         checks = checks_of(checkers, rng)
         one = rng.integers(len(checks.role))
-        near, ids, units = checks.near.copy(), checks.ids.copy(), checks.units.copy()
-        near[one], ids[one] = rng.integers(0, 40, 5), rng.integers(-1, 4)
+        points, ids, units = checks.points.copy(), checks.ids.copy(), checks.units.copy()
+        points[one], ids[one] = rng.normal(size=3), rng.integers(-1, 4)
         if relation == "add-remove" or ids[one] < 0:
             units[one] = 0
-        other = checks._replace(near=near, ids=ids, units=units)
+        other = checks._replace(points=points, ids=ids, units=units)
         drawn = []
         for each in (checks, other):
             noise = Recorded(choice=one % 3)  # what follows is compared for the same choice
@@ -325,10 +325,10 @@ def test_a_labeling_that_is_no_better_is_hardly_ever_chosen(relation):
     noise = SimulatedNoise(jax.random.key(1))
     others = 0
     for _ in range(100):
-        near = np.repeat(rng.integers(0, 40, (size, 1)), 5, axis=1).astype(np.int32)
+        points = checkers.rows[rng.integers(0, 40, size)]
         ids = rng.integers(0, 4, size).astype(np.int32)
-        checks = Checks(role, near, ids, np.ones(size, np.int64), np.bincount(role, minlength=4))
-        pair = [labeled(np.eye(4)[rng.integers(0, 4, 40)]) for _ in range(2)]
+        checks = Checks(role, points, ids, np.ones(size, np.int64), np.bincount(role, minlength=4))
+        pair = [labeled(np.eye(4)[rng.integers(0, 4, 40)], smooth=False) for _ in range(2)]
         others += checkers.draw(checks, pair, noise).choice
     # Both agree with a quarter of the records, and chance moves their difference by 11. The lead is
     # 21, or 6 where the number of records is private.
@@ -338,13 +338,13 @@ def test_a_labeling_that_is_no_better_is_hardly_ever_chosen(relation):
 def test_weights_choose_for_the_classes_of_the_public_rows():
     checkers = a_check(shares=(0.3, 0.1, 0.0))
     truth = np.repeat([0, 1], 20)
-    common = labeled(np.eye(4)[np.zeros(40, int)])
-    rare = labeled(np.eye(4)[np.where(truth, 1, 2)])
+    common = labeled(np.eye(4)[np.zeros(40, int)], smooth=False)
+    rare = labeled(np.eye(4)[np.where(truth, 1, 2)], smooth=False)
     size = 400
-    near = np.repeat(np.where(np.arange(size) < 300, 0, 39)[:, None], 5, axis=1).astype(np.int32)
+    points = checkers.rows[np.where(np.arange(size) < 300, 0, 39)]
     ids = np.where(np.arange(size) < 300, 0, 1).astype(np.int32)
     role = np.full(size, CHOOSE, np.int8)
-    checks = Checks(role, near, ids, np.ones(size, np.int64), np.bincount(role, minlength=4))
+    checks = Checks(role, points, ids, np.ones(size, np.int64), np.bincount(role, minlength=4))
     noise = Recorded()
     checkers.draw(checks, [rare, common], noise)
     weighed = Recorded()
@@ -352,33 +352,6 @@ def test_weights_choose_for_the_classes_of_the_public_rows():
     checkers.draw(checks, [rare._replace(weights=weights), common], weighed)
     assert np.argmax(noise.asked[0][1]) == 1
     assert np.argmax(weighed.asked[0][1]) == 0
-
-
-def test_agreement_counts_the_class_of_the_rows_near_a_record():
-    sharp = np.eye(4, dtype=np.float32)[[0, 0, 1, 2, 3]]
-    near = np.array([[0, 1, 2], [2, 2, 3], [0, 1, 1], [3, 4, 4]], np.int32)
-    ids = np.array([0, 1, -1, 2], np.int32)
-    ones = np.ones(4, np.int64)
-    checks = Checks(np.full(4, MEASURE, np.int8), near, ids, ones, np.array([0, 0, 4, 0]))
-    assert check.agrees(checks, labeled(sharp)).tolist() == [True, True, False, False]
-    # The first row alone: all rows of a query have its label.
-    apart = checks._replace(near=near[:, ::-1])
-    assert check.agrees(apart, labeled(sharp)).tolist() == [True, True, False, False]
-    assert check.agrees(apart, labeled(sharp, smooth=False)).tolist() == [
-        False,
-        False,
-        False,
-        False,
-    ]
-    # Ballots: up to two classes and having voted, which is class 4. A whole set has to be right.
-    ballots = np.array([[0, -1, 4], [1, 2, 4], [-1, -1, 4], [3, -1, 4]], np.int32)
-    sets = np.array([[1, 0, 0, 0], [0.9, 0, 0, 0], [0, 0.9, 0, 0], [0, 0, 0.4, 0.2], [0, 0, 0, 1]])
-    assert check.agrees(checks._replace(ids=ballots), labeled(sets)).tolist() == [
-        True,
-        False,
-        False,
-        True,
-    ]
 
 
 @pytest.mark.long
@@ -428,14 +401,16 @@ def test_simulated_checks_choose_the_best_and_measure_it_within_their_intervals(
     checkers = a_check(relation, unit, epsilon=2.0, shares=(0.1, 0.1, 0.1), num_rows=400)
     rng = np.random.default_rng(4)
     truth = rng.integers(0, 4, 400)
-    right = labeled(np.eye(4)[truth])
-    wrong = labeled(np.eye(4)[rng.permutation(truth)])
+    right = labeled(np.eye(4)[truth], smooth=False)
+    wrong = labeled(np.eye(4)[rng.permutation(truth)], smooth=False)
     size = 3000
-    near = np.repeat(rng.integers(0, 400, (size, 1)), 5, axis=1).astype(np.int32)
-    ids = np.where(rng.random(size) < 0.8, truth[near[:, 0]], rng.integers(0, 4, size))
+    near = rng.integers(0, 400, size)
+    ids = np.where(rng.random(size) < 0.8, truth[near], rng.integers(0, 4, size))
     role = rng.integers(1, 4, size).astype(np.int8)
     units = np.full(size, checkers.grid, np.int64)
-    checks = Checks(role, near, ids.astype(np.int32), units, np.bincount(role, minlength=4))
+    checks = Checks(
+        role, checkers.rows[near], ids.astype(np.int32), units, np.bincount(role, minlength=4)
+    )
     noise = SimulatedNoise(jax.random.key(0))
     covered = 0
     for _ in range(40):

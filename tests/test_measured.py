@@ -69,10 +69,10 @@ def agreement(done, sides):
     )
     role = np.full(len(labels), MEASURE, np.int8)
     ones = np.ones(len(labels), np.int64)
-    everyone = check.Checks(role, checkers.near(private), labels, ones, np.bincount(role))
+    everyone = check.Checks(role, private, labels, ones, np.bincount(role))
     smooth = done.measured.labeling != "the label of each query"
     labeling = Labeling("", done.probabilities, lambda: done.found, smooth)
-    return check.agrees(everyone, labeling).mean()
+    return checkers.agrees(everyone, labeling).mean()
 
 
 @pytest.mark.parametrize("private", ["private.npz", "shards"])
@@ -192,7 +192,7 @@ def test_every_record_votes_or_checks_once_and_replacing_one_changes_no_other(si
         other = counted([(points[:1700], given[:1700]), (points[1700:], given[1700:])], checkers)
         moved = int(np.abs(other.counts - whole.counts).sum())
         changed = np.sum(
-            (other.checks.near != whole.checks.near).any(axis=1)
+            (other.checks.points != whole.checks.points).any(axis=1)
             | (other.checks.ids != whole.checks.ids)
         )
         assert np.array_equal(other.checks.sizes, whole.checks.sizes)

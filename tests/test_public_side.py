@@ -132,7 +132,7 @@ def test_the_median_distance_is_that_of_all_pairs(digits, count, monkeypatch):
     monkeypatch.setattr(radial, "CELLS_AT_ONCE", 20_000)
     rows = digits[0][:count]
     apart = ((rows[:, None] - rows) ** 2).sum(axis=2)
-    assert radial._median_sq_distance(rows) == pytest.approx(np.median(apart), rel=1e-6)
+    assert radial.median_sq_distance(rows) == pytest.approx(np.median(apart), rel=1e-6)
 
 
 def former(features, queries, graph):

@@ -241,7 +241,7 @@ def checks_of(records: Records, role: np.ndarray, checkers: Checkers, last: Roun
     ids = bsvs.voting_labels(np.asarray(records.labels), checkers.num_classes)
     # NaN compares false, so such a record cannot be used either.
     usable = (np.abs(points) <= LARGEST).all(axis=1) & (ids >= 0)
-    near = checkers.near(np.where(usable[:, None], points, np.float32(0)))
+    points = np.where(usable[:, None], points, np.float32(0))
     units = usable.astype(np.int64)
     sizes = np.bincount(role, minlength=4)
     if checkers.unit == "person":
@@ -249,7 +249,7 @@ def checks_of(records: Records, role: np.ndarray, checkers: Checkers, last: Roun
         sizes = np.bincount(role[np.unique(number, return_index=True)[1]], minlength=4)
         mine = np.unique(number[usable], return_inverse=True)[1]
         units[usable] = contributions.shared(mine, checkers.grid).units
-    return Checks(role, near, ids, units, sizes)
+    return Checks(role, points, ids, units, sizes)
 
 
 def _measured_by_bits(
@@ -275,7 +275,7 @@ def _measured_by_bits(
         one_each = _persons.one_each(draw_key, records)
         records, role = subset(records, one_each), role[one_each]
     found = checks_of(records, role, checkers, last)
-    agrees = checks.agrees(found, labeling) & (found.units > 0)
+    agrees = checkers.agrees(found, labeling) & (found.units > 0)
     ones = int(randomized_bits.randomized(key, agrees, checkers.epsilon).sum())
     share = randomized_bits.interval_of_bits(ones, len(agrees), checkers.epsilon)
     return Measured(*share, len(agrees), labeling.name, (), None)

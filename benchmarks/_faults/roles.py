@@ -58,9 +58,9 @@ FAULTS = (
         "roles",
         "a measure has half of its noise",
         "rknn_jax/check.py",
-        "        agree = agrees(checks, labelings[choice])\n"
+        "        agree = self.agrees(checks, labelings[choice])\n"
         "        scale = exact_noise.safe_scale(self.grid, self.epsilon)\n",
-        "        agree = agrees(checks, labelings[choice])\n"
+        "        agree = self.agrees(checks, labelings[choice])\n"
         "        scale = exact_noise.safe_scale(self.grid, 2 * self.epsilon)\n",
         CHECKS,
     ),

@@ -49,7 +49,7 @@ class Measured:
     """Agreement of the labels with private records that did not vote.
 
     Attributes:
-      right: Share of the records whose class the public rows near them got.
+      right: Share of the records whose class the labels say at their place.
       low: Lower end of its 95% interval.
       high: Upper end.
       checkers: Number of records, or of persons, that measured it; noisy if n is private.

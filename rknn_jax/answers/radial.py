@@ -58,7 +58,7 @@ def radial(rows: Rows, cluster: np.ndarray, num_queries: int) -> list[Radial]:
     chosen = _landmarks(cluster, num_queries)
     mean = averaging(cluster[chosen], num_queries)
     points = rows(chosen)
-    unit = max(_median_sq_distance(points), 0.0) or 1.0
+    unit = max(median_sq_distance(points), 0.0) or 1.0
     near = _Near(points, mean.astype(np.float32), unit)
     every = range(len(WIDTHS))
     if len(cluster) * num_queries > BLOCK:
@@ -161,7 +161,7 @@ def _squares(rows: np.ndarray) -> np.ndarray:
     return squares
 
 
-def _median_sq_distance(points: np.ndarray) -> float:
+def median_sq_distance(points: np.ndarray) -> float:
     """Return the median over all pairs of rows `[l, f]`, in any order, and each with itself.
 
     A sample of pairs tells between which numbers it lies. Few numbers of all pairs do, too, and

@@ -2,7 +2,7 @@
 
 A check is a round of its own, so that messages, sums, collectors and ledgers treat it as any other.
 Its queries are public rows with their labels. A record has two cells: the labels near it have its
-class, or they do not (`near_labels`). It votes for one of them.
+class, or they do not (`rknn_jax.interpolation`). It votes for one of them.
 
 **Who answers.** `Round.check_share` of the units, by coins that each client draws before it says
 anything, and keeps (`client_roles`). No unit answers both questions, so both together cost what one
@@ -26,10 +26,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rknn_jax import label_sets, near_labels
+from rknn_jax import label_sets
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import wire
 from rknn_jax.federation.rounds import Round
+from rknn_jax.interpolation import Interpolator
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers._client_sum import ClientSum
 from rknn_jax.labelers._sum_labeler import Labeling
@@ -63,7 +64,7 @@ class CheckRound(Round):
       queries: Features of public rows, float32 `[m, f]`.
       voted: Id of the round that gave the labels.
       probabilities: Soft labels of the rows, float32 `[m, num_classes]`.
-      smooth: False if the row nearest to a record tells its class, and True if several rows do.
+      smooth: False if the row nearest to a record says its class, and True if several rows do.
     """
 
     voted: str = field(kw_only=True)
@@ -155,6 +156,10 @@ class CheckRound(Round):
         """Randomized response, except with trust=central."""
         return RandomizedBit(self.config.epsilon, **self.sizes)
 
+    @cached_property
+    def _between(self) -> Interpolator:
+        return Interpolator(np.asarray(self.queries), self.config.metric)
+
     @property
     def noise(self) -> str:
         """Name of the mechanism."""
@@ -179,8 +184,9 @@ class CheckRound(Round):
           labels: Class numbers or ballots, from `encoded`.
         """
         self.check_some(labels)
-        found = near_labels.near(np.asarray(features), self.queries, self.config.metric)
-        agree = near_labels.agreement(found, labels, self.probabilities, smooth=self.smooth)
+        agree = self._between.agreement(
+            np.asarray(features), labels, self.probabilities, smooth=self.smooth
+        )
         told = labels != NO_CELL
         usable = told if told.ndim == 1 else told.any(axis=1)
         cells = np.where(usable, np.where(agree, AGREES, DIFFERS), NO_CELL)

@@ -14,23 +14,20 @@ from rknn_jax.privacy.roles import VOTE
 from rknn_jax.records.classes import MISSING
 from rknn_jax.records.persons import person_names
 
-AT_ONCE = 4096
-"""Records whose nearest public rows are found at a time."""
-
 
 class Checking(NamedTuple):
     """Records of a shard that check.
 
     Attributes:
       role: Role of each record, int8 `[c]`.
-      near: Public rows near it, int32 `[c, NEAR]`.
+      points: Its features, float32 `[c, f]`; zeros if it cannot be used.
       ids: Class or ballot, int32 `[c]` or `[c, r + 1]`; `MISSING` if the record cannot be used.
       person: Name of its person, uint64 `[c, 2]`; of no columns if records are protected.
       sizes: Number of records of the shard with each role, int64 `[4]`.
     """
 
     role: np.ndarray
-    near: np.ndarray
+    points: np.ndarray
     ids: np.ndarray
     person: np.ndarray
     sizes: np.ndarray
@@ -51,8 +48,7 @@ class Gathered:
         self._checkers = checkers
         self._number = number
         self._sizes = np.zeros(4, np.int64)
-        self._points = np.zeros((0, width), np.float32)
-        self._near: list[np.ndarray] = []
+        self._points = [np.zeros((0, width), np.float32)]
         self._roles = [np.zeros(0, np.int8)]
         self._ids = [ids.astype(np.int32)]
         self._persons: list[np.ndarray] = []
@@ -84,10 +80,7 @@ class Gathered:
         self._roles.append(roles[checks])
         self._ids.append(mine.astype(np.int32))
         self._persons.append(names[checks])
-        rows = np.where(usable[:, None], points[checks], np.float32(0))
-        self._points = np.concatenate([self._points, rows])
-        while len(self._points) >= AT_ONCE:
-            self._connect(AT_ONCE)
+        self._points.append(np.where(usable[:, None], points[checks], np.float32(0)))
         votes: np.ndarray = ids.copy()
         votes[checks] = MISSING
         return votes
@@ -96,13 +89,10 @@ class Gathered:
         """Return the records that were kept, or None if no record checks."""
         if self._checkers is None:
             return None
-        if len(self._points):
-            self._connect(len(self._points))
         names = np.zeros((0, 2 if self._checkers.unit == "person" else 0), np.uint64)
-        near = np.zeros((0, self._checkers.num_near), np.int32)
         return Checking(
             np.concatenate(self._roles),
-            np.concatenate([near, *self._near]),
+            np.concatenate(self._points),
             np.concatenate(self._ids),
             np.concatenate([names, *self._persons]),
             self._sizes,
@@ -132,14 +122,6 @@ class Gathered:
         found = roles.of_persons(distinct)[number.ravel()]
         return np.where(known, found, np.int8(VOTE)), names
 
-    def _connect(self, count: int) -> None:
-        """Find the public rows near the first records. Few sizes make few programs."""
-        assert self._checkers is not None
-        points, self._points = self._points[:count], self._points[count:]
-        size = 1 << (count - 1).bit_length()
-        filled = np.pad(points, ((0, size - count), (0, 0)))
-        self._near.append(self._checkers.near(filled)[:count])
-
 
 def together(parts: Sequence[Checking], checkers: Checkers) -> Checks:
     """Return the records of all shards that check, with their weights.
@@ -149,7 +131,7 @@ def together(parts: Sequence[Checking], checkers: Checkers) -> Checks:
       checkers: Public side of the check.
     """
     role = np.concatenate([one.role for one in parts])
-    near = np.concatenate([one.near for one in parts])
+    points = np.concatenate([one.points for one in parts])
     ids = np.concatenate([one.ids for one in parts])
     usable = casts(ids)
     units = usable.astype(np.int64)
@@ -160,7 +142,7 @@ def together(parts: Sequence[Checking], checkers: Checkers) -> Checks:
         sizes = np.bincount(role[first], minlength=4)
         mine = np.unique(number.ravel()[usable], return_inverse=True)[1]
         units[usable] = contributions.shared(mine, checkers.grid).units
-    return Checks(role, near, ids, units, sizes)
+    return Checks(role, points, ids, units, sizes)
 
 
 def casts(ids: np.ndarray) -> np.ndarray:

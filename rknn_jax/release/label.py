@@ -359,7 +359,10 @@ def memory(plan: Plan) -> int:
     labels = len(plan.data.public) * plan.data.classes.count
     grid = min(cells * postprocessing.GRID, postprocessing.LARGEST_GRID)
     sizes = BYTES_PER_CELL * cells + BYTES_PER_LABEL * labels + BYTES_PER_GRID * grid
-    return 2**24 + sizes + plan.question.labeler.reading_memory(shape)
+    sizes += plan.question.labeler.reading_memory(shape)
+    if plan.checkers is not None:
+        sizes += plan.checkers.memory(plan.num_records or 0)
+    return 2**24 + sizes
 
 
 def seconds(plan: Plan) -> float:

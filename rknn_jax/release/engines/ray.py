@@ -18,7 +18,7 @@ from rknn_jax.release.shards import Records
 
 NOT_COVERED = (
     "the sum over each shard without noise, the votes of each record if persons are protected, and "
-    "the class of each record that checks, with the public rows near it: they pass through the "
+    "the class and the features of each record that checks: they pass through the "
     "memory, the spill files and the network of the Ray cluster, whoever administers it can read "
     "them, and its traffic is encrypted only if RAY_USE_TLS is set",
 )

@@ -1,0 +1,276 @@
+"""Labels between the public rows: what a labeling says at the place of a private record.
+
+Labels that were read for public rows are carried to other places by a function that is fitted to
+them. There are few candidates:
+
+- the mean over the rows nearest to a place;
+- ridge regression on radial features of `NUM_LANDMARKS` rows, of several widths:
+  p(x) = p₀ + Σ_l w_l·exp(-|x - z_l|²/(2·width·u)), where u is the median squared distance of rows.
+
+That candidate is taken which gives most public rows their own class, without having seen it. All of
+this is public: rows and labels, and no record. A mean of rows alone would count the distance
+between rows as an error of the labels, up to 8 points of them where classes overlap.
+
+What is said at the place of one record is the same bits whatever other records there are
+(`_internal.one_record`, `neighbors.nearest`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.linalg
+
+from rknn_jax._internal.one_record import map_records
+from rknn_jax.answers.radial import median_sq_distance
+from rknn_jax.label_sets import HALF
+from rknn_jax.neighbors import Metric, in_metric, nearest
+
+NEAR = 5
+"""Rows whose mean is one candidate."""
+
+NUM_LANDMARKS = 512
+"""Rows that radial features have."""
+
+WIDTHS = (0.3, 1.0, 3.0)
+"""Widths of the radial features, in units of the median squared distance of rows."""
+
+RIDGE = 1e-4
+"""Penalty of the regression, in units of the mean square of a feature times the rows."""
+
+MOST_FITTED = 4096
+"""Rows that a regression is fitted to; more of them change little."""
+
+MOST_COMPARED = 1024
+"""Rows that tell how well the rows near them predict their labels."""
+
+AT_ONCE = 4096
+"""Records whose nearest rows are found at a time."""
+
+Function = Callable[[np.ndarray], np.ndarray]
+"""Soft labels `[c, num_classes]` at places, float32 `[c, f]`."""
+
+
+class _Radial(NamedTuple):
+    """Radial features of one width of the fitted rows.
+
+    They keep their mean: without it, a row would be known from all others.
+
+    Attributes:
+      scale: Factor of squared distances in the exponent.
+      features: Float64 `[m, l]`.
+      solved: Ridge regression as a map from labels to weights, float64 `[l, m]`.
+      leverage: Weight of each row in its own prediction, float64 `[m]`.
+    """
+
+    scale: float
+    features: np.ndarray
+    solved: np.ndarray
+    leverage: np.ndarray
+
+
+class _Fitted(NamedTuple):
+    """Function of a place, as the program of one record takes it.
+
+    Attributes:
+      landmarks: Float32 `[NUM_LANDMARKS, f]`, filled up with zeros.
+      scale: Factor of squared distances in the exponent, float32.
+      weights: Float32 `[NUM_LANDMARKS, num_classes]`, zeros for what was filled up.
+      offset: Float32 `[num_classes]`.
+      unit: True if places have unit length in the metric.
+    """
+
+    landmarks: np.ndarray
+    scale: np.ndarray
+    weights: np.ndarray
+    offset: np.ndarray
+    unit: np.ndarray
+
+
+@dataclass(frozen=True)
+class Interpolator:
+    """Public rows between which labels are read.
+
+    Attributes:
+      rows: Features, float32 `[m, f]`.
+      metric: Distance between features.
+    """
+
+    rows: np.ndarray
+    metric: Metric
+
+    def agreement(
+        self, points: np.ndarray, ids: np.ndarray, probabilities: np.ndarray, *, smooth: bool
+    ) -> np.ndarray:
+        """Return whether the labels at each record's place are its class, or its set, bool `[c]`.
+
+        Args:
+          points: Finite features of the records, float32 `[c, f]`.
+          ids: Class of each record, int32 `[c]`, or its ballot `[c, r + 1]`.
+          probabilities: Soft labels of the public rows, float32 `[m, num_classes]`.
+          smooth: False if all rows of a query have its label: the nearest row tells it then.
+        """
+        several = ids.ndim > 1
+        found = _said(self.between(probabilities, smooth=smooth, several=several)(points), several)
+        if not several:
+            agree: np.ndarray = found == ids
+            return agree
+        named = (ids[:, :-1, None] == np.arange(found.shape[1])).any(axis=1)
+        same: np.ndarray = (found == named).all(axis=1)
+        return same
+
+    def between(
+        self, probabilities: np.ndarray, *, smooth: bool, several: bool = False
+    ) -> Function:
+        """Return the soft labels of all places, by those of the public rows.
+
+        Args:
+          probabilities: Soft labels of the public rows, float32 `[m, num_classes]`.
+          smooth: As in `agreement`.
+          several: True if a row may have several classes. Defaults to False.
+        """
+        if not smooth or len(self.rows) < 2:
+            return lambda points: self._mean(points, probabilities, 1)
+        wanted = probabilities[self._fitted].astype(np.float64)
+        mean = wanted.mean(axis=0)
+        like = [
+            _share_alike(wanted, mean + _unseen(one, wanted - mean), several)
+            for one in self._radial
+        ]
+        best = int(np.argmax(like))
+        chosen, near = self._compared
+        of_mean = _share_alike(probabilities[chosen], probabilities[near].mean(axis=1), several)
+        if of_mean >= like[best]:
+            return lambda points: self._mean(points, probabilities, NEAR)
+        radial = self._radial[best]
+        weights = radial.solved @ (wanted - mean)
+        filled = np.zeros((NUM_LANDMARKS, probabilities.shape[1]), np.float32)
+        filled[: len(weights)] = weights
+        encoder = _Fitted(
+            self._landmarks,
+            np.asarray(radial.scale, np.float32),
+            filled,
+            mean.astype(np.float32),
+            np.asarray(self.metric == "cosine"),
+        )
+        return lambda points: np.asarray(map_records(_at, encoder, points))
+
+    def _mean(self, points: np.ndarray, probabilities: np.ndarray, count: int) -> np.ndarray:
+        """Return the mean over the rows nearest to each place, float32 `[c, num_classes]`."""
+        found = np.zeros((len(points), probabilities.shape[1]), np.float32)
+        for first in range(0, len(points), AT_ONCE):
+            block = points[first : first + AT_ONCE]
+            size = 1 << (len(block) - 1).bit_length()  # few sizes make few programs
+            filled = np.pad(block, ((0, size - len(block)), (0, 0)))
+            near = np.asarray(self._near(filled, count))[: len(block)]
+            found[first : first + AT_ONCE] = probabilities[near].mean(axis=1)
+        return found
+
+    def _near(self, points: np.ndarray, count: int) -> jax.Array:
+        return nearest(points, self.rows, min(count, len(self.rows)), metric=self.metric)
+
+    def _seen(self, chosen: np.ndarray) -> np.ndarray:
+        """Return some rows as the metric sees them."""
+        return np.asarray(in_metric(self.rows[chosen], self.metric))
+
+    @cached_property
+    def _fitted(self) -> np.ndarray:
+        """Rows that a regression is fitted to."""
+        return _spread(len(self.rows), MOST_FITTED)
+
+    @cached_property
+    def _landmarks(self) -> np.ndarray:
+        """Rows that radial features have, as the metric sees them, filled up with zeros."""
+        points = self._seen(_spread(len(self.rows), NUM_LANDMARKS))
+        return np.pad(points, ((0, NUM_LANDMARKS - len(points)), (0, 0)))
+
+    @cached_property
+    def _radial(self) -> list[_Radial]:
+        """Radial features of each width, and their regression."""
+        landmarks = self._landmarks[: min(NUM_LANDMARKS, len(self.rows))]
+        unit = max(median_sq_distance(landmarks), 0.0) or 1.0
+        apart = _sq_distances(self._seen(self._fitted), landmarks)
+        return [_regression(apart, 1 / (2 * width * unit)) for width in WIDTHS]
+
+    @cached_property
+    def _compared(self) -> tuple[np.ndarray, np.ndarray]:
+        """Some rows, and the rows nearest to each of them but itself, int32 `[c, NEAR]`."""
+        chosen = _spread(len(self.rows), MOST_COMPARED)
+        near = np.asarray(self._near(self.rows[chosen], NEAR + 1))
+        # Where equal rows hide a row from itself, the last of its neighbors goes.
+        others = near != chosen[:, None]
+        others[others.all(axis=1), -1] = False
+        return chosen, near[others].reshape(len(chosen), -1)
+
+
+def memory(num_rows: int, num_classes: int) -> int:
+    """Return the bytes that a labeling of so many public rows is interpolated in, about."""
+    fitted, landmarks = min(num_rows, MOST_FITTED), min(num_rows, NUM_LANDMARKS)
+    return 8 * fitted * ((2 * len(WIDTHS) + 2) * landmarks + 4 * num_classes)
+
+
+def _at(fitted: Any, point: jax.Array) -> jax.Array:
+    """Return the soft labels at one place, float32 `[num_classes]`."""
+    norm = jnp.sqrt(jnp.sum(point**2))
+    point = jnp.where(fitted.unit & (norm > 0), point / jnp.where(norm > 0, norm, 1), point)
+    apart = jnp.sum((fitted.landmarks - point[None]) ** 2, axis=1)
+    found: jax.Array = fitted.offset + jnp.exp(-fitted.scale * apart) @ fitted.weights
+    return found
+
+
+def _regression(apart: np.ndarray, scale: float) -> _Radial:
+    """Return a ridge regression on radial features.
+
+    Args:
+      apart: Squared distances of rows and landmarks, float64 `[m, l]`.
+      scale: Factor of squared distances in the exponent.
+    """
+    features = np.exp(-scale * apart)
+    square = features.T @ features
+    square[np.diag_indices(len(square))] += RIDGE * max(np.trace(square) / len(square), 1e-9)
+    solved = scipy.linalg.solve(square, features.T, assume_a="pos", check_finite=False)
+    leverage = np.minimum(np.einsum("ml,lm->m", features, solved), 1 - 1e-6)
+    return _Radial(scale, features, solved, leverage)
+
+
+def _unseen(radial: _Radial, wanted: np.ndarray) -> np.ndarray:
+    """Return the label of each row by a regression on all others, float64 `[m, num_classes]`.
+
+    It is exact without another fit: y - (y - ŷ)/(1 - leverage).
+
+    Args:
+      radial: Regression.
+      wanted: Labels without their mean, float64 `[m, num_classes]`.
+    """
+    missed = wanted - radial.features @ (radial.solved @ wanted)
+    missed /= 1 - radial.leverage[:, None]
+    unseen: np.ndarray = wanted - missed
+    return unseen
+
+
+def _share_alike(one: np.ndarray, other: np.ndarray, several: bool) -> float:
+    """Return the share of rows that two soft labelings give the same class, or set."""
+    same = _said(one, several) == _said(other, several)
+    return float(np.mean(same.all(axis=1) if several else same))
+
+
+def _said(probabilities: np.ndarray, several: bool) -> np.ndarray:
+    """Return the class of each row, int `[c]`, or its set, bool `[c, num_classes]`."""
+    return np.asarray(probabilities >= HALF if several else probabilities.argmax(axis=1))
+
+
+def _sq_distances(rows: np.ndarray, landmarks: np.ndarray) -> np.ndarray:
+    """Return the squared distances of rows and landmarks, float64 `[m, l]`."""
+    rows, landmarks = rows.astype(np.float64), landmarks.astype(np.float64)
+    squares = np.sum(rows**2, axis=1)[:, None] + np.sum(landmarks**2, axis=1)
+    found: np.ndarray = np.maximum(squares - 2 * rows @ landmarks.T, 0)
+    return found
+
+
+def _spread(count: int, most: int) -> np.ndarray:
+    """Return the numbers of at most so many rows, evenly spaced."""
+    return np.linspace(0, count - 1, min(count, most)).astype(np.int64)
