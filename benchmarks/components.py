@@ -99,7 +99,7 @@ def without(question: Question) -> Question:
     """Return a question whose counts are read without the mixture."""
     side = question.public.side
     assert side.kernels is not None
-    kernels = replace(side.kernels, components=None)
+    kernels = replace(side.kernels, components=())
     return replace(question, public=question.public._replace(side=side._replace(kernels=kernels)))
 
 

@@ -38,6 +38,8 @@ SMALL = 500
 SURER = 0.05
 """Expected accuracy that components of a mixture have to add, so that labels are read with them.
 
+Two components for each class are tried where one is not surer.
+
 Counts of queries cannot tell components that cut across the classes of single rows from those that
 are classes, and labels can: the former are no surer.
 """
@@ -133,19 +135,18 @@ class Tried(NamedTuple):
 
     Attributes:
       mixtures: Mixtures.
-      priors: Logarithms of their priors, float64 `[mixtures]`.
-      scores: Logarithms of their priors and likelihoods, float64 `[mixtures]`.
+      priors: Logarithms of their priors, float64 `[mixtures]`, up to a constant.
+      likelihoods: Logarithms of their likelihoods, float64 `[mixtures]`.
     """
 
     mixtures: list[process.Mixture]
     priors: np.ndarray
-    scores: np.ndarray
+    likelihoods: np.ndarray
 
-    def part(self, chosen: np.ndarray) -> "Tried":
-        """Return some mixtures, by a mask of them."""
-        whole = np.logaddexp.reduce(self.priors[chosen])
-        kept = [self.mixtures[i] for i in np.flatnonzero(chosen)]
-        return Tried(kept, self.priors[chosen] - whole, self.scores[chosen] - whole)
+    def beside(self, other: "Tried") -> "Tried":
+        """Return these mixtures and others."""
+        parts = [np.concatenate(pair) for pair in zip(self[1:], other[1:], strict=True)]
+        return Tried([*self.mixtures, *other.mixtures], *parts)
 
 
 def _fits(shown: Shown) -> Fits:
@@ -154,14 +155,23 @@ def _fits(shown: Shown) -> Fits:
     num_classes = counts.shape[1]
     mixtures, priors = process.mixtures(public, num_classes)
     seen = process.standardized(counts, stddev, public.size, np.ones(num_classes))
-    tried = Tried(mixtures, priors, priors + process.log_likelihoods(seen, mixtures))
-    plain = np.array([one.variance(public.components) == 0 for one in mixtures])
-    found = _fitted(shown, seen, tried.part(plain))
-    if plain.all() or not process.weights(tried.scores)[~plain].any():
-        return found
-    other = _fitted(shown, seen, tried)
-    expected = [reading.read(shown, one.usual, 0).expected_accuracy for one in (found, other)]
-    return other if expected[1] > expected[0] + SURER else found
+
+    def tried(chosen: np.ndarray) -> Tried:
+        kept = [mixtures[i] for i in np.flatnonzero(chosen)]
+        return Tried(kept, priors[chosen], process.log_likelihoods(seen, kept))
+
+    used = [np.array([one.variance(part) > 0 for one in mixtures]) for part in public.components]
+    plain = tried(~np.any(used, axis=0) if used else np.ones(len(mixtures), bool))
+    found = _fitted(shown, seen, plain)
+    for components in used:
+        both = plain.beside(tried(components))
+        if not process.weights(both.priors + both.likelihoods)[len(plain.mixtures) :].any():
+            continue
+        other = _fitted(shown, seen, both)
+        expected = [reading.read(shown, one.usual, 0).expected_accuracy for one in (found, other)]
+        if expected[1] > expected[0] + SURER:
+            return other
+    return found
 
 
 def _fitted(shown: Shown, seen: process.Seen, tried: Tried) -> Fits:
@@ -172,7 +182,9 @@ def _fitted(shown: Shown, seen: process.Seen, tried: Tried) -> Fits:
       seen: Counts as the model takes them, with equal shares of the classes on both sides.
       tried: Mixtures.
     """
-    mixtures, priors, scores = tried
+    mixtures, priors, likelihoods = tried
+    priors = priors - np.logaddexp.reduce(priors)
+    scores = priors + likelihoods
     weights = process.weights(scores)
     equal = Fit(mixtures, seen, scores, weights, _posteriors(seen, mixtures, weights))
     posteriors = equal.posteriors

@@ -5,7 +5,7 @@ so its covariances are means of the rows'. Everything here reads public data alo
 
 - local: shares change little between similar rows. Radial kernels of three widths, and walks on the
   neighbor graph of three lengths.
-- components: shares are those of the components of a Gaussian mixture, one for each class.
+- components: shares are those of the components of a Gaussian mixture, one or two for each class.
 - linear: shares are linear in the features, as logistic regression takes them.
 - queries: each query has shares of its own.
 
@@ -49,6 +49,9 @@ SMALL = 2**20
 """Most numbers of features whose kernels one thread computes as fast as several, which would wait
 for each other.
 """
+
+CLOUDS = (1, 2)
+"""Components of a mixture for each class."""
 
 FEATURES_AT_ONCE = 2**16
 """Rows whose features are read at a time."""
@@ -165,7 +168,7 @@ class Kernels:
       own: Kernel of queries with shares of their own.
       size: Public rows of each query, float64 `[s]`.
       cluster: Query of each row, int `[m]`.
-      components: Kernel of a Gaussian mixture. Defaults to None, without one.
+      components: Kernels of Gaussian mixtures, fewer components first. Defaults to none.
     """
 
     local: tuple[Kernel, ...]
@@ -173,7 +176,7 @@ class Kernels:
     own: Kernel
     size: np.ndarray
     cluster: np.ndarray
-    components: Kernel | None = None
+    components: tuple[Kernel, ...] = ()
 
     def blocks(self, width: int = 0) -> Iterator[slice]:
         """Yield blocks of rows that fit into memory, with `width` numbers of each, if any."""
@@ -188,7 +191,7 @@ def kernels(
     graph: scipy.sparse.csr_matrix | None = None,
     *,
     metric: Metric = "sqeuclidean",
-    num_components: int | None = None,
+    num_classes: int | None = None,
 ) -> Kernels | None:
     """Return the kernels, or None if not all rows can be read together.
 
@@ -200,8 +203,8 @@ def kernels(
       graph: Neighbor graph of the public rows, `[m, m]`. Defaults to None, which leaves walks out.
         So do more than `MOST_CELLS` rows times queries.
       metric: Metric of the features. Defaults to squared Euclidean.
-      num_components: Number of components of the Gaussian mixture, that of classes. Defaults to
-        None, which leaves it out. So do fewer queries, or too few rows.
+      num_classes: Number of classes, of which each has `CLOUDS` components of a Gaussian mixture.
+        Defaults to None, which leaves mixtures out. So do fewer queries, or too few rows.
     """
     if len(queries.index) > MOST_QUERIES:
         _log.warning(
@@ -214,7 +217,7 @@ def kernels(
         return None
     threads = 1 if np.size(features) <= SMALL else None
     with threadpool_limits(threads, user_api="blas"):
-        return _kernels(cluster, len(queries.index), _rows(features, metric), graph, num_components)
+        return _kernels(cluster, len(queries.index), _rows(features, metric), graph, num_classes)
 
 
 def _kernels(
@@ -222,7 +225,7 @@ def _kernels(
     num_queries: int,
     rows: Rows,
     graph: scipy.sparse.csr_matrix | None,
-    num_components: int | None,
+    num_classes: int | None,
 ) -> Kernels:
     """Return the kernels of rows whose mean is 0; see `kernels`."""
     size = np.bincount(cluster, minlength=num_queries).astype(np.float64)
@@ -237,9 +240,10 @@ def _kernels(
     basis = None
     if num_features > MOST_COMPONENTS:
         basis = _components(rows, len(cluster), num_features)
-    components = None
-    if num_components is not None:
-        components = _mixture(rows, cluster, size, means, basis, num_components)
+    found = []
+    if num_classes is not None and num_classes > 1:
+        sizes = [num_classes * clouds for clouds in CLOUDS]
+        found = [_mixture(rows, cluster, size, means, basis, number) for number in sizes]
     if basis is not None:
         means = means @ basis @ basis.T
     own = np.eye(len(size))
@@ -249,7 +253,7 @@ def _kernels(
         Kernel.centered(own, Raw(cluster, shared=own), size),
         size,
         cluster,
-        components,
+        tuple(filter(None, found)),
     )
 
 
@@ -330,7 +334,7 @@ def _mixture(
     """
     turned = means if basis is None else means @ basis
     chosen = gaussian_mixture.rows_of(len(cluster), turned.shape[1], num_components)
-    if chosen is None or not 1 < num_components <= len(size):
+    if chosen is None or num_components > len(size):
         return None
 
     def read(which: slice | np.ndarray) -> np.ndarray:

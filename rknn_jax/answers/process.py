@@ -204,13 +204,15 @@ def mixtures(public: Kernels, num_classes: int) -> tuple[list[Mixture], np.ndarr
     found = []
     priors = []
     for amplitude, shares in itertools.product(AMPLITUDES, SHARES):
-        choices = [*public.local, *filter(None, [public.components])] if shares[0] else [None]
+        choices = [*public.local, *public.components] if shares[0] else [None]
+        # Mixtures with other components are no rivals: they are tried one after another.
+        rivals = len(choices) - len(public.components[1:]) if shares[0] else 1
         for kernel in choices:
             parts = zip(shares, (kernel, public.linear, public.own), strict=True)
             given = tuple((amplitude * share, part) for share, part in parts if part and share)
             found.append(Mixture(given, constant))
-            local = 0 if kernel is public.components else shares[0]
-            priors.append(-NOT_LOCAL * (1 - local) - np.log(len(choices)))
+            local = 0 if any(kernel is one for one in public.components) else shares[0]
+            priors.append(-NOT_LOCAL * (1 - local) - np.log(rivals))
     return found, np.array(priors) - np.logaddexp.reduce(priors)
 
 

@@ -432,10 +432,10 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         side = super().public_side(queries, features, num_classes, smoothing)
         if not self.decodes:
             return side
-        # A dry run takes clusters of the rows for classes, which the mixture would find again.
-        components = None if side.graph is None else num_classes
+        # A dry run takes clusters of the rows for classes, which a mixture would find again.
+        clouds = None if side.graph is None else num_classes
         found = decoder.kernels(
-            queries, features, side.graph, metric=self.metric, num_components=components
+            queries, features, side.graph, metric=self.metric, num_classes=clouds
         )
         return side._replace(kernels=found)
 
