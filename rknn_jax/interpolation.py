@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
+from threadpoolctl import threadpool_limits
 
 from rknn_jax._internal.one_record import map_records
 from rknn_jax.answers.radial import median_sq_distance
@@ -56,21 +57,45 @@ Function = Callable[[np.ndarray], np.ndarray]
 
 
 class _Radial(NamedTuple):
-    """Radial features of one width of the fitted rows.
+    """Ridge regression on radial features of one width, X of the fitted rows.
 
-    They keep their mean: without it, a row would be known from all others.
+    Features keep their mean: without it, a row would be known from all others.
 
     Attributes:
       scale: Factor of squared distances in the exponent.
-      features: Float64 `[m, l]`.
-      solved: Ridge regression as a map from labels to weights, float64 `[l, m]`.
-      leverage: Weight of each row in its own prediction, float64 `[m]`.
+      factor: Lower Cholesky factor L of X'X plus the penalty, float64 `[l, l]`.
+      white: L⁻¹X', so that the regression's map from labels to predictions is white' white,
+        float64 `[l, m]`.
     """
 
     scale: float
-    features: np.ndarray
-    solved: np.ndarray
-    leverage: np.ndarray
+    factor: np.ndarray
+    white: np.ndarray
+
+    def weights(self, wanted: np.ndarray) -> np.ndarray:
+        """Return the weights of the features, float64 `[l, num_classes]`.
+
+        Args:
+          wanted: Labels of the rows without their mean, float64 `[m, num_classes]`.
+        """
+        return np.asarray(
+            scipy.linalg.solve_triangular(
+                self.factor, self.white @ wanted, lower=True, trans=1, check_finite=False
+            )
+        )
+
+    def unseen(self, wanted: np.ndarray) -> np.ndarray:
+        """Return the label of each row by a regression on all others, `[m, num_classes]`.
+
+        It is exact without another fit: y - (y - ŷ)/(1 - leverage).
+
+        Args:
+          wanted: As in `weights`.
+        """
+        leverage = np.minimum(np.einsum("lm,lm->m", self.white, self.white), 1 - 1e-6)
+        missed = wanted - self.white.T @ (self.white @ wanted)
+        missed /= 1 - leverage[:, None]
+        return np.asarray(wanted - missed)
 
 
 class _Fitted(NamedTuple):
@@ -135,11 +160,15 @@ class Interpolator:
         """
         if not smooth or len(self.rows) < 2:
             return lambda points: self._mean(points, probabilities, 1)
+        with threadpool_limits(1, user_api="blas"):  # threads would wait for each other
+            return self._predicting(probabilities, several)
+
+    def _predicting(self, probabilities: np.ndarray, several: bool) -> Function:
+        """Return the function that best predicts labels of rows which it did not see."""
         wanted = probabilities[self._fitted].astype(np.float64)
         mean = wanted.mean(axis=0)
         like = [
-            _share_alike(wanted, mean + _unseen(one, wanted - mean), several)
-            for one in self._radial
+            _share_alike(wanted, mean + one.unseen(wanted - mean), several) for one in self._radial
         ]
         best = int(np.argmax(like))
         chosen, near = self._compared
@@ -147,7 +176,7 @@ class Interpolator:
         if of_mean >= like[best]:
             return lambda points: self._mean(points, probabilities, NEAR)
         radial = self._radial[best]
-        weights = radial.solved @ (wanted - mean)
+        weights = radial.weights(wanted - mean)
         filled = np.zeros((NUM_LANDMARKS, probabilities.shape[1]), np.float32)
         filled[: len(weights)] = weights
         encoder = _Fitted(
@@ -210,7 +239,7 @@ class Interpolator:
 def memory(num_rows: int, num_classes: int) -> int:
     """Return the bytes that a labeling of so many public rows is interpolated in, about."""
     fitted, landmarks = min(num_rows, MOST_FITTED), min(num_rows, NUM_LANDMARKS)
-    return 8 * fitted * ((2 * len(WIDTHS) + 2) * landmarks + 4 * num_classes)
+    return 8 * fitted * ((len(WIDTHS) + 3) * landmarks + 4 * num_classes)
 
 
 def _at(fitted: Any, point: jax.Array) -> jax.Array:
@@ -232,24 +261,11 @@ def _regression(apart: np.ndarray, scale: float) -> _Radial:
     features = np.exp(-scale * apart)
     square = features.T @ features
     square[np.diag_indices(len(square))] += RIDGE * max(np.trace(square) / len(square), 1e-9)
-    solved = scipy.linalg.solve(square, features.T, assume_a="pos", check_finite=False)
-    leverage = np.minimum(np.einsum("ml,lm->m", features, solved), 1 - 1e-6)
-    return _Radial(scale, features, solved, leverage)
-
-
-def _unseen(radial: _Radial, wanted: np.ndarray) -> np.ndarray:
-    """Return the label of each row by a regression on all others, float64 `[m, num_classes]`.
-
-    It is exact without another fit: y - (y - ŷ)/(1 - leverage).
-
-    Args:
-      radial: Regression.
-      wanted: Labels without their mean, float64 `[m, num_classes]`.
-    """
-    missed = wanted - radial.features @ (radial.solved @ wanted)
-    missed /= 1 - radial.leverage[:, None]
-    unseen: np.ndarray = wanted - missed
-    return unseen
+    factor = scipy.linalg.cholesky(square, lower=True, overwrite_a=True, check_finite=False)
+    white = scipy.linalg.solve_triangular(
+        factor, features.T, lower=True, overwrite_b=True, check_finite=False
+    )
+    return _Radial(scale, factor, white)
 
 
 def _share_alike(one: np.ndarray, other: np.ndarray, several: bool) -> float:

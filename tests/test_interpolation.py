@@ -62,21 +62,26 @@ def test_a_place_has_the_same_labels_whatever_other_places_there_are(metric, smo
 def test_rows_that_a_regression_did_not_see_are_predicted_as_by_another_fit():
     wanted = likely(ROWS).astype(np.float64) - 1 / NUM_CLASSES
     for radial in RADIAL._radial:
-        found = interpolation._unseen(radial, wanted)
-        square = radial.features.T @ radial.features
+        found = radial.unseen(wanted)
+        features = (radial.factor @ radial.white).T
+        square = features.T @ features
         penalty = interpolation.RIDGE * np.trace(square) / len(square) * np.eye(len(square))
         for row in (0, 1, 450, 899):
             rest = np.arange(len(ROWS)) != row
-            seen, labels = radial.features[rest], wanted[rest]
+            seen, labels = features[rest], wanted[rest]
             again = np.linalg.solve(seen.T @ seen + penalty, seen.T @ labels)
-            assert radial.features[row] @ again == pytest.approx(found[row], abs=1e-5)
+            assert features[row] @ again == pytest.approx(found[row], abs=1e-5)
 
 
 def test_labels_at_rows_are_those_of_a_float64_regression():
     probabilities = likely(ROWS)
     found = RADIAL.between(probabilities, smooth=True)(ROWS[:50])
     mean = probabilities.mean(axis=0, dtype=np.float64)
-    fits = [one.features[:50] @ (one.solved @ (probabilities - mean)) for one in RADIAL._radial]
+    landmarks = ROWS[np.linspace(0, 899, 512).astype(int)].astype(np.float64)
+    apart = ((ROWS[:50, None].astype(np.float64) - landmarks) ** 2).sum(axis=2)
+    fits = [
+        np.exp(-one.scale * apart) @ one.weights(probabilities - mean) for one in RADIAL._radial
+    ]
     assert min(np.abs(mean + one - found).max() for one in fits) < 1e-3
 
 
