@@ -14,12 +14,14 @@ with `--resume` a later call keeps those.
   offered, and by the usual one; `without` is that of the release in which all vote.
 - `said`: expected accuracy in the decoder's opinion.
 - `calibration error`: expected calibration error of the released probabilities, of ten bins.
+- `warned`, `true`: kinds of warnings that the release gives, and those that are true (`_warnings`).
 """
 
 import argparse
 import dataclasses
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,11 @@ from sklearn.datasets import load_digits
 from benchmarks._decoding_cases import Sides
 from benchmarks._measure import save
 from benchmarks._measured_cases import CASES, LOOKED_AT, Case
+from benchmarks._warnings import EVENTS, Facts
+from rknn_jax.answers.concerns import Concern
 from rknn_jax.check import Checkers, Checks
 from rknn_jax.labelers._sum_labeler import Labeling
-from rknn_jax.privacy.roles import MEASURE
+from rknn_jax.privacy.roles import MEASURE, Roles
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import choosing, inputs, label, planning
 from rknn_jax.release.planning import Plan
@@ -80,14 +84,14 @@ def calibration_error(probabilities: np.ndarray, sides: Sides) -> float:
     return float(np.sum(gaps) / len(sure))
 
 
-def agreement(checkers: Checkers, labeling: Labeling, sides: Sides) -> float:
-    """Return the share of all private records that agree with the labels near them."""
+def agreement(checkers: Checkers, labeling: Labeling, sides: Sides) -> np.ndarray:
+    """Return whether each private record agrees with the labels at its place, bool `[n]`."""
     role = np.full(len(sides.labels), MEASURE, np.int8)
     ones = np.ones(len(role), np.int64)
     everyone = Checks(
         role, sides.private, np.asarray(sides.labels, np.int32), ones, np.bincount(role)
     )
-    return float(checkers.agrees(everyone, labeling).mean())
+    return checkers.agrees(everyone, labeling)
 
 
 def cell(case: Case, sides: Sides, epsilon: float) -> dict[str, Any]:
@@ -113,9 +117,30 @@ def cell(case: Case, sides: Sides, epsilon: float) -> dict[str, Any]:
         "seconds": {"counting": counting, "reading": reading},
         "measured": None,
     }
-    plan, checkers = checked, checked.checkers
+    again = plan.question.read(plan.question.draw(counted.counts, counted.units, Nobody(), ""))
+    facts = Facts(
+        sides,
+        counted.counts,
+        plan.question.public.queries.size,
+        whole.probabilities.argmax(axis=1),
+        again.probabilities.argmax(axis=1),
+        np.zeros(0, bool),
+    )
+    checkers = checked.checkers
     if checkers is None:
-        return found
+        everyone = Checkers(
+            Roles.drawn(0.0, 0.5, 0.0),
+            sides.public,
+            plan.question.labeler.metric,
+            whole.probabilities.shape[1],
+            epsilon,
+            "replace-one",
+            "record",
+        )
+        labeling = Labeling("", whole.probabilities, lambda: whole)
+        facts = facts._replace(agrees=agreement(everyone, labeling, sides))
+        return found | told(facts, label.concerns_of(plan, whole, None))
+    plan = checked
     started = time.perf_counter()
     counted = label.count(plan)
     counting = time.perf_counter() - started
@@ -129,22 +154,35 @@ def cell(case: Case, sides: Sides, epsilon: float) -> dict[str, Any]:
     measured = checkers.measured(chosen, [one.name for one in labelings], labels.counts)
     assert measured is not None
     offered = [right(one.probabilities, sides) for one in labelings]
-    truth = agreement(checkers, labelings[chosen.choice], sides)
+    agrees = agreement(checkers, labelings[chosen.choice], sides)
+    truth = float(agrees.mean())
+    facts = facts._replace(labels=labels.probabilities.argmax(axis=1), agrees=agrees)
     found["seconds"] |= {"counting with checks": counting, "reading with checks": reading}
-    return found | {
-        "measured": dataclasses.asdict(measured)
-        | {"recall": [list(one) for one in measured.recall]},
-        "check": list(dataclasses.astuple(checkers.roles)[1:]),
-        "agreement": truth,
-        "covered": measured.low <= truth <= measured.high,
-        "off": measured.right - offered[chosen.choice],
-        "half": (measured.high - measured.low) / 2,
-        "chosen": offered[chosen.choice],
-        "calibration error": calibration_error(labels.probabilities, sides),
-        "usual": offered[0],
-        "best": max(offered),
-        "offered": dict(zip([one.name for one in labelings], offered, strict=True)),
-        "concerns": [one.kind for one in measured.concerns([str(i) for i in range(10**4)])],
+    return (
+        found
+        | {
+            "measured": dataclasses.asdict(measured)
+            | {"recall": [list(one) for one in measured.recall]},
+            "check": list(dataclasses.astuple(checkers.roles)[1:]),
+            "agreement": truth,
+            "covered": measured.low <= truth <= measured.high,
+            "off": measured.right - offered[chosen.choice],
+            "half": (measured.high - measured.low) / 2,
+            "chosen": offered[chosen.choice],
+            "calibration error": calibration_error(labels.probabilities, sides),
+            "usual": offered[0],
+            "best": max(offered),
+            "offered": dict(zip([one.name for one in labelings], offered, strict=True)),
+        }
+        | told(facts, label.concerns_of(plan, labels, measured))
+    )
+
+
+def told(facts: Facts, warned: Iterable[Concern]) -> dict[str, list[str]]:
+    """Return the kinds of warnings that a release gives, and those that are true."""
+    return {
+        "warned": sorted({one.kind for one in warned}),
+        "true": [kind for kind, happens in EVENTS.items() if happens(facts)],
     }
 
 
@@ -170,7 +208,7 @@ def example(seed: int) -> dict[str, Any]:
     return {
         "release": seed,
         "words": str(measured),
-        "agreement": agreement(checkers, chosen, sides),
+        "agreement": float(agreement(checkers, chosen, sides).mean()),
         "right": right(chosen.probabilities, sides),
     }
 

@@ -281,19 +281,25 @@ def _released(
         counts = found.counts if found.sets is None else None
         measured = plan.checkers.measured(checked.drawn, names, counts)
     told = statement(plan, ledger, number, measured)
-    concerns = _concerns(plan, found)
-    if measured is not None:
-        classes = plan.question.public.names
-        opinions = (one for one in concerns if not one.opinion)
-        concerns = (*measured.concerns(classes), *opinions)
+    concerns = concerns_of(plan, found, measured)
     return Release(found, card(plan, told, measured), told, concerns, measured)
 
 
-def _concerns(plan: Plan, found: PublicLabels) -> tuple[Concern, ...]:
-    """Return the reasons to doubt the labels, from them and public data alone."""
+def concerns_of(plan: Plan, found: PublicLabels, measured: Measured | None) -> tuple[Concern, ...]:
+    """Return the reasons to doubt labels, from what was released and public data alone.
+
+    Args:
+      plan: Release that was made.
+      found: Released labels.
+      measured: Agreement with records that did not vote, which replaces the decoder's opinions.
+    """
     question = plan.question
     read = question.labeler.concerns(found, question.public, plan.num_votes)
-    return (*read, *rehearsal.concerns(plan.settings, plan.data, question, plan.num_voters))
+    usual = rehearsal.concerns(plan.settings, plan.data, question, plan.num_voters)
+    if measured is None:
+        return (*read, *usual)
+    facts = [one for one in (*read, *usual) if not one.opinion]
+    return (*measured.concerns(question.public.names), *facts)
 
 
 def unsure_share(done: Release) -> float:
