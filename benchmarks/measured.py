@@ -235,7 +235,7 @@ def main() -> None:
     examples = [example(number) for number in range(EXAMPLES)]
     save(
         "measured",
-        {"cells": cells, "example": examples},
+        {"cells": cells, "example": examples, "warnings": list(EVENTS)},
         looked_at=list(LOOKED_AT),
         seeds=list(SEEDS),
         **about,

@@ -154,3 +154,31 @@ def measured_brief() -> str:
     rows.sort(key=lambda row: -float(row[3].rstrip("%")))
     header = ["public data", "private records", "one class for all", "right", "worst split"]
     return table([*header, "what the records measured"], rows, "measured")
+
+
+MEASURED_ALONE = ("low_measure", "no_better", "low_recall")
+"""Warnings that only a measure gives."""
+
+
+def warnings() -> str:
+    """How often warnings are given that are true, and that are not, by kind."""
+    found = load("measured")
+    rows = []
+    for kind in found["results"]["warnings"]:
+        cells = [
+            one
+            for one in found["results"]["cells"]
+            if one["measured"] or kind not in MEASURED_ALONE
+        ]
+        apart = [one for one in cells if one["name"] not in found["looked_at"]]
+        looked = [one for one in cells if one["name"] in found["looked_at"]]
+        shown = [_rate(part, kind, given) for part in (looked, apart) for given in (True, False)]
+        rows.append([f"`{kind}`", *shown])
+    header = ["warning", "given if true *", "given if not *", "given if true", "given if not"]
+    return table(header, rows, "measured")
+
+
+def _rate(cells: list[dict[str, Any]], kind: str, event: bool) -> str:
+    """Return in how many of the cells with, or without, its event a warning was given."""
+    those = [one for one in cells if (kind in one["true"]) == event]
+    return f"{sum(kind in one['warned'] for one in those)} of {len(those)}"

@@ -348,7 +348,7 @@ def _distant(
     factor = np.ones(len(size)) if decoded is None else decoded.shares @ (1 / decoded.ratio)
     votes_a_row = max(float(votes.sum()), 0) * factor / (others @ factor)
     expected = others * votes_a_row
-    # Votes vary by noise and by which records vote, and the rows of a cluster likewise.
+    # Votes vary by noise and by which records vote, and so do the rows of a cluster.
     noise = np.sqrt(variance.sum(axis=1))
     spread = np.sqrt(noise**2 + expected + expected**2 / np.maximum(others, 1))
     few = votes < FEW_VOTES * expected

@@ -99,8 +99,8 @@ def standardized(
     """Return the counts as shares, less the prior and in prior standard deviations.
 
     The number of votes of a query lies between the sum of its noisy counts and what its public rows
-    let expect: the noisier the sums, the nearer to the latter. Likewise the share of a class lies
-    between its noisy total and an even share.
+    let expect: the noisier the sums, the nearer to the latter. The share of a class lies
+    between its noisy total and an even share in the same way.
 
     Args:
       counts: `[s, num_classes]`, noisy counts.
