@@ -122,9 +122,13 @@ def distill(
         queries = replace(queries, images=images[queries.index])
         predicted = None if student is None else student.predict_proba(images[queries.index])
         key = stage_key(keys.noise, Stage.SAMPLING, step)
-        contribution = labeler.contribute(key, task.private, encode, queries, num_classes)
+        contribution = labeler.contribute(
+            key, task.private, encode, queries=queries, num_classes=num_classes
+        )
         key = stage_key(keys.noise, Stage.NOISE, step)
-        answers = labeler.release(key, contribution, queries, num_classes, predicted)
+        answers = labeler.release(
+            key, contribution, queries, num_classes=num_classes, predicted=predicted
+        )
         # Everything from here on is post-processing.
         side = labeler.public_side(queries, features, num_classes, smoothing)
         labels = labels.after(queries, answers, num_asked, side)
@@ -136,7 +140,9 @@ def distill(
             )
         trained = fit and fit(stage_key(keys.public, Stage.STUDENT, step), step, labels)
         student = trained or student
-        yield Round(queries, contribution, answers, side, labels, student, encode)
+        yield Round(
+            queries, contribution, answers, side=side, labels=labels, student=student, encode=encode
+        )
         if trained is None or trained.interrupted:
             return
         encode = trained.features

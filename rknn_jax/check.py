@@ -201,7 +201,7 @@ class Drawn(NamedTuple):
         """Return what `array` made."""
         choice, size, right, wrong = (int(value) for value in array[:4])
         recalled, missed = array[4:].reshape(2, -1)
-        return cls(choice, size, right, wrong, recalled, missed)
+        return cls(choice, size, right, wrong=wrong, recalled=recalled, missed=missed)
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,9 @@ class Checkers:
             both = np.stack([self._by_class(checks, agree), self._by_class(checks, ~agree)])
             recalled, missed = noise.laplace(both, scale)
         size = int(checks.sizes[MEASURE]) if self.shows_size else -1
-        return Drawn(choice, size, right, wrong[0] if wrong else 0, recalled, missed)
+        return Drawn(
+            choice, size, right, wrong=wrong[0] if wrong else 0, recalled=recalled, missed=missed
+        )
 
     def _choice(self, checks: Checks, labelings: Sequence[Labeling], noise: Noise) -> int:
         """Return the number of the labeling that agrees with most of those who choose.

@@ -183,8 +183,8 @@ class Interpolator:
             self._landmarks,
             np.asarray(radial.scale, np.float32),
             filled,
-            mean.astype(np.float32),
-            np.asarray(self.metric == "cosine"),
+            offset=mean.astype(np.float32),
+            unit=np.asarray(self.metric == "cosine"),
         )
         return lambda points: np.asarray(map_records(_at, encoder, points))
 

@@ -104,7 +104,7 @@ def nearest(
         overflow.
     """
     points, references = _checked(points, references, num_neighbors)
-    find = _finder(points, references, num_neighbors, metric, implementation)
+    find = _finder(points, references, num_neighbors, metric=metric, implementation=implementation)
 
     index, least = zip(*_over_blocks(find, points), strict=True)
     _check_found(least, points, references)
@@ -130,8 +130,8 @@ def distances(
     index = _near_work(index, np.int32, points, references)
 
     def run(start: int, stop: int, size: int) -> Array:
-        block = _filled(points, start, stop, size, "edge")
-        some = _filled(index, start, stop, size, "edge")
+        block = _filled(points, start, stop, size=size, mode="edge")
+        some = _filled(index, start, stop, size=size, mode="edge")
         distance: Array = _distances(block, references, some, metric=metric)
         return distance
 
@@ -184,12 +184,14 @@ def nearest_votes(
         raise ValueError(
             f"Expected a row of labels for each of {len(points)} points, got {len(labels)}."
         )
-    find = _finder(points, references, num_neighbors, metric, implementation)
+    find = _finder(points, references, num_neighbors, metric=metric, implementation=implementation)
 
     def run(start: int, stop: int, size: int) -> tuple[Array, Array]:
         index, least = find(start, stop, size)
-        near = _filled(index, 0, len(index), size, "edge")
-        cast = _filled(labels, start, stop, size, "constant", constant_values=bsvs.NO_CELL)
+        near = _filled(index, 0, len(index), size=size, mode="edge")
+        cast = _filled(
+            labels, start, stop, size=size, mode="constant", constant_values=bsvs.NO_CELL
+        )
         votes: Array = _votes(near, cast, num_queries=len(references), num_classes=num_classes)
         return votes, least
 
@@ -296,7 +298,7 @@ def _finder(
     ready: References = assignment.prepare(rows, how.products)
 
     def find_by_xla(start: int, stop: int, size: int) -> tuple[Array, Array]:
-        block = _filled(points, start, stop, size, "edge")
+        block = _filled(points, start, stop, size=size, mode="edge")
         index, least = _nearest(block, ready, how=how, metric=metric)
         return index, least
 
@@ -322,7 +324,7 @@ def _how(
     if num_neighbors >= assignment.UNROLLED:  # the first stage gathers the candidates' features
         tile = min(tile, LARGE_AGAIN)
     products = () if few else _products(platform, len(references))
-    return How(num_neighbors, products, implementation, tile, again)
+    return How(num_neighbors, products, implementation, tile=tile, again=again)
 
 
 def _products(platform: str, num_references: int) -> tuple[assignment.Product, ...]:

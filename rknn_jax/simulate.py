@@ -85,7 +85,7 @@ def simulate(
     _check(clients, level)
     if level == "message":
         mesh = mesh or _distributed.all_devices()
-        return _messages(mechanism, clients, seed, mesh, on_progress)
+        return _messages(mechanism, clients, seed, mesh=mesh, on_progress=on_progress)
     votes_key, _ = jax.random.split(jax.random.key(seed))
     rng = np.random.default_rng(np.asarray(jax.random.key_data(votes_key)))
     return _counts(mechanism, clients, rng)
@@ -138,7 +138,9 @@ class _Messages:
         mesh = Mesh(np.array(jax.local_devices()[:1]), (_distributed.CLIENTS,))
         known = size in self._sizes
         self._sizes.add(size)
-        return vars(messages(self._mechanism, self._seed, first, size, mesh, compiled=known))
+        return vars(
+            messages(self._mechanism, self._seed, first, size=size, mesh=mesh, compiled=known)
+        )
 
 
 def _check(clients: int, level: str) -> None:
@@ -176,7 +178,9 @@ def _messages(
         (left - spread, 1, mine),
     ):
         for i in range(times if size else 0):
-            whole += messages(mechanism, seed, whole.clients, size, devices, compiled=i > 0)
+            whole += messages(
+                mechanism, seed, whole.clients, size=size, mesh=devices, compiled=i > 0
+            )
             on_progress(whole.clients / clients)
     return whole.compared(mechanism, "message")
 
@@ -245,7 +249,7 @@ def messages(
         the compilation.
     """
     votes_key, message_key = jax.random.split(jax.random.key(seed))
-    cells = jax.block_until_ready(_votes(mechanism, votes_key, first, size, mesh))
+    cells = jax.block_until_ready(_votes(mechanism, votes_key, first, size=size, mesh=mesh))
     totals = functools.partial(
         _distributed.client_totals, mechanism, message_key, cells, first, mesh=mesh
     )

@@ -722,11 +722,11 @@ def test_a_killed_training_goes_on_to_the_same_weights(tmp_path, monkeypatch):
     calls = []
     real = dpsgd._descend
 
-    def killed(*arguments):
+    def killed(*arguments, **named):
         calls.append(1)
         if len(calls) == 11:
             raise KeyboardInterrupt
-        return real(*arguments)
+        return real(*arguments, **named)
 
     with monkeypatch.context() as patched:
         patched.setattr(dpsgd, "_descend", killed)

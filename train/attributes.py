@@ -165,9 +165,9 @@ def by_private_knn(root: jax.Array, embedded: Embedded, settings: Attributes) ->
         stage_key(root, Stage.NOISE),
         embedded.private,
         embedded.has.astype(np.int32),
-        queries,
-        labeler,
-        embedded.has.shape[1] if settings.clip is None else settings.clip,
+        queries=queries,
+        config=labeler,
+        clip=embedded.has.shape[1] if settings.clip is None else settings.clip,
     )
     return Found(queries.index, found.present, found.counts, found.guarantee)
 
@@ -197,7 +197,7 @@ def by_rknn(root: jax.Array, embedded: Embedded, settings: Attributes) -> Found:
     key = stage_key(root, Stage.QUERIES)
     queries = kmeans.select(key, embedded.public, min(number, len(embedded.public)))
     mechanism = rknn.mechanism(len(queries.index), width, size, config)
-    cells = rknn.connect(embedded.private, ballots, queries, width + 1, config)
+    cells = rknn.connect(embedded.private, ballots, queries, num_classes=width + 1, config=config)
     counts = np.asarray(estimate_counts(mechanism, stage_key(root, Stage.NOISE), cells))
     graph = postprocessing.public_graph(embedded.public, len(queries.index))
     kernels = answers.kernels(queries, embedded.public, graph)

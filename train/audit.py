@@ -106,7 +106,9 @@ def main(experiment: Experiment, num_runs: int, confidence: float = 0.9999) -> F
                 "or there or not",
                 observe,
             )
-            return verdict.audit(jax.random.key(0), [game], guarantee, num_runs, confidence)
+            return verdict.audit(
+                jax.random.key(0), [game], guarantee, runs=num_runs, confidence=confidence
+            )
     finally:
         stages.console.quiet = False
 
@@ -122,7 +124,13 @@ def neighbours(experiment: Experiment) -> tuple[Prepared, Prepared]:
     nothing = Labels.none(len(task.public.images), task.card.num_classes)
     key = stage_key(jax.random.key(experiment.seed), Stage.QUERIES, 0)
     queries = stages.select_queries(
-        key, task, encode(task.public.images), num_queries, nothing, None, experiment
+        key,
+        task,
+        encode(task.public.images),
+        num_queries=num_queries,
+        labels=nothing,
+        student=None,
+        experiment=experiment,
     )
     canary = games_labeler.canaries(task, queries)[0]
     both = [

@@ -218,14 +218,20 @@ def select(
     probabilities = model.predict_proba(task.public.images)
     if config.select in ("entropy", "difference"):
         return most_uncertain.select(
-            key, features, probabilities, config.labels, most_uncertain.Config(config.select)
+            key,
+            features,
+            probabilities,
+            num_queries=config.labels,
+            config=most_uncertain.Config(config.select),
         ), None
     candidates = config.num_candidates
     if config.select == "diverse_public":
         diverse = diverse_public.Config(
             candidates, config.components, config.per_cluster, config.uncertainty
         )
-        return diverse_public.select(key, features, probabilities, config.labels, diverse), None
+        return diverse_public.select(
+            key, features, probabilities, num_queries=config.labels, config=diverse
+        ), None
     near = near_private.Config(
         config.epsilon_pca,
         config.epsilon_support,
@@ -242,10 +248,10 @@ def select(
         noise_key,
         features,
         probabilities,
-        private_features,
-        private_probabilities,
-        config.labels,
-        near,
+        private_features=private_features,
+        private_probabilities=private_probabilities,
+        num_queries=config.labels,
+        config=near,
     )
 
 

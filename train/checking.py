@@ -198,14 +198,16 @@ def check(
         parted.roles,
         np.asarray(last.encode(task.public.images), np.float32),
         labeler.metric,
-        task.card.num_classes,
-        votes.epsilon,
-        experiment.relation,
-        experiment.unit,
+        num_classes=task.card.num_classes,
+        epsilon=votes.epsilon,
+        relation=experiment.relation,
+        unit=experiment.unit,
     )
     labeling = labeling_of(last, experiment)
     if in_bits(labeler):
-        bits = _measured_by_bits(key, draw_key, parted, checkers, labeling, last)
+        bits = _measured_by_bits(
+            key, draw_key, parted, checkers=checkers, labeling=labeling, last=last
+        )
         return Checked(bits, num_voters)
     found = checks_of(parted.checkers, parted.role, checkers, last)
     drawn = checkers.draw(found, [labeling], SimulatedNoise(key))
@@ -249,7 +251,7 @@ def checks_of(records: Records, role: np.ndarray, checkers: Checkers, last: Roun
         sizes = np.bincount(role[np.unique(number, return_index=True)[1]], minlength=4)
         mine = np.unique(number[usable], return_inverse=True)[1]
         units[usable] = contributions.shared(mine, checkers.grid).units
-    return Checks(role, points, ids, units, sizes)
+    return Checks(role, points, ids, units=units, sizes=sizes)
 
 
 def _measured_by_bits(

@@ -58,20 +58,35 @@ def main(
         buy.check(task, experiment.buy, experiment.delta)
         keys = stages.keys_of(experiment)
         labeler = experiment.labeler_of_round(folder)
-        sides = checking.sides(keys.noise, task, labeler, experiment, folder)
+        sides = checking.sides(keys.noise, task, labeler, experiment=experiment, folder=folder)
         everybody = task
         task = sides.task  # the voters alone, from here to the check
         size = experiment.queries or stages.default_num_queries(task, labeler, experiment)
         labeler = stages.sharing(labeler, task, size, experiment)
-        learn.write_settings(experiment, labeler, size, task, folder)
+        learn.write_settings(experiment, labeler, size, task=task, folder=folder)
 
         def ask(key: jax.Array, features: Array, labels: Labels, known: Student | None) -> Queries:
-            return stages.select_queries(key, task, features, size, labels, known, experiment)
+            return stages.select_queries(
+                key,
+                task,
+                features,
+                num_queries=size,
+                labels=labels,
+                student=known,
+                experiment=experiment,
+            )
 
         fit = learn.student_fit(experiment, task, folder, network)
         rounds: list[Round] = []
         for one in algorithm_1(
-            labeler, ask, encode, fit, task, keys, experiment.rounds, experiment.smoothing
+            labeler,
+            ask,
+            encode,
+            fit=fit,
+            task=task,
+            keys=keys,
+            num_rounds=experiment.rounds,
+            smoothing=experiment.smoothing,
         ):
             rounds.append(one)
             stages.console.print(
@@ -80,15 +95,26 @@ def main(
             )
         key = stage_key(keys.noise, Stage.BENCHMARK)
         not_covered = truth.not_covered(key, task, labeler, rounds[0]) if benchmark else {}
-        student, chosen = learn.final_student(keys, task, rounds, experiment, folder)
+        student, chosen = learn.final_student(
+            keys, task, rounds, experiment=experiment, folder=folder
+        )
         votes = guarantee_of_votes(rounds, chosen, experiment.delta)
-        checked = checking.check(keys.noise, sides, rounds[-1], votes, labeler, experiment)
+        checked = checking.check(
+            keys.noise, sides, rounds[-1], votes=votes, labeler=labeler, experiment=experiment
+        )
         if checked is not None and checked.measured is not None:
             stages.console.print(f"{checked.measured}.")
         seconds = time.perf_counter() - started
         whole = finish(
-            *(folder, experiment, everybody, rounds, student, chosen, checked),
-            *(not_covered, seconds),
+            folder,
+            experiment,
+            everybody,
+            found=rounds,
+            student=student,
+            chosen=chosen,
+            checked=checked,
+            benchmark=not_covered,
+            seconds=seconds,
         )
         stages.console.print(f"\n{whole}\n")
         if benchmark:

@@ -148,10 +148,10 @@ class Experiment:
             self.epsilon,
             self.delta,
             self.relation,
-            self.smoothing,
-            self.rounds,
-            folder and folder / TRAINING,
-            self.unit,
+            smoothing=self.smoothing,
+            num_rounds=self.rounds,
+            folder=folder and folder / TRAINING,
+            unit=self.unit,
         )
 
 

@@ -96,12 +96,16 @@ def final_student(
 
     def select() -> tuple[Queries, Guarantee | None]:
         relation = experiment.relation
-        return buy.select(select_key, noise_key, task, model, config, relation, experiment.delta)
+        keys = (select_key, noise_key)
+        delta = experiment.delta
+        return buy.select(*keys, task, model, config=config, relation=relation, delta=delta)
 
     index, chosen = run_folder.choice_of(folder, select)
     bought = buy.bought_labels(task, index, config)
     log = epoch_log(task, folder, 0)
-    tuned = buy.fine_tune(tune_key, task, model, index, bought, config, log)
+    tuned = buy.fine_tune(
+        tune_key, task, model, index=index, labels=bought, config=config, on_epoch=log
+    )
     write_arrays(folder / "bought.npz", {"public_index": index, "label": bought})
     console.print(
         f"{len(bought)} labels bought, {np.sum(bought >= 0)} of them of one of the classes"

@@ -79,12 +79,12 @@ def finish(
     result = {
         **_accuracies(task, labels, model, student),
         "measured": measured and measured.asdict(),
-        **_circumstances(experiment, task, guarantee, student, seconds),
+        **_circumstances(experiment, task, guarantee, student=student, seconds=seconds),
         "num_units": num_units,
         "num_voters": num_units if checked is None else checked.num_voters,
         "not_covered_by_epsilon": benchmark,
     }
-    statement = _statement(experiment, task, guarantee, model, measured)
+    statement = _statement(experiment, task, guarantee, model=model, measured=measured)
     # A record that checks is in none of the parts, so they say nothing of the whole.
     noise = [guarantee] if checked else [*parts, chosen] if chosen else parts
     privacy = statement.card(
@@ -240,14 +240,15 @@ def _statement(
             "the student",
             *([f"how many {units} agree with the labels, by {units} that did not vote"] * checks),
         ),
-        (
+        not_covered=(
             f"the number of private {guarantee.unit}s, which {told_by}",
             "settings chosen by looking at private data or at accuracies, such as this page's",
             "everything under not_covered_by_epsilon in result.json",
         ),
-        labeler.noise,
-        "No ledger keeps account of experiments: every one of them sees the same records again.",
-        about["date"],
+        mechanism=labeler.noise,
+        account="No ledger keeps account of experiments: every one of them sees the same records "
+        "again.",
+        date=about["date"],
         details={
             "data set": experiment.dataset,
             "labeler": labeler.name,

@@ -147,9 +147,9 @@ def sharing(
         experiment.epsilon,
         experiment.delta * (1 - 1e-12),
         experiment.rounds,
-        labeler.num_units(task.private),
-        num_queries,
-        task.card.num_classes,
+        num_units=labeler.num_units(task.private),
+        num_queries=num_queries,
+        num_classes=task.card.num_classes,
     )
 
 
@@ -184,7 +184,11 @@ def select_queries(
         return kmeans.select(key, features, num_queries)
     config = uncertainty.Config(experiment.uncertain)
     return uncertainty.select(
-        key, features, student.predict_proba(task.public.images), num_queries, config
+        key,
+        features,
+        student.predict_proba(task.public.images),
+        num_queries=num_queries,
+        config=config,
     )
 
 

@@ -186,7 +186,9 @@ def _fitted(shown: Shown, seen: process.Seen, tried: Tried) -> Fits:
     priors = priors - np.logaddexp.reduce(priors)
     scores = priors + likelihoods
     weights = process.weights(scores)
-    equal = Fit(mixtures, seen, scores, weights, _posteriors(seen, mixtures, weights))
+    equal = Fit(
+        mixtures, seen, scores, weights=weights, posteriors=_posteriors(seen, mixtures, weights)
+    )
     posteriors = equal.posteriors
     for _ in range(ROUNDS):
         ratio = ratios.fit(_problem(seen, posteriors, weights, shown.public))
@@ -201,7 +203,7 @@ def _fitted(shown: Shown, seen: process.Seen, tried: Tried) -> Fits:
     scores[kept] = priors[kept] + process.log_likelihoods(seen, [mixtures[i] for i in kept])
     weights = weights.copy()
     weights[kept] = process.weights(scores[kept])
-    corrected = Fit(mixtures, seen, scores, weights, posteriors)
+    corrected = Fit(mixtures, seen, scores, weights=weights, posteriors=posteriors)
     supported = ratios.supported(_problem(seen, posteriors, weights, shown.public), ratio)
     return Fits(shown, equal, corrected, supported)
 

@@ -146,7 +146,9 @@ def concerns(found: Evidence) -> list[Concern]:
         listed += _ratios(found.decoded.ratio, found.names)
     return [
         *listed,
-        *concerns_before(found.features, found.size, len(found.names), num_votes, found.noise),
+        *concerns_before(
+            found.features, found.size, len(found.names), num_votes=num_votes, noise=found.noise
+        ),
     ]
 
 
@@ -187,7 +189,7 @@ def set_concerns(
     variance = np.full(counts.shape, noise**2)
     labels = np.nonzero(present)[1]
     # A query may speak for any number of classes.
-    before = concerns_before(features, size, 1, num_votes, noise)
+    before = concerns_before(features, size, 1, num_votes=num_votes, noise=noise)
     return [
         *_noise_alone(np.asarray(counts), variance),
         *_missing_classes(labels, names, np.asarray(counts), variance),

@@ -120,7 +120,7 @@ class Kernel:
         whole = float(weight @ of_queries)
         between = between - of_queries[:, None] - of_queries + whole
         unit = float(np.mean(np.diag(between))) or 1.0
-        return cls(between / unit, raw, weight, of_queries, whole, unit)
+        return cls(between / unit, raw, weight, of_queries=of_queries, whole=whole, unit=unit)
 
     def rows(self, block: slice) -> np.ndarray:
         """Return the covariances of a block of rows with the queries, `[b, s]`."""
@@ -221,7 +221,13 @@ def kernels(
         return None
     threads = 1 if np.size(features) <= SMALL else None
     with threadpool_limits(threads, user_api="blas"):
-        return _kernels(cluster, len(queries.index), _rows(features, metric), graph, num_classes)
+        return _kernels(
+            cluster,
+            len(queries.index),
+            _rows(features, metric),
+            graph=graph,
+            num_classes=num_classes,
+        )
 
 
 def _kernels(
@@ -247,7 +253,9 @@ def _kernels(
     found = []
     if num_classes is not None and num_classes > 1:
         found = [
-            _mixture(rows, cluster, size, means, basis, num_classes * clouds)
+            _mixture(
+                rows, cluster, size, means=means, basis=basis, num_components=num_classes * clouds
+            )
             for clouds, fewest in CLOUDS.items()
             if num_classes * clouds * fewest <= num_queries
         ]
@@ -258,9 +266,9 @@ def _kernels(
         tuple(local),
         Kernel.centered(means @ means.T, Raw(cluster, rows, means.T), size),
         Kernel.centered(own, Raw(cluster, shared=own), size),
-        size,
-        cluster,
-        tuple(filter(None, found)),
+        size=size,
+        cluster=cluster,
+        components=tuple(filter(None, found)),
     )
 
 

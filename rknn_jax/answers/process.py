@@ -121,7 +121,7 @@ def standardized(
         variance = np.broadcast_to(variance.mean(axis=1, keepdims=True), counts.shape)
         spread = np.exp(np.mean(np.log(spread)))
     noise = variance / votes[:, None] ** 2 / spread**2
-    return Seen(residual, noise, chance, prior, votes, ratio)
+    return Seen(residual, noise, chance, prior=prior, votes=votes, ratio=ratio)
 
 
 def total_votes(counts: np.ndarray, variance: np.ndarray) -> float:

@@ -114,10 +114,10 @@ def read(shown: Shown, fit: Fit, redraws: int) -> Decoded:
         calibration.sharper(postprocessing.soft_labels(np.concatenate(means))),
         calibration.steadier(np.concatenate(stability), num_classes),
         postprocessing.soft_labels(shares),
-        calibration.greatest(square, num_classes),
-        seen.ratio,
-        seen.votes / seen.votes.sum() * public.size.sum() / public.size,
-        public.size,
+        agreement=calibration.greatest(square, num_classes),
+        ratio=seen.ratio,
+        heard=seen.votes / seen.votes.sum() * public.size.sum() / public.size,
+        size=public.size,
     )
 
 
@@ -184,7 +184,9 @@ def _rows(
     redrawn = np.concatenate([model.redrawn for model in models]).astype(np.float32)
     model_of = np.repeat(np.arange(len(models)), [len(model.redrawn) for model in models])
     parts = [
-        _part(kernel, [model.mixture for model in models], solved, redrawn, model_of)
+        _part(
+            kernel, [model.mixture for model in models], solved, redrawn=redrawn, model_of=model_of
+        )
         for kernel in {id(part): part for one in models for _, part in one.mixture.parts}.values()
     ]
     constant = models[0].mixture.constant

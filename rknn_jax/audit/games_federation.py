@@ -145,7 +145,7 @@ def _client(folder: Path, round: Round, held: Holding) -> Client:
         folder / "ledger.jsonl", DATASET, cost.epsilon, cost.delta, unit=round.unit
     )
     agreement = Agreement("central" if round.summed else "local")
-    return Client(held.features, held.labels, ledger, folder / "rounds", agreement)
+    return Client(held.features, held.labels, ledger, folder=folder / "rounds", agreement=agreement)
 
 
 def _words(pair: Sequence[Holding]) -> str:
@@ -289,5 +289,5 @@ def _computed_masks(canary: Any, opened: dict[int, int], lost: set[int]) -> np.n
         found += own_mask(secret, bound, 0, length)
     for peer, (_, key) in canary._peers.items():
         if peer in canary._shares and (peer == CURIOUS or lost & {0, peer}):
-            found += pair_mask(canary._mask_key, key, bound, 0, peer, length)
+            found += pair_mask(canary._mask_key, key, bound, client=0, peer=peer, length=length)
     return found

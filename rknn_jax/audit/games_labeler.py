@@ -65,7 +65,9 @@ def of_labeler(
 
     def answers(key: jax.Array, private: Records) -> Answers:
         votes_key, noise_key = jax.random.split(key)
-        votes = labeler.contribute(votes_key, private, encode, queries, task.card.num_classes)
+        votes = labeler.contribute(
+            votes_key, private, encode, queries=queries, num_classes=task.card.num_classes
+        )
         return labeler.release(noise_key, votes, queries, task.card.num_classes)
 
     games = []

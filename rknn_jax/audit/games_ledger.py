@@ -163,7 +163,7 @@ def _draws(ledger: Ledger, mechanism: CentralMechanism, stops: bool) -> bool:
 
     object.__setattr__(watched, "release", release)
     try:
-        release_counts(watched, VOTES, 1, ledger, "an audit")
+        release_counts(watched, VOTES, 1, ledger=ledger, purpose="an audit")
     except (LedgerError, _StoppedError):
         pass
     return bool(drawn)

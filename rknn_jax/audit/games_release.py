@@ -124,7 +124,9 @@ def worlds(epsilon: float, relation: Relation = "replace-one", **settings: Any) 
         classes = np.array([*labels, *([said for _, said in record] * copies)], np.int32)
         persons = np.minimum(np.arange(len(rows)), len(others))
         named = None if given.person is None else persons
-        data = data_of(public.astype(np.float32), rows, classes, Classes(NUM_CLASSES), named)
+        data = data_of(
+            public.astype(np.float32), rows, classes, classes=Classes(NUM_CLASSES), persons=named
+        )
         with own_folder() as folder:  # The folder has no ledger yet.
             return planning.plan(_placed(given, folder), data)
 

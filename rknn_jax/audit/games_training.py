@@ -76,7 +76,9 @@ def _runs(
     for run in range(runs):
         sign_key, votes_key, noise_key = jax.random.split(jax.random.fold_in(key, run), 3)
         labels = np.asarray(jax.random.bernoulli(sign_key, 0.5, (canaries,)), np.int32)
-        votes = config.contribute(votes_key, Records(numbers, labels), encode, queries, 2)
+        votes = config.contribute(
+            votes_key, Records(numbers, labels), encode, queries=queries, num_classes=2
+        )
         answers = config.release(noise_key, votes, queries, 2)
         head: Any = answers.model
         weights = next(leaf for leaf in jax.tree.leaves(head.params) if leaf.ndim == 2)

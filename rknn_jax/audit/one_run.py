@@ -157,16 +157,16 @@ def judge(
         for guesses in numbers
         for j in often
     ]
-    broken = [not allows(curve, canaries, r, v, tau) for r, v, _, tau in tried]
-    bounds = [lower_bound(canaries, r, v, guarantee.delta, tau) for r, v, _, tau in tried]
+    broken = [not allows(curve, canaries, r, correct=v, tau=tau) for r, v, _, tau in tried]
+    bounds = [lower_bound(canaries, r, v, delta=guarantee.delta, tau=tau) for r, v, _, tau in tried]
     best = broken.index(True) if any(broken) else int(np.argmax(bounds))
     p_values = [
         steinke_tail(
             signs.size,
             guesses * num_runs,
             int(right[:, guesses - 1].sum()),
-            guarantee.epsilon,
-            guarantee.delta,
+            epsilon=guarantee.epsilon,
+            delta=guarantee.delta,
         )
         for guesses in numbers
     ]
@@ -229,11 +229,11 @@ def lower_bound(canaries: int, guesses: int, correct: int, delta: float, tau: fl
     """Return the largest epsilon that this many right guesses contradict at `delta`."""
     low = 0.0
     high = LARGEST_EPSILON
-    if allows(((delta, low),), canaries, guesses, correct, tau):
+    if allows(((delta, low),), canaries, guesses, correct=correct, tau=tau):
         return 0.0
     for _ in range(STEPS):
         middle = (low + high) / 2
-        if allows(((delta, middle),), canaries, guesses, correct, tau):
+        if allows(((delta, middle),), canaries, guesses, correct=correct, tau=tau):
             high = middle
         else:
             low = middle

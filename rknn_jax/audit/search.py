@@ -65,7 +65,8 @@ def search(
     if 1 < len(left) and final <= FEW_RUNS:
         keys = [jax.random.fold_in(first_key, number) for number in range(len(left))]
         told = [
-            _events(k, game, final, curve, error)[1] for k, game in zip(keys, left, strict=True)
+            _events(k, game, final, curve=curve, error=error)[1]
+            for k, game in zip(keys, left, strict=True)
         ]
         left = _best(left, told, 1)
     elif len(left) > FINALISTS:
@@ -78,12 +79,14 @@ def search(
         round_key = jax.random.fold_in(key, len(left))
         keys = [jax.random.fold_in(round_key, number) for number in range(len(left))]
         told = [
-            _events(k, game, min(spent, final), curve, error)[1]
+            _events(k, game, min(spent, final), curve=curve, error=error)[1]
             for k, game in zip(keys, left, strict=True)
         ]
         left = _best(left, told, -(-len(left) // 2))
         spent = 2 * spent
-    return left[0], list(_events(jax.random.fold_in(key, 0), left[0], final, curve, error)[0])
+    return left[0], list(
+        _events(jax.random.fold_in(key, 0), left[0], final, curve=curve, error=error)[0]
+    )
 
 
 def _best(games: Sequence[Game], told: Sequence[float], count: int) -> list[Game]:

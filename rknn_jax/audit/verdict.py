@@ -81,12 +81,12 @@ def audit(
     error = 1 - confidence
     fresh = runs - runs // 2
     keys = jax.random.split(key, 4)
-    game, events = search(keys[0], games, curve, runs, error)
-    bounds, hits = _judge(keys[1], game, events, curve, runs, error)
+    game, events = search(keys[0], games, curve, runs=runs, error=error)
+    bounds, hits = _judge(keys[1], game, events, curve=curve, runs=runs, error=error)
     power = None
     if control is not None:
-        other, found = search(keys[2], control.games, curve, runs, error)
-        its_bounds, its_hits = _judge(keys[3], other, found, curve, runs, error)
+        other, found = search(keys[2], control.games, curve, runs=runs, error=error)
+        its_bounds, its_hits = _judge(keys[3], other, found, curve=curve, runs=runs, error=error)
         probability = _power(its_hits, fresh, curve, error)
         power = Power(control.against, probability, its_bounds[0].lower)
     evidence = _evidence(bounds)

@@ -131,10 +131,14 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
     used = amplification.bound_for(clients, bound)
     if settings.local_epsilon is not None:
         local = settings.local_epsilon
-        central = amplification.epsilon(local, clients, settings.delta, bound, variation)
+        central = amplification.epsilon(
+            local, clients, settings.delta, bound=bound, total_variation=variation
+        )
     else:
         central = settings.epsilon or 0.0
-        local = amplification.local_epsilon(central, clients, settings.delta, bound, variation)
+        local = amplification.local_epsilon(
+            central, clients, settings.delta, bound=bound, total_variation=variation
+        )
     told = err if settings.json else out
     tell(told, "one message", f"epsilon = {rounded_up(local, 6)} (pure)")
     tell(

@@ -181,8 +181,8 @@ def _screen_and_count(
             settings.screening_stddev,
             whole("screens", settings.screens),
             sampling_prob,
-            replaced,
-            screen,
+            replaced=replaced,
+            screen=screen,
         ),
         counts,
     ]
@@ -216,7 +216,9 @@ def _told(
         )
     name = min(exact, key=lambda name: exact[name])
     delta = 0.0 if name == "pure" else settings.delta
-    guarantee = Guarantee(exact[name], delta, relation, "central", tuple(events), accountant=name)
+    guarantee = Guarantee(
+        exact[name], delta, relation, trust="central", events=tuple(events), accountant=name
+    )
     tell(told, "together", str(guarantee))
     return {"accountants": found | exact, **guarantee.asdict()}
 
@@ -242,7 +244,7 @@ def _told_of_votes(settings: GNMax | LNMax, mechanism: Any) -> dict[str, float]:
             smooth_sensitivity.expected_votes(*_sizes(votes)), mechanism, settings.delta
         )
         found |= smooth_sensitivity.sanitize(
-            np.random.default_rng(), votes, mechanism, plan, settings.delta
+            np.random.default_rng(), votes, mechanism, plan=plan, delta=settings.delta
         ).told()
     for name, epsilon in found.items():
         tell(err if settings.json else out, "votes", f"{name}: epsilon = {rounded_up(epsilon, 6)}")

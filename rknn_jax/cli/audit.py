@@ -63,9 +63,9 @@ def run(settings: Audit) -> dict[str, Any]:
                 jax.random.key(settings.seed),
                 subject.games,
                 subject.guarantee,
-                runs,
-                settings.confidence,
-                control,
+                runs=runs,
+                confidence=settings.confidence,
+                control=control,
             )
         except NotImplementedError as error:  # the mechanism has no exact form
             raise ValueError(

@@ -62,8 +62,8 @@ def find_subject(settings: Audit) -> Subject:
             "mechanism",
             games.of_mechanism(subject, settings.sampler),
             claimed(subject, settings.sampler),
-            games.of_mechanism(weaker, settings.sampler),
-            games.exact(mechanism(replace(settings, queries=_enumerable(settings)))),
+            weaker=games.of_mechanism(weaker, settings.sampler),
+            exact=games.exact(mechanism(replace(settings, queries=_enumerable(settings)))),
         )
     tell(err, "labeler", str(configured(settings, epsilon)))
     weaker_games, _ = labeler_games(settings, 2 * epsilon)

@@ -106,7 +106,9 @@ def run(settings: Check) -> dict[str, Any]:
             doubts = (*doubts, *filter(None, [by_order, beside]))
         with warnings.catch_warnings():  # broken records are counted by reason
             warnings.filterwarnings("ignore", message="(?s).*cast no vote")
-            found = usability.examine(shards, classes, settings.labels_per_record, rows, named)
+            found = usability.examine(
+                shards, classes, settings.labels_per_record, public=rows, names=named
+            )
     sentences = (f"{text[0].upper()}{text[1:]}." for text in doubts)
     found = found._replace(advice=(*found.advice, *sentences))
     _tell(found, err if settings.json else out)

@@ -89,17 +89,17 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     model: Model
     if kind == "text":
         columns = text.columns_of(settings.columns, known, f"--card {settings.card}")
-        _check_columns(settings, path, kind, columns, label)
+        _check_columns(settings, path, kind, columns=columns, label=label)
         name = settings.model or known.get("path") or text_vectors.DEFAULT
         model = text.ColumnsModel(text.load(name), columns)
         cards.check_same(known, model.card, name)
     elif known:
         model = table.of_card(known)
         columns = tuple(column.name for column in model.columns)
-        _check_columns(settings, path, kind, columns, label)
+        _check_columns(settings, path, kind, columns=columns, label=label)
     else:
         columns = settings.columns or tuple(name for name in found if name not in aside)
-        _check_columns(settings, path, kind, columns, label)
+        _check_columns(settings, path, kind, columns=columns, label=label)
         model = fitted = table_fit.fit(path, f"--{kind}", columns, chosen=bool(settings.columns))
         for sentence in fitted.told:
             tell(err, "warning", sentence)
@@ -118,9 +118,9 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
         path,
         f"--{kind}",
         columns,
-        label,
-        settings.keep,
-        settings.private,
+        label=label,
+        keep=settings.keep,
+        private=settings.private,
         texts=kind == "text",
     )
     labeled = "without labels" if label is None else f"with labels {label!r}"

@@ -157,7 +157,9 @@ def _merge(settings: Serve, mine: "Public", wanted: "Asked") -> dict[str, Any]:
     round, queries = round_folder.prepare(settings.out, mine, wanted, _told)
     with contextlib.closing(Collector(settings.out, round)) as collector:
         _told("merged", f"{collector.num_clients:,} clients of {len(settings.merge)} folders")
-        card = publish.publish(settings.out, mine, wanted, queries, collector, _told)
+        card = publish.publish(
+            settings.out, mine, wanted, queries=queries, collector=collector, tell=_told
+        )
     round_folder.end(settings.out, round)
     return card
 
@@ -175,7 +177,12 @@ def _serve_held(
     if settings.certificates is not None and clients is not None:
         context = tls.server_context(settings.certificates, clients)
     round, queries = round_folder.prepare(
-        settings.out, mine, wanted, _told, settings.question, collects=settings.collect_only
+        settings.out,
+        mine,
+        wanted,
+        tell=_told,
+        source=settings.question,
+        collects=settings.collect_only,
     )
     answers = _begun(settings, round)
     closes = round_folder.closes_at(settings.out, settings.deadline)
@@ -189,7 +196,9 @@ def _serve_held(
     _told("round", f"{round.id[:12]}, {len(round.data):,} bytes to each client; {so_far}")
     desk = Desk(round, closes)
     resources = Resources(desk)
-    with listening(resources.app, settings.host, settings.port, context, clients) as port:
+    with listening(
+        resources.app, settings.host, settings.port, context=context, clients=clients
+    ) as port:
         secured = f" with TLS, for {len(clients)} keys" if clients else " without TLS, on this host"
         _told("listening", f"on {settings.host}:{port}{secured}")
         with watched("progress", lambda: _progress(desk, wanted, answers)):
@@ -199,10 +208,20 @@ def _serve_held(
         else:
             checked = None
             if round.check_share:
-                labeled = publish.labeled(settings.out, mine, wanted, queries, answers)
+                labeled = publish.labeled(
+                    settings.out, mine, wanted, queries=queries, collector=answers
+                )
                 shown = (settings.out, round, labeled, wanted, answers.num_clients)
                 checked = publish.Checked(labeled, checking.measure(*shown, resources.serve, _told))
-            card = publish.publish(settings.out, mine, wanted, queries, answers, _told, checked)
+            card = publish.publish(
+                settings.out,
+                mine,
+                wanted,
+                queries=queries,
+                collector=answers,
+                tell=_told,
+                checked=checked,
+            )
         hosting.announce(resources.desk, card["statement"], answers.num_clients)
     round_folder.end(settings.out, round)
     return card
@@ -245,7 +264,7 @@ def _answers(
         hosting.collect(desk, answers, wanted.clients, _told)
     elif answers is None:
         begin = functools.partial(round_folder.begin_sum, settings.out)
-        answers = hosting.sum_up(desk, wanted.clients, wanted.quorum, begin, _told)
+        answers = hosting.sum_up(desk, wanted.clients, wanted.quorum, begin=begin, tell=_told)
         keep = functools.partial(round_folder.keep_sum, settings.out, answers)
         hosting.when_there_is_room(keep, _told)
     else:

@@ -64,10 +64,10 @@ def task(
         card,
         Public(np.ascontiguousarray(images[public]), labels[public]),
         records(private),
-        records(test),
-        public,
-        private,
-        test,
+        test=records(test),
+        public_index=public,
+        private_index=private,
+        test_index=test,
     )
 
 

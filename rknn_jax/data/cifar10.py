@@ -55,7 +55,9 @@ def load(seed: int, data_dir: Path | None = None, split: str = "standard") -> Ta
         "not stated; by A. Krizhevsky, 2009",
         CLASSES,
     )
-    return _pool.task(card, images, labels, order[:public], order[public:private], test)
+    return _pool.task(
+        card, images, labels, public=order[:public], private=order[public:private], test=test
+    )
 
 
 def _example(folder: Path, seed: int, split: str) -> Task:

@@ -32,7 +32,7 @@ def load(seed: int, data_dir: Path | None = None) -> Task:
     images = np.round(data.images * (255 / 16)).astype(np.uint8)[..., None]
     order = np.random.RandomState(seed).permutation(len(images))
     private, public, test = np.split(order, [NUM_PRIVATE, NUM_PRIVATE + NUM_PUBLIC])
-    return _pool.task(CARD, images, data.target, public, private, test)
+    return _pool.task(CARD, images, data.target, public=public, private=private, test=test)
 
 
 def _example(folder: Path, seed: int) -> Task:

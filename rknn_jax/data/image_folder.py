@@ -53,7 +53,9 @@ def load(
     public = order[:num_public]
     private = order[num_public : num_public + num_private]
     card = Card(f"image_folder:{folder.name}", str(folder), "as the images' owner says", classes)
-    return _pool.task(card, images, labels, public, private, np.arange(num_train, len(images)))
+    return _pool.task(
+        card, images, labels, public=public, private=private, test=np.arange(num_train, len(images))
+    )
 
 
 def read(

@@ -61,7 +61,15 @@ def load(seed: int, data_dir: Path | None = None, split: str = "standard") -> Ta
     else:
         public, other = np.split(cut, [len(cut) // 2])
         private, test = (first, other) if split == "standard" else (other, rest)
-    return _pool.task(CARD, images, labels, public, private, test, _writers(folder, len(images)))
+    return _pool.task(
+        CARD,
+        images,
+        labels,
+        public=public,
+        private=private,
+        test=test,
+        clients=_writers(folder, len(images)),
+    )
 
 
 def _read(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:

@@ -146,7 +146,7 @@ def load(seed: int, data_dir: Path | None = None, name: str = "mnist") -> Task:
         num_test = len(order) // 2 if layout.num_test is None else layout.num_test
         public, test = np.split(order, [len(order) - num_test])
         private = np.arange(num_train)
-    return _pool.task(layout.card, images, labels, public, private, test)
+    return _pool.task(layout.card, images, labels, public=public, private=private, test=test)
 
 
 def _builder(name: str, data_dir: Path) -> Any:

@@ -86,7 +86,9 @@ class FileRows:
         columns = {name: table.column(name).combine_chunks() for name in keep}
         if label:
             columns[LABELS] = table.column(label).combine_chunks()
-        return cls(path, columns, places, table_files.class_names(path, argument, label), by)
+        return cls(
+            path, columns, places, classes=table_files.class_names(path, argument, label), by=by
+        )
 
     @property
     def state(self) -> list[Any]:

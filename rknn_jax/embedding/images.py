@@ -76,7 +76,7 @@ class ImageFolder:
                 "none; name the folder that holds them, or their classes' folders."
             )
         skipped = tuple(name for name in others if (folder / name).is_file())
-        return cls(folder, tuple(files), skipped, private, about)
+        return cls(folder, tuple(files), skipped, private=private, about=about)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -215,7 +215,9 @@ class ImageTable:
                 f"{', '.join(kinds)} has bytes; name one of them with --columns"
                 f"{nested(named, [*kinds])}."
             )
-        return cls(rows.TableFile(path, "--images", (named[0],), label, keep, private))
+        return cls(
+            rows.TableFile(path, "--images", (named[0],), label=label, keep=keep, private=private)
+        )
 
     def __len__(self) -> int:
         return len(self.table)

@@ -105,7 +105,9 @@ class TableFile:
                 copied[LABELS] = table.column(self.label).combine_chunks()
             last = first + table.num_rows
             records = table.select(list(self.features))
-            yield Rows(records, np.arange(first, last), copied, classes, _broken(table))
+            yield Rows(
+                records, np.arange(first, last), copied, classes=classes, broken=_broken(table)
+            )
             first = last
 
 

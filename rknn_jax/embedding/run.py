@@ -84,7 +84,7 @@ def embed(
     parts.mkdir(parents=True, exist_ok=True)
     with disk.locked(parts, f"Another process writes {out}; wait for it, or name another --out."):
         _check_plan(parts, digest, out)
-        files, resumed = _make_parts(source, model, parts, private, advance)
+        files, resumed = _make_parts(source, model, parts, private=private, advance=advance)
         unusable, rows, truncated = _join(files, parts / JOINED, private)
         # If that of private records raised an error, the only one would decide on the result.
         if not private and len(unusable) == len(source):

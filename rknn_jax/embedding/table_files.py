@@ -292,7 +292,8 @@ def tables(
       ValueError: If `refuse`, and a record of a CSV file is broken, or a value is in `unlike`.
     """
     parts = itertools.chain.from_iterable(
-        _parts(one, argument, columns, size, refuse, label, unlike) for one in files(path, argument)
+        _parts(one, argument, columns, size=size, refuse=refuse, label=label, unlike=unlike)
+        for one in files(path, argument)
     )
     yield from map(_as_unicode, _resized(parts, size))
 
@@ -312,7 +313,7 @@ def _parts(
         if _suffix(path) in csv.SUFFIXES:
             yield from _csv_tables(file, columns, refuse)
         elif _suffix(path) in jsonl.SUFFIXES:
-            yield from _json_tables(file, columns, size, label, unlike, refuse)
+            yield from _json_tables(file, columns, size, label=label, unlike=unlike, refuse=refuse)
         elif _suffix(path) in parquet.SUFFIXES:
             reader = pa.parquet.ParquetFile(file)
             for batch in reader.iter_batches(batch_size=size, columns=list(columns)):

@@ -180,7 +180,7 @@ def load(path: Path) -> OnnxModel:
         )
     tokenizer = tokens.tokenizer(files[1])
     tokenizer.enable_truncation(settings.max_length)
-    model = OnnxModel(path, digest, settings, tokenizer, session)
+    model = OnnxModel(path, digest, settings, tokenizer=tokenizer, session=session)
     onnx.check_repeats(model._features, tokenizer.encode(PROBE), str(path))
     _check_longest(model)
     return model

@@ -94,7 +94,7 @@ def load(model: str) -> StaticModel:
             f"{vectors.shape}; use the tokenizer that the vectors were made with."
         )
     name = model if model == DEFAULT else vectors_path.stem
-    return StaticModel(name, model, digest, tokenizer, vectors)
+    return StaticModel(name, model, digest, tokenizer=tokenizer, vectors=vectors)
 
 
 def _files(model: str) -> tuple[Path, Path]:

@@ -215,7 +215,11 @@ def _settings(votes: Round) -> dict[str, Any]:
     kind = _SUMMED if votes.summed else _SENT
     delta = getattr(votes.config, "delta", 0.0)
     config = rknn.ReverseKNN(
-        votes.config.epsilon, delta, 1, kind.mechanism, kind.trust, metric=votes.labeler.metric
+        votes.config.epsilon,
+        delta,
+        mechanism=kind.mechanism,
+        trust=kind.trust,
+        metric=votes.labeler.metric,
     )
     return {
         "classes": votes.classes,

@@ -57,7 +57,7 @@ def measure(
     desk = Desk(check, closes)
     serve(desk)
     if check.summed:
-        answers = _summed(folder / CHECK, desk, asked, clients, tell)
+        answers = _summed(folder / CHECK, desk, asked, clients=clients, tell=tell)
         return None if answers is None else measured(answers)
     collector = Collector(folder / CHECK, check)
     try:
@@ -101,7 +101,7 @@ def _summed(folder: Path, desk: Desk, asked: Asked, clients: int, tell: Tell) ->
             desk.change(stage="closed")
             return found
         begin = functools.partial(round_folder.begin_sum, folder)
-        found = hosting.sum_up(desk, clients, asked.quorum, begin, tell, is_last=False)
+        found = hosting.sum_up(desk, clients, asked.quorum, begin=begin, tell=tell, is_last=False)
     except ValueError as error:
         desk.change(stage="closed")
         tell("unchecked", str(error))
@@ -129,4 +129,6 @@ def measured(answers: Collector | Sum) -> Measured | None:
 
 
 def _measured(share: Interval, checkers: float, check: Round) -> Measured:
-    return Measured(*share, round(checkers), "the usual one", (), None, check.unit)
+    return Measured(
+        *share, round(checkers), "the usual one", recall=(), majority=None, unit=check.unit
+    )

@@ -233,7 +233,7 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
         if not {round_id, account} & set(counted):
             _clear(client, counted)
         voted = account != round_id and account in counted
-        took_part = _answer(client, connection, round_id, question, tell) or voted
+        took_part = _answer(client, connection, round_id, question=question, tell=tell) or voted
         try:
             statement = _statement(connection, round_id)
         except UnreachableError as error:
@@ -313,7 +313,7 @@ def _answer(
                 )
             tell_question(question, client, tell)
             if client.parsed(question).summed:
-                return _add(client, connection, round_id, question, tell)
+                return _add(client, connection, round_id, question=question, tell=tell)
             tell("answering", f"round {round_id[:12]}")
             said = client.answer(question)[1:]
     except (RefusedError, LedgerError, SumRefusedError) as error:

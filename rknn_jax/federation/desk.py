@@ -150,7 +150,7 @@ class Desk:
         if kind not in TAKEN[self.stage]:
             return "again" if kind == "answer" and self.has_counted(reply.client) else "late"
         fate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._arrivals.put(Arrival(kind, reply, time.time() >= self.closes, step, fate))
+        self._arrivals.put(Arrival(kind, reply, time.time() >= self.closes, step=step, fate=fate))
         return await fate
 
     async def wait(self, ready: Callable[[], bool], seconds: float) -> bool:

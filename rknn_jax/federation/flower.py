@@ -176,10 +176,12 @@ def serve(grid: Grid, settings: Mapping[str, Any]) -> dict[str, Any]:
     round, queries = round_folder.prepare(request.out, public, wanted, told)
     collector = Collector(request.out, round)
     closes = round_folder.closes_at(request.out, request.deadline)
-    collect(grid, collector, request.clients, closes, told)
+    collect(grid, collector, request.clients, closes=closes, told=told)
     seconds = time.perf_counter() - started
     _printed("round", f"{collector.num_clients:,} clients in {seconds:.1f} s")
-    card = publish.publish(request.out, public, wanted, queries, collector, told)
+    card = publish.publish(
+        request.out, public, wanted, queries=queries, collector=collector, tell=told
+    )
     round_folder.end(request.out, round)
     return card
 

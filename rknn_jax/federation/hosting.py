@@ -39,10 +39,12 @@ def collect(desk: Desk, collector: Collector, clients: int, tell: Tell) -> None:
     refused = set[int]()
     wanted = 0 if collector.is_sealed else clients
     while collector.num_clients < wanted and (left := desk.closes - time.time()) > 0:
-        _count(desk, collector, clients, refused, desk.take(min(left, TICK)), tell)
+        _count(
+            desk, collector, clients, refused=refused, batch=desk.take(min(left, TICK)), tell=tell
+        )
     desk.change(stage="closed", has_counted=collector.clients.__contains__)
     while batch := desk.take(0):
-        _count(desk, collector, clients, refused, batch, tell)
+        _count(desk, collector, clients, refused=refused, batch=batch, tell=tell)
 
 
 def _count(

@@ -78,8 +78,8 @@ def agreed(settings: Join) -> Agreement:
         settings.trust,
         settings.honest,
         settings.dishonest,
-        settings.most_epsilon,
-        settings.most_delta,
+        epsilon=settings.most_epsilon,
+        delta=settings.most_delta,
         large_epsilon=settings.allow_large_epsilon,
         most_cells=settings.most_cells,
         most_bytes=settings.most_bytes,
@@ -101,7 +101,14 @@ def opened(settings: Join, agreement: Agreement, records: Records) -> Client:
     ledger_index.check(path, data.prints)
     with ledger_index.held(path, data.prints, [str(settings.private)]):
         ledger = _ledger(settings, path, data, fingerprint(inputs))
-    return Client(inputs, labels, ledger, answers_path(settings), agreement, features=features)
+    return Client(
+        inputs,
+        labels,
+        ledger,
+        folder=answers_path(settings),
+        agreement=agreement,
+        features=features,
+    )
 
 
 def check_budget(settings: Join) -> None:

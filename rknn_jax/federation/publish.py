@@ -97,13 +97,15 @@ def publish(
       ValueError: If too few clients answered to publish anything.
     """
     round = collector.round
-    checked = checked or Checked(labeled(folder, public, asked, queries, collector), None)
+    checked = checked or Checked(
+        labeled(folder, public, asked, queries=queries, collector=collector), None
+    )
     found, rows_asked, guarantee = checked.labeled
     measured = checked.measured
     features = rows_asked.features
     rows = {**found.rows, "class_names": np.array(asked.classes), **carried(public.others)}
     words = reading.words(round, len(found.probabilities))
-    told = _statement(asked, collector, guarantee, words, measured)
+    told = _statement(asked, collector, guarantee, words=words, measured=measured)
     # The statement comes first, so that no label is ever there without one.
     write_whole(folder / "privacy.html", page(told).encode())
     write_arrays(folder / "labels.npz", rows)
@@ -112,12 +114,14 @@ def publish(
         write_arrays(folder / "queries.npz", answered)
     accuracy = None
     if public.images and asked.student != "none":
-        accuracy = _train(folder, public, asked, found.labels, tell)
-    card = _card(told, asked, collector, accuracy, words, measured)
+        accuracy = _train(folder, public, asked, labels=found.labels, tell=tell)
+    card = _card(told, asked, collector, accuracy=accuracy, words=words, measured=measured)
     opinions = reading.concerns(round, found, rows_asked)
     listed = [*(measured.concerns(asked.classes) if measured else ()), *opinions]
     rows_seen = np.asarray(in_metric(features, asked.config.metric))
-    summary = summarize(rows_seen, listed, found.decoded, answered.get("stddev"), measured)
+    summary = summarize(
+        rows_seen, listed, found.decoded, stddev=answered.get("stddev"), measured=measured
+    )
     released = results.of(rows, answered, card, summary)
     template = pages.template("report.html.j2", Path(__file__).parent)
     pictures = _pictures(public, asked, found)
@@ -186,7 +190,11 @@ def _train(
     config = students.Config(model=asked.student, epochs=asked.epochs)
     targets = np.eye(len(asked.classes), dtype=np.float32)[labels]
     student = ensemble.fit(
-        stage_key(jax.random.key(asked.seed), Stage.STUDENT), public.inputs, targets, config, 1
+        stage_key(jax.random.key(asked.seed), Stage.STUDENT),
+        public.inputs,
+        targets,
+        config=config,
+        num_members=1,
     )
     ensemble.save(student, folder / "student")
     if public.test is None:
@@ -261,19 +269,19 @@ def _statement(
         f"{holders} private records, each its own. The records stayed there; each client sent "
         f"{sent}.",
         (*words.released, *student, *_released_by_check(round)),
-        (
+        not_covered=(
             hidden,
             "the set of classes, which is taken as public",
             "results of other rounds: each client's own ledger adds them up",
         ),
-        round.noise,
-        "No ledger keeps account of a simulation."
+        mechanism=round.noise,
+        account="No ledger keeps account of a simulation."
         if guarantee.sampler == "simulation"
         else "Every client has a ledger of its own, which was charged before anything was sent; "
         "the server sees none of them.",
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        f"The server is trusted with {trusted}.",
-        {
+        date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        trusted_with=f"The server is trusted with {trusted}.",
+        details={
             "round": round.id,
             "clients": clients,
             "messages": collector.num_messages,

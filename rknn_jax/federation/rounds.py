@@ -261,7 +261,13 @@ class Round:
             count = max(1, self.records_per_client)
             events = (Pure(self.mechanism.epsilon, count),)
             return Guarantee(
-                epsilon, 0.0, "replace-one", "local", events, unit=self.unit, sampler=sampler
+                epsilon,
+                0.0,
+                "replace-one",
+                trust="local",
+                events=events,
+                unit=self.unit,
+                sampler=sampler,
             )
         assert isinstance(self.config, rknn.ReverseKNN)
         shuffled = rknn.guarantee(self.mechanism, honest, self.config)

@@ -155,7 +155,7 @@ class Participant:
                 f"{len(self._peers) + 1}."
             )
         self._transcript = transcript(
-            self._round_id, self._length, self._threshold, self._clients, data
+            self._round_id, self._length, self._threshold, clients=self._clients, key_list=data
         )
         everybody = [self._number, *self._peers]
         mask_shares = split(self._mask_key, self._threshold, everybody)
@@ -190,9 +190,9 @@ class Participant:
                 self._mask_key,
                 self._peers[peer][1],
                 self._transcript,
-                self._number,
-                peer,
-                self._length,
+                client=self._number,
+                peer=peer,
+                length=self._length,
             )
         vector = np.asarray(self._vector())
         if vector.shape != (self._length,) or vector.dtype != np.int64:

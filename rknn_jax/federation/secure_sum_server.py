@@ -169,7 +169,11 @@ class Summation:
         """Return the sum of the vectors without their masks, int64 `[length]`."""
         listed = encode_key_list({number: self._keys[number] for number in self._members[1]})
         hashed = transcript(
-            self._round_id, self._length, self._threshold, len(self._members[0]), listed
+            self._round_id,
+            self._length,
+            self._threshold,
+            clients=len(self._members[0]),
+            key_list=listed,
         )
         inside = self._members[3]
         total = self._total.copy()
@@ -181,7 +185,14 @@ class Summation:
                 continue
             key = self._recovered(owner, shares, _fits_mask_key)
             for other in inside:
-                total += pair_mask(key, self._keys[other].mask, hashed, owner, other, self._length)
+                total += pair_mask(
+                    key,
+                    self._keys[other].mask,
+                    hashed,
+                    client=owner,
+                    peer=other,
+                    length=self._length,
+                )
         return total.view(np.int64)
 
     def _recovered(

@@ -48,11 +48,22 @@ def virtual_client(context: Context) -> Client:
     honest = int(settings["honest"]) or None
     agreement = Agreement(settings["trust"], honest, simulated=simulated)
     if simulated:
-        return Client(inputs[first:end], labels[first:end], None, Path(), agreement, first)
+        return Client(
+            inputs[first:end],
+            labels[first:end],
+            None,
+            folder=Path(),
+            agreement=agreement,
+            first=first,
+        )
     folder = Path(str(settings["out"])) / "clients" / str(number)
     delta = float(settings["delta"]) if MODELS[settings["trust"]].is_shuffled else 0.0
-    ledger = _ledger(folder, inputs[first:end], number, float(settings["epsilon"]), delta)
-    return Client(inputs[first:end], labels[first:end], ledger, folder / "rounds", agreement)
+    ledger = _ledger(
+        folder, inputs[first:end], number, epsilon=float(settings["epsilon"]), delta=delta
+    )
+    return Client(
+        inputs[first:end], labels[first:end], ledger, folder=folder / "rounds", agreement=agreement
+    )
 
 
 def _ledger(folder: Path, inputs: np.ndarray, number: int, epsilon: float, delta: float) -> Ledger:

@@ -125,7 +125,15 @@ def prepare(rows: jax.Array, products: tuple[Product, ...]) -> References:
     residuals = tuple(jnp.max(residual) for residual, _ in lost)
     lows = tuple(jnp.max(low) for _, low in lost)
     reach = jnp.sqrt(jnp.max(sq_norms))
-    return References(rows, centre, doubled, padded.reshape(groups, size), reach, residuals, lows)
+    return References(
+        rows,
+        centre,
+        doubled,
+        sq_norms=padded.reshape(groups, size),
+        reach=reach,
+        residuals=residuals,
+        lows=lows,
+    )
 
 
 def solve(points: jax.Array, references: References, how: How) -> jax.Array:
@@ -245,8 +253,10 @@ def _by_gaps(points: jax.Array, _: Found, *, references: References, how: How, l
     centred = points - references.centre
     sq_norm = _sq_norm(centred)
     wanted = k + 2 if k > 1 else 2  # a single neighbor is doubted too seldom for `_by_pair`
-    number, near, far = _candidates(centred, sq_norm, references, how, level, wanted)
-    error = _error(centred, sq_norm, references, how.products[level], level)[None]
+    number, near, far = _candidates(
+        centred, sq_norm, references, how=how, level=level, count=wanted
+    )
+    error = _error(centred, sq_norm, references, product=how.products[level], level=level)[None]
     unproved = near[1:] - far[:-1] <= 2 * error
     unproved |= ~jnp.isfinite(error)
     first = jnp.argmax(unproved, axis=0).astype(jnp.int32)
@@ -272,9 +282,11 @@ def _by_candidates(points: jax.Array, before: Found, *, references: References, 
     centred = points - references.centre
     level = len(how.products) - 1
     sq_norm = _rounded_sq_norm(centred)
-    number, near, _ = _candidates(centred, sq_norm, references, how, level, num_candidates(k))
+    number, near, _ = _candidates(
+        centred, sq_norm, references, how=how, level=level, count=num_candidates(k)
+    )
     everything = number.size == len(references.rows) * len(points)
-    error = _error(centred, sq_norm, references, how.products[level], level)
+    error = _error(centred, sq_norm, references, product=how.products[level], level=level)
     floor = near[-1] - error
     rows = references.rows.at[number.T].get(mode="clip")
     with jax.enable_x64(True):

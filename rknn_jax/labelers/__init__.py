@@ -386,7 +386,9 @@ class Labeler(abc.ABC, Generic[Contribution]):
         Raises:
           ValueError: If the arrays do not fit each other, or queries exceed the public rows.
         """
-        public, records = _arrays.checked(public, private, labels, num_classes, person)
+        public, records = _arrays.checked(
+            public, private, labels, num_classes=num_classes, person=person
+        )
         self.check(self.num_units(records))
         key = fresh_noise_key() if key is None else key
         query_key, sample_key, noise_key = jax.random.split(key, 3)
@@ -394,7 +396,9 @@ class Labeler(abc.ABC, Generic[Contribution]):
             num_queries = min(QUERIES_PER_CLASS * num_classes, len(public))
         rows = np.asarray(in_metric(public, self.metric))
         queries = _arrays.ask(query_key, rows, num_queries)
-        contribution = self.contribute(sample_key, records, np.asarray, queries, num_classes)
+        contribution = self.contribute(
+            sample_key, records, np.asarray, queries=queries, num_classes=num_classes
+        )
         answers = self.release(noise_key, contribution, queries, num_classes)
         answered = np.where(answers.answered, answers.labels, -1)
         return Labeled(answered[queries.cluster].astype(np.int32), answers, queries)
@@ -454,5 +458,7 @@ def label(
     contribution_key, noise_key = jax.random.split(key)
     num_classes = task.card.num_classes
     queries = replace(queries, images=task.public.images[queries.index])
-    contribution = labeler.contribute(contribution_key, task.private, encode, queries, num_classes)
+    contribution = labeler.contribute(
+        contribution_key, task.private, encode, queries=queries, num_classes=num_classes
+    )
     return labeler.release(noise_key, contribution, queries, num_classes)

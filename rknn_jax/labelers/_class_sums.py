@@ -204,7 +204,7 @@ class SumsLabeler(OneSumLabeler):
         """Return the public side of the sums; see `OneSumLabeler.tally`."""
         count_units = COUNT_UNITS[self.mechanism, self.relation]
         ball = Ball.around(queries, self.norm)
-        return ClassSums(num_classes, self.unit, self.grid, ball, count_units)
+        return ClassSums(num_classes, self.unit, self.grid, ball=ball, count_units=count_units)
 
     def aggregate_reach(self, tally: Tally) -> Reach:
         """Return the reach with counts as heavy as the radius; see the proof above."""
@@ -259,7 +259,7 @@ class SumsLabeler(OneSumLabeler):
         )
         spectrum = Spectrum.of(ball.clip(queries.features), np.asarray(queries.size, np.float64))
         weights, bias, link = self.solve(sums, spectrum)
-        head = Head(weights, bias, ball, encode, link)
+        head = Head(weights, bias, ball, encode=encode, link=link)
         return Answers.predicted(head.of_features(queries.features), guarantee, head)
 
     @abc.abstractmethod
@@ -301,8 +301,8 @@ class SumsLabeler(OneSumLabeler):
             self.epsilon,
             delta,
             self.relation,
-            "central",
-            (event,),
+            trust="central",
+            events=(event,),
             unit=self.unit,
             accountant=accountant,
         )

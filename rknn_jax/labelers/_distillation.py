@@ -54,7 +54,15 @@ def logit_gradients(
 
     def gradients(logits: jax.Array) -> jax.Array:
         def lost(student: jax.Array) -> jax.Array:
-            return jnp.sum(dkd(student, logits, target_weight, other_weight, temperature))
+            return jnp.sum(
+                dkd(
+                    student,
+                    logits,
+                    target_weight,
+                    other_weight=other_weight,
+                    temperature=temperature,
+                )
+            )
 
         gradient: jax.Array = jax.grad(lost)(student)
         return gradient

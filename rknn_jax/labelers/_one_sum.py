@@ -258,7 +258,9 @@ class OneSumLabeler(SumLabeler[Sums]):
         """
         queries, features = public.queries, public.features
         stddev = float(np.max(noisy.stddev))
-        answers = self.read(noisy.values, stddev, np.asarray, queries, noisy.guarantee)
+        answers = self.read(
+            noisy.values, stddev, np.asarray, queries=queries, guarantee=noisy.guarantee
+        )
         num_public = len(features)
         rows = self.predicted(queries, features)
         if rows is not queries and answers.model is not None:
@@ -370,4 +372,6 @@ class OneSumLabeler(SumLabeler[Sums]):
     @final
     def _answered(self, noise: Noise, contribution: Sums, queries: Queries) -> Answers:
         noisy = noise.draw(contribution.totals)
-        return self.read(noisy, noise.stddev, contribution.encode, queries, noise.guarantee)
+        return self.read(
+            noisy, noise.stddev, contribution.encode, queries=queries, guarantee=noise.guarantee
+        )

@@ -263,7 +263,7 @@ def _in_order(
     person: jax.Array | None,
 ) -> jax.Array:
     """Return the references of a block of points from the nearest one on, int32 `[b, reach]`."""
-    distances, own = _distances(centre, augmented, points, num_units, person)
+    distances, own = _distances(centre, augmented, points, num_units=num_units, person=person)
     nearest: jax.Array = jax.lax.map(lambda row: _smallest(row, reach), distances)
     return nearest if own is None else jnp.take_along_axis(own, nearest, 1)
 
@@ -281,7 +281,7 @@ def _in_samples(
 ) -> jax.Array:
     """Return the nearest of samples that are drawn first, int32 `[b, num_samples, k]`."""
     num_neighbors, num_samples, room, num_units = sizes
-    distances, own = _distances(centre, augmented, points, num_units, person)
+    distances, own = _distances(centre, augmented, points, num_units=num_units, person=person)
 
     def of_point(row: tuple[jax.Array, jax.Array]) -> jax.Array:
         distances, number = row

@@ -92,8 +92,8 @@ class Release:
             screening_stddev,
             self.screened,
             self.sampling_prob,
-            self.replaced,
-            self.screen,
+            replaced=self.replaced,
+            screen=self.screen,
         ), counts
 
 
@@ -144,7 +144,9 @@ def calibrated(
             f"Expected epsilon > 0, got epsilon={epsilon}; choose a positive privacy budget."
         )
     if epsilon == math.inf:
-        return Noise(0.0, 0.0, Guarantee(math.inf, 0.0, relation, "central", (), unit=unit))
+        return Noise(
+            0.0, 0.0, Guarantee(math.inf, 0.0, relation, trust="central", events=(), unit=unit)
+        )
     if not 0 < delta < 1:
         raise ValueError(
             f"Expected 0 < delta < 1, got delta={delta}; Gaussian noise gives no pure "
@@ -161,7 +163,15 @@ def calibrated(
     return Noise(
         ratio * stddev,
         stddev,
-        Guarantee(epsilon, delta, relation, "central", events, unit=unit, accountant=accountant),
+        Guarantee(
+            epsilon,
+            delta,
+            relation,
+            trust="central",
+            events=events,
+            unit=unit,
+            accountant=accountant,
+        ),
     )
 
 
@@ -227,7 +237,13 @@ def answers_of(
     confidence = np.where(answered, likely[np.arange(len(labels)), labels], 0).astype(np.float32)
     probabilities = np.where(answered[:, None], likely, np.float32(1 / heard.shape[1]))
     return Answers(
-        labels, answered, probabilities, confidence, heard, spread.astype(np.float32), guarantee
+        labels,
+        answered,
+        probabilities,
+        confidence=confidence,
+        counts=heard,
+        stddev=spread.astype(np.float32),
+        guarantee=guarantee,
     )
 
 

@@ -51,7 +51,14 @@ def answer(
         sure = _confidence.of_argmax(counts, stddev, expected, labels)
     everyone = np.ones(len(counts), bool)
     return Answers(
-        labels, everyone, probabilities, sure, counts, stddev, guarantee, counted=counted
+        labels,
+        everyone,
+        probabilities,
+        confidence=sure,
+        counts=counts,
+        stddev=stddev,
+        guarantee=guarantee,
+        counted=counted,
     )
 
 
@@ -137,10 +144,10 @@ def of_sets(noisy: NoisySum, public: PublicRows) -> PublicLabels:
         counts.argmax(axis=1).astype(np.int32),
         np.ones(len(counts), bool),
         of_queries.probabilities,
-        of_queries.stability.min(axis=1),
-        counts.astype(np.float32),
-        spread.astype(np.float32),
-        guarantee,
+        confidence=of_queries.stability.min(axis=1),
+        counts=counts.astype(np.float32),
+        stddev=spread.astype(np.float32),
+        guarantee=guarantee,
     )
     sure = found.stability.min(axis=1)
     shown = (counts, spread, None, found)
@@ -159,12 +166,12 @@ def doubts(found: PublicLabels, public: PublicRows, num_votes: int | None) -> li
         public.features,
         found.labels,
         public.names,
-        size,
-        found.noise,
-        num_votes,
-        answers.counts if answers.counted else None,
-        answers.stddev if answers.counted else None,
-        found.decoded,
+        size=size,
+        noise=found.noise,
+        num_votes=num_votes,
+        counts=answers.counts if answers.counted else None,
+        stddev=answers.stddev if answers.counted else None,
+        decoded=found.decoded,
     )
     return concerns(evidence)
 

@@ -100,8 +100,8 @@ class VoteTally:
             points,
             self._queries,
             ids,
-            self.num_neighbors,
-            self.num_classes,
+            num_neighbors=self.num_neighbors,
+            num_classes=self.num_classes,
             metric=self.metric,
         )
         return np.asarray(votes, np.int64)

@@ -181,8 +181,8 @@ class IndividualKNN(Labeler[Votes]):
             self.epsilon,
             self.delta,
             self.relation,
-            "central",
-            (Concentrated(self._multiplier()),),
+            trust="central",
+            events=(Concentrated(self._multiplier()),),
             unit=self.unit,
             accountant="individual RDP",
         )
@@ -238,7 +238,13 @@ class IndividualKNN(Labeler[Votes]):
         count_noise = plan.count_stddev * np.asarray(jax.random.normal(count_key, (size,)))
         noise = np.asarray(jax.random.normal(vote_key, (size, num_classes)), np.float64)
         found = list(
-            steps(contribution, queries, plan, num_classes, lambda i, n: n + count_noise[i])
+            steps(
+                contribution,
+                queries,
+                plan,
+                num_classes=num_classes,
+                release_count=lambda i, n: n + count_noise[i],
+            )
         )
         spread = np.array([step.stddev for step in found])[:, None]
         counts = np.stack([step.votes for step in found]) + spread * noise
@@ -311,7 +317,15 @@ def _answer(counts: np.ndarray, stddev: np.ndarray, guarantee: Guarantee) -> Ans
     probabilities = postprocessing.soft_labels(counts)
     sure = postprocessing.posterior(counts, stddev)[np.arange(len(labels)), labels]
     answered = np.ones(len(labels), bool)
-    return Answers(labels, answered, probabilities, sure, counts, stddev, guarantee)
+    return Answers(
+        labels,
+        answered,
+        probabilities,
+        confidence=sure,
+        counts=counts,
+        stddev=stddev,
+        guarantee=guarantee,
+    )
 
 
 EXAMPLES = (

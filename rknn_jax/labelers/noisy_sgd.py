@@ -145,7 +145,7 @@ class NoisySGD(Labeler[Votes], dpsgd.Config):
         inputs = np.asarray(encode(private.images)) if self.network in HEADS else private.images
         person = _persons.numbered(private) if self.unit == "person" else None
         known = bsvs.voting_labels(np.asarray(private.labels), num_classes)
-        return Votes(inputs, known, encode, key, person)
+        return Votes(inputs, known, encode, key=key, person=person)
 
     def release(
         self,
@@ -170,14 +170,18 @@ class NoisySGD(Labeler[Votes], dpsgd.Config):
         """
         del predicted
         if self.network in HEADS:
-            head, guarantee = _train_head(key, contribution, queries, num_classes, self)
+            head, guarantee = _train_head(
+                key, contribution, queries, num_classes=num_classes, config=self
+            )
             return Answers.predicted(head.of_features(queries.features), guarantee, head)
         if queries.images is None:
             raise ValueError(
                 f"Expected queries with images for network={self.network}, got none; set "
                 "Queries.images, or take a head."
             )
-        student, guarantee = _train_network(key, contribution, queries.images, num_classes, self)
+        student, guarantee = _train_network(
+            key, contribution, queries.images, num_classes=num_classes, config=self
+        )
         return Answers.predicted(student.predict_proba(queries.images), guarantee, student)
 
 
@@ -247,15 +251,15 @@ def _train_head(
         key,
         network,
         variables,
-        inputs,
-        votes.labels,
-        public,
-        config,
+        inputs=inputs,
+        labels=votes.labels,
+        public=public,
+        config=config,
         folder=config.folder,
         person=votes.person,
     )
     return Head(
-        trained.variables["params"], centre, scale, network, votes.encode
+        trained.variables["params"], centre, scale, network=network, encode=votes.encode
     ), trained.guarantee
 
 
@@ -281,10 +285,10 @@ def _train_network(
         key,
         network,
         variables,
-        votes.inputs,
-        votes.labels,
-        public,
-        config,
+        inputs=votes.inputs,
+        labels=votes.labels,
+        public=public,
+        config=config,
         part=config.part,
         density=config.density,
         folder=config.folder,

@@ -203,11 +203,11 @@ class PATE(Labeler[np.ndarray]):
             teacher_key,
             encode(private.images),
             private.labels,
-            part,
-            self.num_teachers,
-            queries.features,
-            num_classes,
-            self,
+            part=part,
+            num_teachers=self.num_teachers,
+            asked=queries.features,
+            num_classes=num_classes,
+            config=self,
         )
         return np.stack(
             [(said == label).sum(axis=0) for label in range(num_classes)], axis=1
@@ -262,10 +262,18 @@ class PATE(Labeler[np.ndarray]):
                 else contribution
             )
             answered = _screening.passed(
-                screen_key, news, self.threshold * num_teachers, calibrated, self.max_answers
+                screen_key,
+                news,
+                self.threshold * num_teachers,
+                noise=calibrated,
+                max_answers=self.max_answers,
             )
         answers = _screening.aggregated(
-            count_key, contribution, answered, calibrated.aggregation_stddev, calibrated.guarantee
+            count_key,
+            contribution,
+            answered,
+            stddev=calibrated.aggregation_stddev,
+            guarantee=calibrated.guarantee,
         )
         return (
             _screening.confirmed(answers, predicted, SURE)
@@ -312,7 +320,9 @@ class PATE(Labeler[np.ndarray]):
             self.delta,
         )
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-        found |= smooth_sensitivity.sanitize(rng, contribution, mechanism, plan, self.delta).told()
+        found |= smooth_sensitivity.sanitize(
+            rng, contribution, mechanism, plan=plan, delta=self.delta
+        ).told()
         return {"epsilons_that_look_at_the_votes": found}
 
 
@@ -339,7 +349,12 @@ def noise(num_queries: int, num_teachers: int, config: PATE) -> Noise:
         return _laplace(num_queries, config)
     released = release(num_queries, num_teachers, config)
     return _screening.calibrated(
-        released, config.ratio, config.epsilon, config.delta, config.relation, config.unit
+        released,
+        config.ratio,
+        config.epsilon,
+        delta=config.delta,
+        relation=config.relation,
+        unit=config.unit,
     )
 
 
@@ -352,7 +367,9 @@ def _laplace(num_queries: int, config: PATE) -> Noise:
         )
     if config.epsilon == math.inf:
         return Noise(
-            0.0, 0.0, Guarantee(math.inf, 0.0, config.relation, "central", (), unit=config.unit)
+            0.0,
+            0.0,
+            Guarantee(math.inf, 0.0, config.relation, trust="central", events=(), unit=config.unit),
         )
 
     def events(scale: float) -> tuple[Event, ...]:
@@ -371,8 +388,8 @@ def _laplace(num_queries: int, config: PATE) -> Noise:
         config.epsilon,
         delta,
         config.relation,
-        "central",
-        events(scale),
+        trust="central",
+        events=events(scale),
         unit=config.unit,
         accountant=accountant,
     )
@@ -502,11 +519,11 @@ def _predictions(
             params,
             _logits,
             features,
-            labels,
-            present,
-            config.steps,
-            config.learning_rate,
-            config.weight_decay,
+            labels=labels,
+            present=present,
+            steps=config.steps,
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
         )
         return jnp.argmax(_logits(params, asked), axis=1).astype(jnp.int32)
 

@@ -146,7 +146,9 @@ class PrivateKNN(Labeler[Votes]):
                 f"num_neighbors={self.num_neighbors} with {num_classes} classes; ask more."
             )
         person = _persons.numbered(private) if self.unit == "person" else None
-        near = _neighbors(key, encode(private.images), queries, self, 2, person)
+        near = _neighbors(
+            key, encode(private.images), queries, config=self, num_samples=2, person=person
+        )
         screened, counted = (
             counts_of(near[:, step], private.labels, num_classes) for step in range(2)
         )
@@ -181,15 +183,15 @@ class PrivateKNN(Labeler[Votes]):
             screen_key,
             contribution.screened,
             self.threshold * self.num_neighbors,
-            calibrated,
-            self.max_answers,
+            noise=calibrated,
+            max_answers=self.max_answers,
         )
         return _screening.aggregated(
             count_key,
             contribution.counted,
             answered,
-            calibrated.aggregation_stddev,
-            calibrated.guarantee,
+            stddev=calibrated.aggregation_stddev,
+            guarantee=calibrated.guarantee,
         )
 
     def not_covered(self, key: jax.Array, contribution: Votes, answers: Answers) -> dict[str, int]:
@@ -221,9 +223,9 @@ def noise(num_queries: int, config: PrivateKNN) -> Noise:
         release(num_queries, config),
         config.ratio,
         config.epsilon,
-        config.delta,
-        config.relation,
-        config.unit,
+        delta=config.delta,
+        relation=config.relation,
+        unit=config.unit,
     )
 
 
@@ -300,13 +302,15 @@ def multi_label(
             f"Expected attributes of 0 and 1 [n, num_attributes], got shape {attributes.shape}."
         )
     sample_key, noise_key = jax.random.split(key)
-    near = _neighbors(sample_key, features, queries, config, 1)[:, 0]
+    near = _neighbors(sample_key, features, queries, config=config, num_samples=1)[:, 0]
     clipped = np.vstack([clipped_attributes(attributes, clip), np.zeros(attributes.shape[1])])
     sums = np.stack([clipped[index].sum(axis=0) for index in near])
     change = multi_label_change(attributes.shape[1], clip)
     replaced = config.relation == "replace-one"
-    released = Release(0, len(sums), change, config.sampling_prob, replaced)
-    calibrated = _screening.calibrated(released, 1.0, config.epsilon, config.delta, config.relation)
+    released = Release(0, len(sums), change, sampling_prob=config.sampling_prob, replaced=replaced)
+    calibrated = _screening.calibrated(
+        released, 1.0, config.epsilon, delta=config.delta, relation=config.relation
+    )
     counts = sums + calibrated.aggregation_stddev * np.asarray(
         jax.random.normal(noise_key, sums.shape)
     )
@@ -377,10 +381,10 @@ def _neighbors(
         key,
         queries.features,
         features,
-        config.num_neighbors,
-        config.sampling_prob,
-        num_samples,
-        person,
+        num_neighbors=config.num_neighbors,
+        sampling_prob=config.sampling_prob,
+        num_samples=num_samples,
+        person=person,
     )
 
 

@@ -177,13 +177,17 @@ class PublicPrototypes(OneSumLabeler):
         """Return the guarantee, which depends on no number."""
         del num_units, num_queries, num_classes
         event = Pure(self.epsilon)
-        return Guarantee(self.epsilon, 0.0, self.relation, "central", (event,), unit=self.unit)
+        return Guarantee(
+            self.epsilon, 0.0, self.relation, trust="central", events=(event,), unit=self.unit
+        )
 
     def tally(self, queries: Queries, num_classes: int) -> ClassUtilities:
         """Return the public side of the utilities of all queries; see `OneSumLabeler.tally`."""
         cosines = _cosines(queries, num_classes)
         candidates = cosines.directions(queries.features)
-        return ClassUtilities(num_classes, self.unit, self.grid, cosines, candidates)
+        return ClassUtilities(
+            num_classes, self.unit, self.grid, cosines=cosines, candidates=candidates
+        )
 
     def aggregate_tally(self, queries: Queries, num_classes: int) -> ClassUtilities:
         """Return the public side of utilities around 0; see `OneSumLabeler.aggregate_tally`."""

@@ -212,7 +212,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
     ) -> VoteNoise:
         """Return exact noise of the mechanism; see `SumLabeler.exact`."""
         grid = records_per_person or contributions.GRID  # of a person; a record has none
-        found: Any = mechanism(num_queries, num_classes, 1, self, grid)
+        found: Any = mechanism(num_queries, num_classes, 1, config=self, grid=grid)
         return VoteNoise(found)
 
     def in_round(self, unit: Unit, labels_per_record: int) -> Self:
@@ -311,7 +311,9 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
     def read(self, counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries) -> Answers:
         """Turn noisy counts into answers, by post-processing alone; see `_vote_labels.answer`."""
         counted = self._releases_counts
-        return _vote_labels.answer(counts, stddev, guarantee, queries, self.decode, counted=counted)
+        return _vote_labels.answer(
+            counts, stddev, guarantee, queries=queries, decode=self.decode, counted=counted
+        )
 
     def ask(
         self, key: jax.Array, features: np.ndarray, num_classes: int, num_queries: int | None = None
@@ -476,7 +478,11 @@ def mechanism(
             else None
         )
         epsilon = amplification.local_epsilon(
-            epsilon, num_records, config.delta, config.amplification, variation
+            epsilon,
+            num_records,
+            config.delta,
+            bound=config.amplification,
+            total_variation=variation,
         )
     calibrated: mechanisms.base.Mechanism = named(epsilon=epsilon, **fields_of)
     return calibrated
@@ -509,8 +515,8 @@ def guarantee(
         config.epsilon,
         private_step.epsilon,
         num_records,
-        variation,
-        amplification.TAIL * config.delta,
+        total_variation=variation,
+        tail=amplification.TAIL * config.delta,
     )
     if cost > config.delta:
         raise ValueError(
@@ -525,8 +531,8 @@ def guarantee(
         config.epsilon,
         config.delta,
         "replace-one",
-        "shuffle",
-        (),
+        trust="shuffle",
+        events=(),
         unit=config.unit,
         accountant=accountant,
     )

@@ -138,10 +138,15 @@ class Binomial(CentralMechanism):
         """Return (epsilon, delta)-DP."""
         del num_records
         if not self.coins:
-            return Guarantee(math.inf, 0.0, self.relation, "central", ())
+            return Guarantee(math.inf, 0.0, self.relation, trust="central", events=())
         event = events.Binomial(math.sqrt(self.coins) / 2, self.changed_cells)
         return Guarantee(
-            self.epsilon, self.delta, self.relation, "central", (event,), accountant="PLD"
+            self.epsilon,
+            self.delta,
+            self.relation,
+            trust="central",
+            events=(event,),
+            accountant="PLD",
         )
 
 

@@ -84,8 +84,8 @@ class DiscreteLaplace(CentralMechanism):
             self.epsilon,
             0.0,
             self.relation,
-            "central",
-            (events.DiscreteLaplace(self.scale, self.changed_cells),),
+            trust="central",
+            events=(events.DiscreteLaplace(self.scale, self.changed_cells),),
         )
 
 

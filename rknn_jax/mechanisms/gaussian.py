@@ -99,8 +99,8 @@ class Gaussian(CentralMechanism):
             self.epsilon,
             self.delta,
             self.relation,
-            "central",
-            (event,),
+            trust="central",
+            events=(event,),
             accountant="analytic Gaussian",
         )
 

@@ -54,8 +54,8 @@ class Laplace(CentralMechanism):
             self.epsilon,
             0.0,
             self.relation,
-            "central",
-            (events.Laplace(self.scale, self.changed_cells),),
+            trust="central",
+            events=(events.Laplace(self.scale, self.changed_cells),),
         )
 
 

@@ -193,7 +193,9 @@ class LocalRandomizer(CalibratedMechanism):
     def guarantee(self, num_records: int) -> Guarantee:
         """Return the privacy of one message."""
         del num_records
-        return Guarantee(self.epsilon, 0.0, "replace-one", "local", (Pure(self.epsilon, 1),))
+        return Guarantee(
+            self.epsilon, 0.0, "replace-one", trust="local", events=(Pure(self.epsilon, 1),)
+        )
 
 
 @dataclass(frozen=True)

@@ -310,7 +310,12 @@ class MultiMessage(CalibratedMechanism):
             f"Ghazi et al. 2020, exact delta of a cell, added up over {self.changed_cells} cells"
         )
         return Guarantee(
-            self.epsilon, self.delta, "replace-one", "shuffle", (), accountant=accountant
+            self.epsilon,
+            self.delta,
+            "replace-one",
+            trust="shuffle",
+            events=(),
+            accountant=accountant,
         )
 
 

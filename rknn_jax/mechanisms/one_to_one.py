@@ -107,7 +107,7 @@ class OneToOne(PermuteAndFlip):
         """Return pure epsilon-DP: one choice among the permutations."""
         del num_records
         event = Pure(self.epsilon, 1)
-        return Guarantee(self.epsilon, 0.0, self.relation, "central", (event,))
+        return Guarantee(self.epsilon, 0.0, self.relation, trust="central", events=(event,))
 
 
 @functools.cache

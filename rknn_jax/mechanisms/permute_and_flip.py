@@ -100,7 +100,7 @@ class PermuteAndFlip(CentralMechanism):
         """Return pure epsilon-DP: k queries at epsilon/k each is the worst case."""
         del num_records
         event = Pure(self.epsilon / self.num_neighbors, self.num_neighbors)
-        return Guarantee(self.epsilon, 0.0, self.relation, "central", (event,))
+        return Guarantee(self.epsilon, 0.0, self.relation, trust="central", events=(event,))
 
 
 EXAMPLES = (

@@ -290,7 +290,7 @@ def uniform_set(
         wanted = jnp.asarray(size, jnp.int32)
         same: jax.Array = native.call("rknn_uniform_set", result, seeds, free, wanted, **settings)
         return same
-    return _uniform_set(seeds, free, num_symbols, size, digits)
+    return _uniform_set(seeds, free, num_symbols, size=size, digits=digits)
 
 
 def _native_agrees() -> bool:

@@ -77,7 +77,7 @@ def epsilon(
       ValueError: If an argument is out of range, or ε₀ exceeds the closed form's largest, which the
         message names.
     """
-    _check(local_epsilon, num_clients, delta, bound, total_variation)
+    _check(local_epsilon, num_clients, delta, bound=bound, total_variation=total_variation)
     if bound == "closed form":
         return min(_closed_form(local_epsilon, num_clients, delta), local_epsilon)
     if bound_for(num_clients, bound) == "general":
@@ -87,7 +87,12 @@ def epsilon(
     high = epsilon(local_epsilon, num_clients, delta) if total_variation else local_epsilon
     while high - low > TOLERANCE:
         middle = (low + high) / 2
-        holds = hockey_stick(middle, local_epsilon, num_clients, variation, delta * TAIL) <= delta
+        holds = (
+            hockey_stick(
+                middle, local_epsilon, num_clients, total_variation=variation, tail=delta * TAIL
+            )
+            <= delta
+        )
         low, high = (low, middle) if holds else (middle, high)
     return high
 
@@ -117,7 +122,7 @@ def local_epsilon(
     Raises:
       ValueError: If an argument is out of range, or there are too few clients for the closed form.
     """
-    _check(central_epsilon, num_clients, delta, bound, total_variation)
+    _check(central_epsilon, num_clients, delta, bound=bound, total_variation=total_variation)
     if bound_for(num_clients, bound) == "general":
         total_variation = None
     low = central_epsilon
@@ -138,7 +143,14 @@ def local_epsilon(
             return _closed_form(candidate, num_clients, delta) <= central_epsilon
         variation = total_variation(candidate) if total_variation else None
         return (
-            hockey_stick(central_epsilon, candidate, num_clients, variation, delta * TAIL) <= delta
+            hockey_stick(
+                central_epsilon,
+                candidate,
+                num_clients,
+                total_variation=variation,
+                tail=delta * TAIL,
+            )
+            <= delta
         )
 
     if holds(high):

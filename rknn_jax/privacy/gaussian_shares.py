@@ -89,8 +89,8 @@ class GaussianShares:
             self.epsilon,
             self.delta,
             "replace-one",
-            "aggregate",
-            (event,),
+            trust="aggregate",
+            events=(event,),
             accountant="zCDP",
             sampler="release",
         )

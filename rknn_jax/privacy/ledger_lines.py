@@ -314,7 +314,15 @@ def sound_part(data: bytes, path: Path, previous: str = "") -> Chain:
     damage = data[size:]
     past = _past_of(header, path) if previous else NO_PAST
     return Chain(
-        name, header["relation"], header["unit"], entries, size, damage, rule, person, past
+        name,
+        header["relation"],
+        header["unit"],
+        entries=entries,
+        size=size,
+        damage=damage,
+        rule=rule,
+        person=person,
+        past=past,
     )
 
 
@@ -333,10 +341,10 @@ def summarized(chain: Chain, prefix: str) -> bytes:
         chain.num_lines,
         chain.num_spends,
         chain.id,
-        chain.budget,
-        cost,
-        chain.datasets,
-        repaired,
+        budget=chain.budget,
+        cost=cost,
+        datasets=chain.datasets,
+        repaired=repaired,
     )
     record = body_of("summary", NOTHING, f"{past.lines:,} lines before") | rule_fields(chain.rule)
     record |= {
@@ -451,12 +459,12 @@ def entry_of(record: dict[str, Any], path: Path) -> Entry:
         record["kind"],
         record["time"],
         Amount(epsilon, delta),
-        record["purpose"],
-        guarantee,
-        record["hash"],
-        result,
-        _data_of(record, path),
-        _told_amount(record.get("renyi")) if kind == "spend" else None,
+        purpose=record["purpose"],
+        guarantee=guarantee,
+        hash=record["hash"],
+        result=result,
+        data=_data_of(record, path),
+        divergence=_told_amount(record.get("renyi")) if kind == "spend" else None,
     )
 
 

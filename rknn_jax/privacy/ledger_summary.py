@@ -116,10 +116,10 @@ class Past(NamedTuple):
             int(record["lines"]),
             int(state["spends"]),
             str(state["id"]),
-            Amount(*map(Fraction, state["budget"])),
-            cost,
-            datasets,
-            bool(state["repaired"]),
+            budget=Amount(*map(Fraction, state["budget"])),
+            cost=cost,
+            datasets=datasets,
+            repaired=bool(state["repaired"]),
         )
 
 

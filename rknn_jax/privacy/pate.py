@@ -206,7 +206,7 @@ def answer_rdp(votes: ArrayLike, mechanism: GNMax, orders: ArrayLike) -> np.ndar
     answer = gnmax_rdp(gnmax_log_q(votes, mechanism.stddev), mechanism.stddev, orders)
     if mechanism.screen is None:
         return answer
-    return screened_rdp(ordered[:, 0], counts, mechanism.screen, answer, orders)
+    return screened_rdp(ordered[:, 0], counts, mechanism.screen, answer=answer, orders=orders)
 
 
 def data_independent_rdp(
@@ -218,7 +218,9 @@ def data_independent_rdp(
     if mechanism.screen is None:
         return answer
     counts = winner_counts(num_teachers, num_classes)
-    most: np.ndarray = screened_rdp(counts, counts, mechanism.screen, answer, orders).max(axis=0)
+    most: np.ndarray = screened_rdp(
+        counts, counts, mechanism.screen, answer=answer, orders=orders
+    ).max(axis=0)
     return most
 
 
@@ -307,7 +309,11 @@ def report(
         )
     if isinstance(mechanism, LNMax):
         return _as_published(
-            lnmax_rdp, lnmax_log_q(votes, mechanism.scale), mechanism.scale, MOMENTS, delta
+            lnmax_rdp,
+            lnmax_log_q(votes, mechanism.scale),
+            mechanism.scale,
+            orders=MOMENTS,
+            delta=delta,
         )
     ordered = checked_votes(votes)
     independent = data_independent_rdp(count_teachers(ordered), ordered.shape[1], mechanism, ORDERS)
@@ -319,13 +325,19 @@ def report(
     }
     if screen is None:
         return found | _as_published(
-            gnmax_rdp, gnmax_log_q(votes, mechanism.stddev), mechanism.stddev, ORDERS, delta
+            gnmax_rdp,
+            gnmax_log_q(votes, mechanism.stddev),
+            mechanism.stddev,
+            orders=ORDERS,
+            delta=delta,
         )
     return (
         found
         if answered is None
         else found
-        | _confident_epsilons(votes, np.asarray(answered), mechanism.stddev, screen, delta)
+        | _confident_epsilons(
+            votes, np.asarray(answered), mechanism.stddev, screen=screen, delta=delta
+        )
     )
 
 
@@ -360,8 +372,8 @@ def _confident_epsilons(
     counts = winner_counts(count_teachers(ordered), classes)
     free = np.zeros(1)
     label = ORDERS / stddev**2
-    worst_screen = screened_rdp(counts, counts, screen, free, ORDERS).max(axis=0)
-    screens = screened_rdp(ordered[:, 0], counts, screen, free, ORDERS).sum(axis=0)
+    worst_screen = screened_rdp(counts, counts, screen, answer=free, orders=ORDERS).max(axis=0)
+    screens = screened_rdp(ordered[:, 0], counts, screen, answer=free, orders=ORDERS).sum(axis=0)
     labels = gnmax_rdp(gnmax_log_q(votes, stddev), stddev, ORDERS)
     passes = ndtr((ordered[:, 0] - screen.threshold) / screen.stddev)
     published = queries * ORDERS / (2 * screen.stddev**2) + answered.sum() * label

@@ -250,7 +250,7 @@ def screened_cumulants(stddev: float, g: float, threshold: float, most: int) -> 
     parts = 1 + len(KNOTS) * len(here) // MOST_POINTS
     for part in np.array_split(np.arange(len(KNOTS)), min(parts, len(KNOTS))):
         for orders in (KNOTS[part], 1 - KNOTS[part]):
-            cumulants = _coin_cumulants(orders, up, down, passes[here], fails[here])
+            cumulants = _coin_cumulants(orders, up, down, passes=passes[here], fails=fails[here])
             largest[part] = np.maximum(largest[part], cumulants)
     return largest
 

@@ -316,7 +316,7 @@ def _cost_tables(
         return answer, np.zeros((orders.size, counts.size)), np.ones((orders.size, counts.size))
     most = orders / stddev**2
     free, full = (
-        pate.screened_rdp(counts, counts, mechanism.screen, cost, orders)
+        pate.screened_rdp(counts, counts, mechanism.screen, answer=cost, orders=orders)
         for cost in (np.zeros(1), most)
     )
     return answer, free.T, ((full - free) / most).T

@@ -99,7 +99,15 @@ def fit(
     """
     features = np.asarray(features, np.float64)
     centre = np.asarray(centre, np.float64)
-    _check(features, num_components, centre, length, epsilon, delta, relation)
+    _check(
+        features,
+        num_components,
+        centre,
+        length=length,
+        epsilon=epsilon,
+        delta=delta,
+        relation=relation,
+    )
     sigma = (
         SENSITIVITY[relation] * analytic_gaussian.gaussian_noise_multiplier(epsilon, delta)
         if epsilon < math.inf
@@ -113,8 +121,8 @@ def fit(
         epsilon,
         delta if sigma else 0.0,
         relation,
-        "central",
-        (event,),
+        trust="central",
+        events=(event,),
         accountant="analytic Gaussian",
     )
     return Components(

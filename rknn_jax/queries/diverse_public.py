@@ -87,7 +87,7 @@ def select(
     """
     features = np.asarray(features, np.float32)
     uncertain = uncertainty.candidates(
-        features, probabilities, num_queries, config.candidates, config.measure
+        features, probabilities, num_queries, extra=config.candidates, measure=config.measure
     )
     if num_queries < config.per_cluster:
         raise ValueError(
@@ -142,7 +142,13 @@ def nearest_of_clusters(
 def _example(key: jax.Array, features: Array, num_queries: int) -> Queries:
     scores = np.abs(np.asarray(features)[:, :3]) + 0.1  # any prediction will do
     config = Config(candidates=20, components=3, per_cluster=2)
-    return select(key, features, scores / scores.sum(axis=1, keepdims=True), num_queries, config)
+    return select(
+        key,
+        features,
+        scores / scores.sum(axis=1, keepdims=True),
+        num_queries=num_queries,
+        config=config,
+    )
 
 
 EXAMPLES = (_example,)

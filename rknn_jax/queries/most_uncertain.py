@@ -67,7 +67,11 @@ def _example(
 ) -> Queries:
     scores = np.abs(np.asarray(features)[:, :3]) + 0.1  # any prediction will do
     return select(
-        key, features, scores / scores.sum(axis=1, keepdims=True), num_queries, Config(measure)
+        key,
+        features,
+        scores / scores.sum(axis=1, keepdims=True),
+        num_queries=num_queries,
+        config=Config(measure),
     )
 
 

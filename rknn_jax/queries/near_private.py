@@ -140,7 +140,7 @@ def select(
     """
     features = np.asarray(features, np.float32)
     uncertain = uncertainty.candidates(
-        features, probabilities, num_queries, config.candidates, config.measure
+        features, probabilities, num_queries, extra=config.candidates, measure=config.measure
     )
     scores = uncertainty.score(private_probabilities, config.measure)
     if len(private_features) != len(scores):
@@ -230,7 +230,7 @@ def support_scale(config: Config) -> float:
 def support_guarantee(config: Config) -> Guarantee:
     """Return the guarantee of the noisy votes alone."""
     event = Laplace(support_scale(config), changed_votes(config))
-    return Guarantee(config.epsilon_support, 0.0, config.relation, "central", (event,))
+    return Guarantee(config.epsilon_support, 0.0, config.relation, trust="central", events=(event,))
 
 
 def _example(key: jax.Array, features: Array, num_queries: int, config: Config) -> Queries:
@@ -238,7 +238,13 @@ def _example(key: jax.Array, features: Array, num_queries: int, config: Config) 
     scores = np.abs(features[:, :3]) + 0.1  # any prediction will do
     probabilities = scores / scores.sum(axis=1, keepdims=True)
     return select(
-        key, features, probabilities, features[::2] + 0.1, probabilities[::2], num_queries, config
+        key,
+        features,
+        probabilities,
+        private_features=features[::2] + 0.1,
+        private_probabilities=probabilities[::2],
+        num_queries=num_queries,
+        config=config,
     )[0]
 
 

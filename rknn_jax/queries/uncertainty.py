@@ -180,7 +180,11 @@ def candidates(
 def _example(key: jax.Array, features: Array, num_queries: int, fraction: float) -> Queries:
     scores = np.abs(np.asarray(features)[:, :3]) + 0.1  # any prediction will do
     return select(
-        key, features, scores / scores.sum(axis=1, keepdims=True), num_queries, Config(fraction)
+        key,
+        features,
+        scores / scores.sum(axis=1, keepdims=True),
+        num_queries=num_queries,
+        config=Config(fraction),
     )
 
 

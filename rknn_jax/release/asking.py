@@ -72,7 +72,9 @@ def ask(settings: "Settings", data: Data) -> Question:
     total = labeler.bounded_tally(queries, num_classes, *bound)
     rows = PublicRows(queries, data.public, names, side)
     assert settings.mechanism is not None
-    return Question(labeler, settings.mechanism, rows, total, noise, noise.guarantee)
+    return Question(
+        labeler, settings.mechanism, rows, sum=total, noise=noise, guarantee=noise.guarantee
+    )
 
 
 def calibrated(settings: "Settings", data: Data) -> CentralMechanism:

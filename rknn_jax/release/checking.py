@@ -94,8 +94,8 @@ class Gathered:
             np.concatenate(self._roles),
             np.concatenate(self._points),
             np.concatenate(self._ids),
-            np.concatenate([names, *self._persons]),
-            self._sizes,
+            person=np.concatenate([names, *self._persons]),
+            sizes=self._sizes,
         )
 
     def _of(
@@ -142,7 +142,7 @@ def together(parts: Sequence[Checking], checkers: Checkers) -> Checks:
         sizes = np.bincount(role[first], minlength=4)
         mine = np.unique(number.ravel()[usable], return_inverse=True)[1]
         units[usable] = contributions.shared(mine, checkers.grid).units
-    return Checks(role, points, ids, units, sizes)
+    return Checks(role, points, ids, units=units, sizes=sizes)
 
 
 def casts(ids: np.ndarray) -> np.ndarray:

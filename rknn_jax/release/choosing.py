@@ -179,7 +179,9 @@ def expected_of_others(settings: Settings, data: Data, num_records: int | None) 
         if name == settings.labeler:
             continue
         asked = _by(name, settings)
-        expected = rehearsal.accuracy(asked, data, asking.ask(asked, data), num_records, USUAL)
+        expected = rehearsal.accuracy(
+            asked, data, asking.ask(asked, data), num_records=num_records, agreement=USUAL
+        )
         without = " without --delta" if asked.delta < settings.delta else ""
         if expected is not None:
             found[f"--labeler {name}{without}"] = expected

@@ -199,7 +199,7 @@ def count(
             found += len(points)
             given += named
             if counter.bounds_persons:
-                kept.append(_parts(points, ids, block.persons, counter, shard.where))
+                kept.append(_parts(points, ids, block.persons, counter=counter, where=shard.where))
                 voters += len(kept[-1][0])
             else:
                 voters += int(np.count_nonzero(casts(ids)))
@@ -217,7 +217,9 @@ def count(
             "data unchanged during a release."
         )
     text = digest.text()
-    one = Count(shard.name, rows, voters, given, totals, text, checking=checks.found())
+    one = Count(
+        shard.name, rows, voters, given=given, totals=totals, digest=text, checking=checks.found()
+    )
     if not counter.bounds_persons:
         return one
     names = np.concatenate([np.zeros((0, 2), np.uint64), *(name for name, _ in kept)])
@@ -341,9 +343,9 @@ def total(counts: Iterable[Count], names: Sequence[str], counter: Counter) -> Co
         np.asarray(sum(one.totals for one in found)),
         sum(one.rows for one in found),
         voters,
-        sum(one.given for one in found) - voters - told_apart,
-        combined([one.digest for one in found]),
-        tuple(one.digest for one in found if one.rows) if len(found) > 1 else (),
+        ignored=sum(one.given for one in found) - voters - told_apart,
+        dataset=combined([one.digest for one in found]),
+        shards=tuple(one.digest for one in found if one.rows) if len(found) > 1 else (),
         order=hashlib.sha256(" ".join(one.digest for one in found).encode()).hexdigest(),
         checks=checks,
     )

@@ -547,7 +547,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         with errors_in_parameters():
             inputs.check(settings)
             choosing.check(settings)
-            data = inputs.data_of(self.X_, X, labels, classes, persons)
+            data = inputs.data_of(self.X_, X, labels, classes=classes, persons=persons)
             if self.standardize:
                 data = inputs.standardized(data)
             return planning.plan(settings, data)

@@ -372,4 +372,4 @@ def _head(path: Path) -> Head:
             f"Expected the weights of a head in {path}, got {', '.join(arrays) or 'none'}; "
             "restore the file from a copy."
         ) from error
-    return Head(params, centre, scale, network, lambda features: features)
+    return Head(params, centre, scale, network=network, encode=lambda features: features)

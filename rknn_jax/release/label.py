@@ -177,9 +177,9 @@ def release(plan: Plan, counted: Counted | None = None) -> Release:
         plan.folder,
         wanted,
         plan.settings.ledger_path,
-        opened,
-        _room(plan),
-        _roles(plan, counted),
+        opened=opened,
+        room=_room(plan),
+        roles=_roles(plan, counted),
     ) as folder:
         done = draw(plan, counted, folder)
         folder.publish(lambda staging: write(staging, plan, done))
@@ -207,17 +207,17 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
         ledger = open_or_make(plan.settings, plan.cost, counted, paid=plan.paid)
         purpose = f"{_purpose(plan)}; release {number}"
         drawn = question.draw(counted.counts, counted.units, ledger, purpose)
-        return _released(plan, drawn, _checked(plan, counted, drawn), ledger, number)
+        return _released(plan, drawn, _checked(plan, counted, drawn), ledger=ledger, number=number)
     kept = folder.kept(question.shape)
     if kept is not None:
         drawn, found = kept
         labelings = () if found is None else question.labelings(drawn)
         checked = None if found is None else _Checked(Drawn.of(found), labelings)
-        return _released(plan, drawn, checked, folder.ledger, folder.release)
+        return _released(plan, drawn, checked, ledger=folder.ledger, number=folder.release)
     drawn = question.draw(counted.counts, counted.units, folder, _purpose(plan))
     checked = _checked(plan, counted, drawn)
     folder.keep(drawn, None if checked is None else checked.drawn.array())
-    return _released(plan, drawn, checked, folder.ledger, folder.release)
+    return _released(plan, drawn, checked, ledger=folder.ledger, number=folder.release)
 
 
 class _Checked(NamedTuple):
@@ -282,7 +282,7 @@ def _released(
         measured = plan.checkers.measured(checked.drawn, names, counts)
     told = statement(plan, ledger, number, measured)
     concerns = concerns_of(plan, found, measured)
-    return Release(found, card(plan, told, measured), told, concerns, measured)
+    return Release(found, card(plan, told, measured), told, concerns=concerns, measured=measured)
 
 
 def concerns_of(plan: Plan, found: PublicLabels, measured: Measured | None) -> tuple[Concern, ...]:
@@ -314,7 +314,7 @@ def _summary(plan: Plan, done: Release) -> Summary:
     """Return what the report needs beside the arrays."""
     features = np.asarray(in_metric(plan.data.public, plan.question.labeler.metric))
     stddev = None if done.counts is None else np.asarray(done.answers.stddev)
-    return summarize(features, done.concerns, done.decoded, stddev, done.measured)
+    return summarize(features, done.concerns, done.decoded, stddev=stddev, measured=done.measured)
 
 
 def write(staging: Path, plan: Plan, done: Release) -> None:

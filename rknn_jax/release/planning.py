@@ -129,8 +129,8 @@ class Plan:
             self.question.sum,
             self.data.classes,
             self.data.encode,
-            self.settings.labels_per_record,
-            self.checkers,
+            labels_per_record=self.settings.labels_per_record,
+            checkers=self.checkers,
         )
 
     @property
@@ -186,10 +186,10 @@ class Plan:
             roles,
             self.data.public,
             self.question.labeler.metric,
-            self.data.classes.count,
-            epsilon,
-            self.settings.relation,
-            self.settings.unit,
+            num_classes=self.data.classes.count,
+            epsilon=epsilon,
+            relation=self.settings.relation,
+            unit=self.settings.unit,
         )
         # A check may cost more than votes alone.
         ledger = open_ledger(self.settings, whole, paid=self.paid)

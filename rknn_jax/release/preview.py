@@ -339,7 +339,13 @@ def _concerns(
         return ()
     num_votes = None if num_records is None else num_records * mechanism.num_neighbors
     return tuple(
-        concerns_before(features, sizes, mechanism.num_classes, num_votes, mechanism.noise_stddev)
+        concerns_before(
+            features,
+            sizes,
+            mechanism.num_classes,
+            num_votes=num_votes,
+            noise=mechanism.noise_stddev,
+        )
     )
 
 

@@ -65,7 +65,7 @@ def read(settings: "Settings", asked: Columns, num_classes: int) -> Public:
         num_queries=settings.queries,
         seed=settings.seed,
     )
-    return Public(rows, (), encode, digest.text(), others)
+    return Public(rows, (), encode, digest=digest.text(), others=others)
 
 
 def unnamed_sides(public: Sequence[str], private: Sequence[Layout], width: int) -> str:

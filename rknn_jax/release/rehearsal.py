@@ -107,7 +107,9 @@ def concerns(
     """Return the reasons to doubt labels of such a release that a simulation of it finds."""
     if question.labeler.votes_per_record is not None:
         return ()
-    right = accuracy(settings, data, question, num_records, preview.AGREEMENTS[0])
+    right = accuracy(
+        settings, data, question, num_records=num_records, agreement=preview.AGREEMENTS[0]
+    )
     return rehearsal_of_sums.noise_decides(right)
 
 
@@ -172,7 +174,12 @@ def rehearsal(
     centers = np.asarray(queries.features)
     apart = groups.fit(centers, sample_weight=queries.size).transform(centers) ** 2
     return preview.Rehearsal(
-        mechanism, queries.size, apart, sampled.cluster, side.kernels, side.graph
+        mechanism,
+        queries.size,
+        apart,
+        cluster=sampled.cluster,
+        kernels=side.kernels,
+        graph=side.graph,
     )
 
 

@@ -108,7 +108,7 @@ def _stage(question: Question, smoothing: Smoothing) -> _Stage:
     labeler = question.labeler
     assert isinstance(labeler, OneSumLabeler)
     side = labeler.public_side(queries, public, num_classes, smoothing)
-    return _Stage(labeler, num_classes, queries, groups, side)
+    return _Stage(labeler, num_classes, queries, groups=groups, side=side)
 
 
 def _accuracy(stage: _Stage, num_records: int, agreement: float) -> float:
@@ -128,7 +128,9 @@ def _accuracy(stage: _Stage, num_records: int, agreement: float) -> float:
     for draw in range(DRAWS):
         noise = labeler.simulated(jax.random.key(draw, impl=QUICK))
         noisy = noise.draw(totals)
-        answers = labeler.read(noisy, noise.stddev, np.asarray, queries, noise.guarantee)
+        answers = labeler.read(
+            noisy, noise.stddev, np.asarray, queries=queries, guarantee=noise.guarantee
+        )
         right.append(np.mean(before.after(queries, answers, 0, side).hard == groups))
     share = float(np.mean(right))
     by_chance = (1 - agreement) / max(num_classes - 1, 1)

@@ -160,18 +160,18 @@ def statement(
         plan.cost,
         f"Whoever ran this release holds {records}, as they are, in one place.",
         (*plan.words.released, *checks),
-        tuple(not_covered(plan)),
-        str(settings.mechanism),
+        not_covered=tuple(not_covered(plan)),
+        mechanism=str(settings.mechanism),
         # The ledger's name is that of a private file, and its fingerprint of the data is private.
-        Account(
+        account=Account(
             ledger.id,
             ledger.head,
             ledger.budget,
-            ledger.spent,
-            ledger.remaining,
-            ledger.accounting,
+            spent=ledger.spent,
+            remaining=ledger.remaining,
+            accounting=ledger.accounting,
         ),
-        time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         details={
             "public rows": len(plan.data.public),
             "representation": settings.representation or "embeddings, as given",

@@ -160,7 +160,9 @@ def examine(
     if records and not usable:
         advice.append("No record can be used, so a release would be noise alone.")
     counted |= {f"broken record, {reason}": number for reason, number in sorted(broken.items())}
-    return Usability(records, usable, named, counted, foreign, near, tuple(advice))
+    return Usability(
+        records, usable, named, reasons=counted, foreign=foreign, near=near, advice=tuple(advice)
+    )
 
 
 def _advice(classes: Classes, foreign: Mapping[str, int]) -> Iterator[str]:

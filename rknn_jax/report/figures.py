@@ -126,7 +126,18 @@ def bands(results: Results) -> list[Band]:
         x = (i + 0.1) * step
         y = HEIGHT - BOTTOM - count * unit
         doubtful = BANDS[i + 1] <= 0.95
-        found.append(Band(text, count, count / len(sure), doubtful, x, y, 0.8 * step, count * unit))
+        found.append(
+            Band(
+                text,
+                count,
+                count / len(sure),
+                doubtful=doubtful,
+                x=x,
+                y=y,
+                width=0.8 * step,
+                height=count * unit,
+            )
+        )
     return found
 
 
@@ -187,4 +198,6 @@ def _place(results: Results, row: int, x: float, y: float) -> Dot:
     if np.isnan(sure):
         return Dot(x, y, f"row {row}", False)
     percent = int(100 * sure)
-    return Dot(x, y, f"row {row}, stability {percent}%", bool(results.doubtful[row]), percent)
+    return Dot(
+        x, y, f"row {row}, stability {percent}%", doubtful=bool(results.doubtful[row]), sure=percent
+    )

@@ -217,7 +217,17 @@ def class_rows(results: Results) -> list[ClassRow]:
             noise = float(np.sqrt((results.stddev[:, number] ** 2).sum()))
         stability = float(sure.mean()) if len(sure) else None
         doubtful = int((sure < SURE).sum())
-        found.append(ClassRow(number, name, int(mine.sum()), votes, noise, stability, doubtful))
+        found.append(
+            ClassRow(
+                number,
+                name,
+                int(mine.sum()),
+                votes=votes,
+                noise=noise,
+                stability=stability,
+                doubtful=doubtful,
+            )
+        )
     return found
 
 
@@ -251,7 +261,9 @@ def gaps(results: Results) -> list[Gap]:
         votes = float(results.counts[query, first])
         noise = float(np.hypot(results.stddev[query, first], results.stddev[query, second]))
         gap = votes - float(results.counts[query, second])
-        found.append(Gap(query, first, second, votes, gap, noise, int(rows[query])))
+        found.append(
+            Gap(query, first, second, votes=votes, gap=gap, noise=noise, rows=int(rows[query]))
+        )
     return found
 
 
@@ -277,7 +289,7 @@ def read(folder: Path) -> Results:
         path = folder / "queries.npz"
         asked = read_arrays(path) if path.exists() else {}
         card = read_json(folder / "privacy.json")
-        results = of(rows, asked, card, _summary(folder), _classes(folder))
+        results = of(rows, asked, card, summary=_summary(folder), classes=_classes(folder))
         _check(results)
     except Exception as error:  # a damaged file fails in many ways
         reason = " ".join(str(error).split())
@@ -316,14 +328,14 @@ def of(
         rows["label"],
         rows["query"],
         rows["confidence"].astype(np.float64),
-        rows["probability"],
-        tuple(map(str, range(rows["probability"].shape[1]) if named is None else named)),
-        None if counts is None else counts.astype(np.float64),
-        None if stddev is None else np.asarray(stddev, np.float64),
-        card,
-        summary,
-        _sets(rows, asked),
-        rows.get("row"),
+        probability=rows["probability"],
+        classes=tuple(map(str, range(rows["probability"].shape[1]) if named is None else named)),
+        counts=None if counts is None else counts.astype(np.float64),
+        stddev=None if stddev is None else np.asarray(stddev, np.float64),
+        card=card,
+        summary=summary,
+        sets=_sets(rows, asked),
+        source=rows.get("row"),
     )
 
 
@@ -385,11 +397,11 @@ def _row(results: Results, row: int) -> Row:
         results.source_row(row),
         results.classes[label],
         label,
-        None if np.isnan(sure) else sure,
-        probability,
-        None if alone else results.classes[rival],
-        0.0 if alone else float(others[rival]),
-        int(results.query[row]),
+        stability=None if np.isnan(sure) else sure,
+        probability=probability,
+        rival=None if alone else results.classes[rival],
+        rival_probability=0.0 if alone else float(others[rival]),
+        query=int(results.query[row]),
     )
 
 
@@ -404,11 +416,11 @@ def _set_row(results: Results, row: int) -> Row:
         results.source_row(row),
         ", ".join(names) or "none",
         int(results.label[row]),
-        float(results.confidence[row]),
-        float(np.where(present, probability, 1 - probability).min()),
-        results.classes[least],
-        float(probability[least]),
-        int(results.query[row]),
+        stability=float(results.confidence[row]),
+        probability=float(np.where(present, probability, 1 - probability).min()),
+        rival=results.classes[least],
+        rival_probability=float(probability[least]),
+        query=int(results.query[row]),
     )
 
 
@@ -423,5 +435,7 @@ def _set_gaps(
         spread = stddev[number, first]  # of the votes for a class, and of all votes, alike
         noise = float(lead_stddev(spread, spread))
         votes, gap = float(counts[number, first]), float(lead[number, first])
-        found.append(Gap(number, first, None, votes, gap, noise, int(rows[number])))
+        found.append(
+            Gap(number, first, None, votes=votes, gap=gap, noise=noise, rows=int(rows[number]))
+        )
     return found

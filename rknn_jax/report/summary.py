@@ -88,10 +88,10 @@ def summarize(
         None if decoded is None else float(decoded.agreement),
         None if decoded is None else decoded.expected_accuracy,
         None if stddev is None else float(np.sqrt(np.mean(np.square(stddev, dtype=np.float64)))),
-        tuple(concerns),
-        tuple(rows.tolist()),
-        tuple((float(x), float(y)) for x, y in places(features[rows])),
-        measured,
+        concerns=tuple(concerns),
+        rows=tuple(rows.tolist()),
+        places=tuple((float(x), float(y)) for x, y in places(features[rows])),
+        measured=measured,
     )
 
 

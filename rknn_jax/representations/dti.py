@@ -284,7 +284,7 @@ class Encoder:
         config = self.config
         stage = config.stage(config.epochs - 1)
         parameters, _ = _parameters(
-            config, stage, self.params, self.batch_stats, scaled, train=False
+            config, stage, self.params, batch_stats=self.batch_stats, images=scaled, train=False
         )
         return -_distances(self.params["prototypes"], parameters, scaled)[:, 0]
 
@@ -328,7 +328,15 @@ def fit(
             for index, present in batches(
                 jax.random.fold_in(shuffle_key, epoch), len(images), batch_size
             ):
-                state, _ = _step(config, config.stage(epoch), state, public, index, present, rate)
+                state, _ = _step(
+                    config,
+                    config.stage(epoch),
+                    state,
+                    images=public,
+                    index=index,
+                    present=present,
+                    rate=rate,
+                )
                 step += 1
                 if step % RESTART_EVERY == 0:
                     state = restart(jax.random.fold_in(restart_key, step), state)
@@ -494,7 +502,9 @@ def _loss(
 
     The state is the new batch statistics and the number of images that chose each prototype.
     """
-    parameters, batch_stats = _parameters(config, stage, params, batch_stats, images, train=True)
+    parameters, batch_stats = _parameters(
+        config, stage, params, batch_stats=batch_stats, images=images, train=True
+    )
     nearest = _distances(*jax.lax.stop_gradient((params["prototypes"], parameters)), images).argmin(
         axis=0
     )
@@ -519,7 +529,14 @@ def _step(
     active = ["prototypes", *(["encoder", *list(TRANSFORMATIONS)[:stage]] if stage else [])]
 
     def loss_of(trained: Any) -> tuple[jax.Array, Any]:
-        return _loss(config, stage, state.params | trained, state.batch_stats, batch, present)
+        return _loss(
+            config,
+            stage,
+            state.params | trained,
+            batch_stats=state.batch_stats,
+            images=batch,
+            present=present,
+        )
 
     (loss, (batch_stats, chosen)), gradients = jax.value_and_grad(loss_of, has_aux=True)(
         {name: state.params[name] for name in active}

@@ -108,7 +108,14 @@ class Encoder:
         upright = (deskew_one(image) if config.deskew else image).astype(jnp.float32)[None]
         return jnp.concatenate(
             [
-                _hog(upright, config.orientations, (c, c), block, config.block_norm, False)[0]
+                _hog(
+                    upright,
+                    config.orientations,
+                    (c, c),
+                    cells_per_block=block,
+                    block_norm=config.block_norm,
+                    transform_sqrt=False,
+                )[0]
                 for c in config.cells
             ]
         )
@@ -159,7 +166,12 @@ def hog(
     images = jnp.asarray(images)
     return _in_blocks(
         lambda image: _hog(
-            image, orientations, pixels_per_cell, cells_per_block, block_norm, transform_sqrt
+            image,
+            orientations,
+            pixels_per_cell,
+            cells_per_block=cells_per_block,
+            block_norm=block_norm,
+            transform_sqrt=transform_sqrt,
         ),
         images,
     )

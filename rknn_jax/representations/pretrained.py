@@ -218,7 +218,7 @@ def _card(path: Path) -> Card:
     try:
         given = json.loads(path.read_bytes())
         size, mean, std = (tuple(given[name]) for name in ("size", "mean", "std"))
-        return Card(size, mean, std, given["layout"], given["output"])
+        return Card(size, mean, std, layout=given["layout"], output=given["output"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"Expected the network's card in {path}, with size, mean, std, layout and output, got "

@@ -214,12 +214,12 @@ def fit(
         "cluster",
         cluster_key,
         state,
-        step,
-        len(images),
-        size,
-        config.epochs,
-        place and place / "cluster",
-        on_epoch,
+        step=step,
+        num_images=len(images),
+        batch_size=size,
+        epochs=config.epochs,
+        folder=place and place / "cluster",
+        on_epoch=on_epoch,
     )
 
     params = state.variables["params"] | {"head": _best_head(state, config)}
@@ -230,12 +230,12 @@ def fit(
         "self_label",
         label_key,
         state,
-        step,
-        len(images),
-        size,
-        config.self_label_epochs,
-        place and place / "self_label",
-        on_epoch,
+        step=step,
+        num_images=len(images),
+        batch_size=size,
+        epochs=config.self_label_epochs,
+        folder=place and place / "self_label",
+        on_epoch=on_epoch,
     )
     clusters = Encoder(state.variables, _network(config))
     used = len(np.unique(np.argmax(clusters(images), axis=1)))
@@ -349,7 +349,7 @@ def _cluster_step(
     (_, (losses, batch_stats)), gradient = jax.value_and_grad(loss_of, has_aux=True)(
         state.variables["params"]
     )
-    return simclr.updated(state, _optimizer(config), gradient, batch_stats, losses)
+    return simclr.updated(state, _optimizer(config), gradient, batch_stats=batch_stats, loss=losses)
 
 
 @partial(jax.jit, static_argnames="config", donate_argnames="state")
@@ -372,7 +372,7 @@ def _label_step(
     (loss, (confident, batch_stats)), gradient = jax.value_and_grad(loss_of, has_aux=True)(
         state.variables["params"]
     )
-    after = simclr.updated(state, _optimizer(config), gradient, batch_stats, loss)
+    after = simclr.updated(state, _optimizer(config), gradient, batch_stats=batch_stats, loss=loss)
     # Without a confident image, the gradient is weight decay alone, and Adam would make full steps
     # along it.
     after = jax.tree.map(lambda new, old: jnp.where(confident > 0, new, old), after, state)

@@ -252,12 +252,12 @@ def fit(
         "simclr",
         train_key,
         state,
-        step,
-        len(images),
-        batch_size,
-        config.num_epochs,
-        place,
-        on_epoch,
+        step=step,
+        num_images=len(images),
+        batch_size=batch_size,
+        epochs=config.num_epochs,
+        folder=place,
+        on_epoch=on_epoch,
     )
     return Encoder(state.variables, network, config.features)
 
@@ -423,7 +423,13 @@ def _step(
     (loss, batch_stats), gradient = jax.value_and_grad(loss_of, has_aux=True)(
         state.variables["params"]
     )
-    return updated(state, _optimizer(config, num_steps, len(index)), gradient, batch_stats, loss)
+    return updated(
+        state,
+        _optimizer(config, num_steps, len(index)),
+        gradient,
+        batch_stats=batch_stats,
+        loss=loss,
+    )
 
 
 EXAMPLES = (Config(epochs=1, batch_size=30),)

@@ -201,7 +201,9 @@ def _embed(key: jax.Array, describe: EncoderOf, views: jax.Array, config: Config
         index[:, : config.num_neighbors], distance[:, : config.num_neighbors], scale
     )
     embedding = spectral_embedding(key, graph, config.dimension)
-    return Encoder(describe, views, jnp.asarray(scale, jnp.float32), embedding, config)
+    return Encoder(
+        describe, views, jnp.asarray(scale, jnp.float32), embedding=embedding, config=config
+    )
 
 
 def spectral_embedding(key: jax.Array, graph: scipy.sparse.csr_matrix, dimension: int) -> jax.Array:

@@ -169,7 +169,7 @@ class StudentSettings(abc.ABC):
                 f"Expected labels of {len(rows)} records, got {len(labels.probabilities)}; pass "
                 "one label a record."
             )
-        return settings.fit_labels(Training(key, rows, labels, start, on_epoch))
+        return settings.fit_labels(Training(key, rows, labels, start=start, on_epoch=on_epoch))
 
     @abc.abstractmethod
     def fit_labels(self, training: Training) -> Ensemble:

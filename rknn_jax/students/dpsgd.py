@@ -339,8 +339,8 @@ def noise(config: Settled, num_units: int) -> tuple[float, Guarantee]:
         config.noise_multiplier,
         config.epsilon,
         config.delta,
-        config.relation,
-        schedule(config, num_units),
+        relation=config.relation,
+        plan=schedule(config, num_units),
     )
     return multiplier, replace(guarantee, unit=config.unit)
 
@@ -354,7 +354,7 @@ def _noise(
             f"Expected epsilon > 0, got epsilon={epsilon}; choose a positive privacy budget."
         )
     if epsilon == math.inf and given is None:
-        return 0.0, Guarantee(math.inf, 0.0, relation, "central", ())
+        return 0.0, Guarantee(math.inf, 0.0, relation, trust="central", events=())
     if not 0 < delta < 1:
         raise ValueError(
             f"Expected 0 < delta < 1, got delta={delta}; Gaussian noise gives no pure "
@@ -377,7 +377,12 @@ def _noise(
             f"costs {cost:.6g}; raise either."
         )
     return multiplier, Guarantee(
-        cost if given else epsilon, delta, relation, "central", released, accountant=accountant
+        cost if given else epsilon,
+        delta,
+        relation,
+        trust="central",
+        events=released,
+        accountant=accountant,
     )
 
 
@@ -501,15 +506,23 @@ def fit(
                     network,
                     config.clip,
                     total,
-                    state.trained,
-                    fixed,
-                    mask,
-                    statistics,
-                    records,
-                    rows,
-                    present,
+                    trained=state.trained,
+                    fixed=fixed,
+                    mask=mask,
+                    statistics=statistics,
+                    records=records,
+                    index=rows,
+                    present=present,
                 )
-            state = _descend(config.momentum, config.ema_decay, pace, noise_key, state, total, mask)
+            state = _descend(
+                config.momentum,
+                config.ema_decay,
+                pace,
+                key=noise_key,
+                state=state,
+                total=total,
+                mask=mask,
+            )
         if done < plan.steps:
             training.save(plan.steps, (state, statistics))
     result = {"params": _joined(state.average, fixed)}

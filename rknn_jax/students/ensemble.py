@@ -89,7 +89,7 @@ def fit(
     def fit_member(key: jax.Array, report: students.OnEpoch) -> students.Student:
         return students.fit(key, images, targets, config, start=start, on_epoch=report)
 
-    return fit_members(key, fit_member, num_members, config.epochs, on_epoch)
+    return fit_members(key, fit_member, num_members, epochs_each=config.epochs, on_epoch=on_epoch)
 
 
 def fit_members(

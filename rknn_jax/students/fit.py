@@ -243,7 +243,9 @@ def fit(
     batch_size = min(config.batch_size, num_records)
     num_steps = config.epochs * -(-num_records // batch_size)
     init_key, shuffle_key, warp_key = jax.random.split(key, 3)
-    state = initial(config, num_steps, init_key, num_classes, data[0][:1], start)
+    state = initial(
+        config, num_steps, init_key, num_classes=num_classes, images=data[0][:1], start=start
+    )
     data = jax.device_put(data)
 
     def step(state: State, batch: tuple[np.ndarray, np.ndarray]) -> tuple[State, jax.Array]:
@@ -257,12 +259,12 @@ def fit(
         config,
         num_classes,
         image_shape,
-        state,
-        step,
-        epoch_batches,
-        num_records / batch_size,
-        on_epoch,
-        scale,
+        state=state,
+        step=step,
+        epoch_batches=epoch_batches,
+        num_batches=num_records / batch_size,
+        on_epoch=on_epoch,
+        scale=scale,
     )
 
 
@@ -510,7 +512,7 @@ def _step(
         ), updates
 
     (loss, updates), gradient = jax.value_and_grad(loss_of, has_aux=True)(state.variables["params"])
-    return descend(config, num_steps, state, gradient, updates), loss
+    return descend(config, num_steps, state, gradient=gradient, updates=updates), loss
 
 
 @partial(jax.jit, static_argnames=("network", "features"))

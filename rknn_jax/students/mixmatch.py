@@ -81,7 +81,7 @@ class Config(semi_supervised.SemiSupervisedSettings):
         on_epoch: students.OnEpoch,
     ) -> students.Student:
         """Train one student by `fit`."""
-        return fit(key, images, targets, unlabelled, self, on_epoch=on_epoch)
+        return fit(key, images, targets, unlabelled=unlabelled, config=self, on_epoch=on_epoch)
 
 
 def fit(
@@ -99,7 +99,14 @@ def fit(
     Arguments, result, and errors are those of `semi_supervised.fit`.
     """
     return semi_supervised.fit(
-        key, images, targets, unlabelled, config, objective, weights=weights, on_epoch=on_epoch
+        key,
+        images,
+        targets,
+        unlabelled=unlabelled,
+        config=config,
+        objective=objective,
+        weights=weights,
+        on_epoch=on_epoch,
     )
 
 
@@ -131,9 +138,9 @@ def objective(
         logits,
         mix(share, other, targets),
         weights,
-        num_labelled,
-        unlabelled_weight,
-        config.student.label_smoothing,
+        num_labelled=num_labelled,
+        unlabelled_weight=unlabelled_weight,
+        label_smoothing=config.student.label_smoothing,
     ), updates
 
 

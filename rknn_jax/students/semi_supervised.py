@@ -78,9 +78,13 @@ class SemiSupervisedSettings(StudentSettings):
         targets = labels.targets(self.targets)[learned]
 
         def fit_member(key: jax.Array, report: students.OnEpoch) -> students.Student:
-            return self.fit_member(key, images[learned], targets, images[~learned], report)
+            return self.fit_member(
+                key, images[learned], targets, unlabelled=images[~learned], on_epoch=report
+            )
 
-        return ensemble.fit_members(key, fit_member, self.members, self.student.epochs, on_epoch)
+        return ensemble.fit_members(
+            key, fit_member, self.members, epochs_each=self.student.epochs, on_epoch=on_epoch
+        )
 
     @abc.abstractmethod
     def fit_member(
@@ -189,7 +193,9 @@ def fit(
     epoch_steps = max(-(-num_records // batch_size) for num_records, batch_size in sizes)
     num_steps = student.epochs * epoch_steps
     init_key, step_key, *shuffle_keys = jax.random.split(key, 4)
-    state = students.initial(student, num_steps, init_key, num_classes, labelled[0][:1])
+    state = students.initial(
+        student, num_steps, init_key, num_classes=num_classes, images=labelled[0][:1]
+    )
     data = jax.device_put((labelled, unlabelled))
     chosen = zip(
         *(
@@ -201,7 +207,7 @@ def fit(
 
     def step(state: students.State, chosen: Any) -> tuple[students.State, jax.Array]:
         after: tuple[students.State, jax.Array] = _step(
-            objective, config, num_steps, step_key, state, data, chosen
+            objective, config, num_steps, key=step_key, state=state, data=data, chosen=chosen
         )
         return after
 
@@ -209,7 +215,15 @@ def fit(
         return itertools.islice(chosen, epoch_steps)
 
     return students.run(
-        student, num_classes, image_shape, state, step, epoch_batches, epoch_steps, on_epoch, scale
+        student,
+        num_classes,
+        image_shape,
+        state=state,
+        step=step,
+        epoch_batches=epoch_batches,
+        num_batches=epoch_steps,
+        on_epoch=on_epoch,
+        scale=scale,
     )
 
 
@@ -256,8 +270,8 @@ def _step(
         inputs.prepared(images[index]),
         targets[index],
         weights[index] * present,
-        inputs.prepared(unlabelled[unlabelled_index]),
-        unlabelled_present,
+        unlabelled=inputs.prepared(unlabelled[unlabelled_index]),
+        present=unlabelled_present,
     )
     network = students.network_of(config.student, targets.shape[1])
     progress = (state.step + 1).astype(jnp.float32) / num_steps
@@ -274,4 +288,6 @@ def _step(
     (value, updates), gradient = jax.value_and_grad(loss_of, has_aux=True)(
         state.variables["params"]
     )
-    return students.descend(config.student, num_steps, state, gradient, updates), value
+    return students.descend(
+        config.student, num_steps, state, gradient=gradient, updates=updates
+    ), value

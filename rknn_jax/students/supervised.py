@@ -38,8 +38,8 @@ class Config(StudentSettings):
             training.key,
             training.images[known],
             training.labels.targets(self.targets)[known],
-            self.student,
-            self.members,
+            config=self.student,
+            num_members=self.members,
             start=training.start if self.fine_tune else None,
             on_epoch=training.on_epoch,
         )

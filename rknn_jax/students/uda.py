@@ -103,7 +103,7 @@ class Config(semi_supervised.SemiSupervisedSettings):
         on_epoch: students.OnEpoch,
     ) -> students.Student:
         """Train one student by `fit`."""
-        return fit(key, images, targets, unlabelled, self, on_epoch=on_epoch)
+        return fit(key, images, targets, unlabelled=unlabelled, config=self, on_epoch=on_epoch)
 
 
 def fit(
@@ -125,9 +125,9 @@ def fit(
         key,
         images,
         targets,
-        unlabelled,
-        config,
-        objective,
+        unlabelled=unlabelled,
+        config=config,
+        objective=objective,
         unlabelled_ratio=ratio,
         weights=weights,
         on_epoch=on_epoch,

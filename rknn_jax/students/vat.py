@@ -85,7 +85,7 @@ class Config(semi_supervised.SemiSupervisedSettings):
         on_epoch: students.OnEpoch,
     ) -> students.Student:
         """Train one student by `fit`."""
-        return fit(key, images, targets, unlabelled, self, on_epoch=on_epoch)
+        return fit(key, images, targets, unlabelled=unlabelled, config=self, on_epoch=on_epoch)
 
 
 def fit(
@@ -107,9 +107,9 @@ def fit(
         key,
         images,
         targets,
-        unlabelled,
-        config,
-        objective,
+        unlabelled=unlabelled,
+        config=config,
+        objective=objective,
         unlabelled_ratio=ratio,
         weights=weights,
         on_epoch=on_epoch,
@@ -142,7 +142,7 @@ def objective(
         logits[:num_labelled], batch.targets, config.student.label_smoothing
     )
     perturbation = adversarial_perturbation(
-        start_key, logits_of, images, config.radius, config.iterations
+        start_key, logits_of, images, radius=config.radius, iterations=config.iterations
     )
     divergence = semi_supervised.kl_divergence(
         jax.nn.softmax(logits), logits_of(images + perturbation)

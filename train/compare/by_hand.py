@@ -57,7 +57,11 @@ def _measured(experiment: Experiment, prepared: Prepare) -> dict[str, float]:
     found = {}
     for each in LABELS_PER_CLASS:
         labels = truth.by_hand(
-            key, features, task.public.true_labels, num_classes, each * num_classes
+            key,
+            features,
+            task.public.true_labels,
+            num_classes=num_classes,
+            num_labels=each * num_classes,
         )
         found[str(each * num_classes)] = float((labels == task.public.true_labels).mean())
     return found

@@ -57,9 +57,9 @@ def read(cell: Cell) -> Measured:
         run.result,
         run.privacy["whole"],
         bytes_sent(run, cell.experiment),
-        student,
-        where,
-        run.config["date"],
+        student_seconds=student,
+        where=where,
+        date=run.config["date"],
     )
 
 

@@ -103,7 +103,7 @@ def mnist(grid: tuple[float, ...] = (0.01, 0.04, 0.1, 0.4, 1.0, 4.0, INF)) -> Pl
 
     methods = {
         "rknn-central": Method(
-            "reverse k-NN, central", {}, grid, (0.01, 0.04, 0.1, 1.0, INF), VOTE
+            "reverse k-NN, central", {}, grid, students=(0.01, 0.04, 0.1, 1.0, INF), sends=VOTE
         ),
         "noisy-sgd": Method(
             "noisy SGD, linear head",
@@ -131,14 +131,18 @@ def mnist(grid: tuple[float, ...] = (0.01, 0.04, 0.1, 0.4, 1.0, 4.0, INF)) -> Pl
             "PATE, Confident-GNMax, 100 queries", {"labeler": PATE(), "queries": 100}, (0.4, 1.0)
         ),
         "rknn-shuffle": Method(
-            "reverse k-NN, shuffled", {"labeler": BY_GENERAL}, (0.01, 0.1, 1.0), (0.1,), SHUFFLED
+            "reverse k-NN, shuffled",
+            {"labeler": BY_GENERAL},
+            (0.01, 0.1, 1.0),
+            students=(0.1,),
+            sends=SHUFFLED,
         ),
         "rknn-local": Method(
             "reverse k-NN, local",
             {"labeler": ReverseKNN(trust="local")},
             (0.1, 0.4, 1.0, 4.0),
-            (1.0,),
-            MESSAGE,
+            students=(1.0,),
+            sends=MESSAGE,
         ),
         "dpdfd": Method(
             "DPDFD, 4,000 teachers",

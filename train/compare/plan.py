@@ -94,7 +94,7 @@ def plan(config: Config) -> tuple[Plan, list[Cell]]:
         methods = {name: method._replace(seeds=None) for name, method in methods.items()}
     chosen = chosen._replace(seeds=config.seeds or chosen.seeds, methods=methods)
     cells = [
-        Cell(name, epsilon, experiment(config, chosen, name, epsilon, seed))
+        Cell(name, epsilon, experiment(config, chosen, name, epsilon=epsilon, seed=seed))
         for name, method in methods.items()
         for seed in chosen.seeds[: method.seeds]
         for epsilon in method.epsilons
@@ -147,7 +147,7 @@ def settings_of(config: Config, chosen: Plan, name: str) -> dict[str, Any]:
     """Return the settings of a method that differ from the defaults of `train.distill`."""
     method = chosen.methods[name]
     told_best = (*method.students, *method.epsilons)[0]  # with a student, if any epsilon has one
-    own = experiment(config, chosen, name, told_best, chosen.seeds[0])
+    own = experiment(config, chosen, name, epsilon=told_best, seed=chosen.seeds[0])
     plain = plain_settings(
         Experiment(
             delta=DELTA, labeler=type(own.labeler)(), representation=type(own.representation)()

@@ -46,9 +46,9 @@ def main(config: Config) -> dict[str, Any]:
                 failed[cell] = f"{type(error).__name__}: {error}"
                 stages.console.print(f"failed: {failed[cell]}")
             if number == len(left) or group(chosen, cell) != group(chosen, left[number]):
-                write(config, chosen, cells, measured, failed, free)
+                write(config, chosen, cells, measured=measured, failed=failed, free=free)
     finally:
-        found = write(config, chosen, cells, measured, failed, free)
+        found = write(config, chosen, cells, measured=measured, failed=failed, free=free)
     stages.console.print(f"\nThe comparison: {config.folder / 'compare.html'}")
     return found
 

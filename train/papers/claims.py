@@ -172,11 +172,11 @@ def claims(dataset: str) -> list[Claim]:
             "rknn-central",
             f"Li et al., {row.system}",
             row.epsilon,
-            0.0,
-            row.label,
-            row.student,
-            partial(rknn_stated, row.epsilon),
-            "",
+            delta=0.0,
+            label=row.label,
+            student=row.student,
+            recomputed=partial(rknn_stated, row.epsilon),
+            differs="",
         )
         for row in PUBLISHED.get(name, ())
     ]

@@ -157,11 +157,11 @@ def read(folder: Path) -> Run:
         config,
         result,
         privacy,
-        _read_lines(folder / "metrics.jsonl"),
-        queries,
-        labels,
-        classes,
-        declined,
+        metrics=_read_lines(folder / "metrics.jsonl"),
+        queries=queries,
+        labels=labels,
+        classes=classes,
+        declined=declined,
     )
 
 

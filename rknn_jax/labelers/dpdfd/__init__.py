@@ -122,7 +122,7 @@ class DPDFD(Settings, Labeler[Votes]):
         """
         del encode, queries
         known = bsvs.voting_labels(np.asarray(private.labels), num_classes)
-        weights = train_teachers(key, private, known, num_classes, self)
+        weights = train_teachers(key, private, known, num_classes=num_classes, config=self)
         if self.as_published == "direct_training":
             return Votes(weights, jnp.asarray(private.images), jnp.asarray(known))
         return Votes(weights)
@@ -169,7 +169,7 @@ class DPDFD(Settings, Labeler[Votes]):
                 "released.",
                 stacklevel=2,
             )
-        student, _ = distil(key, contribution, image_shape, num_classes, self)
+        student, _ = distil(key, contribution, image_shape, num_classes=num_classes, config=self)
         return Answers.predicted(
             student.predict_proba(queries.images), calibrated.guarantee, student
         )

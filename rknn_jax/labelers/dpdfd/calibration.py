@@ -98,19 +98,26 @@ def _noise_of_theorem_3(config: Settings) -> Noise:
 def _printed(config: Settings, multiplier: float) -> float:
     """Return epsilon by Theorem 3 for a noise multiplier."""
     return theorem_3_as_published(
-        multiplier, config.clip, config.teachers, config.batch_size, config.steps, config.delta
+        multiplier,
+        config.clip,
+        config.teachers,
+        batch_size=config.batch_size,
+        steps=config.steps,
+        delta=config.delta,
     )
 
 
 def _guarantee(config: Settings, epsilon: float, *events: Event) -> Guarantee:
     if epsilon == math.inf:
-        return Guarantee(math.inf, 0.0, config.relation, "central", (), unit=config.unit)
+        return Guarantee(
+            math.inf, 0.0, config.relation, trust="central", events=(), unit=config.unit
+        )
     return Guarantee(
         epsilon,
         config.delta,
         config.relation,
-        "central",
-        events,
+        trust="central",
+        events=events,
         unit=config.unit,
         accountant="analytic Gaussian",
     )

@@ -59,12 +59,12 @@ def first_state(
         jnp.zeros((), jnp.int32),
         jnp.zeros((), jnp.int32),
         generator,
-        networks.generator_optimizer(config).init(generator),
-        student,
-        networks.student_optimizer(config).init(student["params"]),
-        jax.tree.map(jnp.copy, student),
-        jnp.zeros((slots, *image_shape), jnp.uint8),
-        jnp.zeros((slots, num_classes), jnp.float32),
+        generator_optimizer=networks.generator_optimizer(config).init(generator),
+        student=student,
+        student_optimizer=networks.student_optimizer(config).init(student["params"]),
+        average=jax.tree.map(jnp.copy, student),
+        images=jnp.zeros((slots, *image_shape), jnp.uint8),
+        targets=jnp.zeros((slots, num_classes), jnp.float32),
     )
 
 
@@ -87,11 +87,25 @@ def release_targets(
     optimizer = state.generator_optimizer
 
     def loss_of(generator: Any) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        return _generated(config, z_key, noise_key, votes, multiplier, state, generator)
+        return _generated(
+            config,
+            z_key,
+            noise_key,
+            votes=votes,
+            multiplier=multiplier,
+            state=state,
+            generator=generator,
+        )
 
     if votes.images is not None and votes.labels is not None:
         images, targets = _private_targets(
-            config, z_key, noise_key, votes.images, votes.labels, multiplier, state
+            config,
+            z_key,
+            noise_key,
+            private_images=votes.images,
+            private_labels=votes.labels,
+            multiplier=multiplier,
+            state=state,
         )
     elif config.generator_learning_rate:
         gradient, (images, targets) = jax.grad(loss_of, has_aux=True)(generator)
@@ -133,9 +147,13 @@ def _generated(
     said = jax.lax.stop_gradient(logits)
     teachers = answers(votes, seen, logits.shape[1], config)
     gradients = logit_gradients(
-        said, teachers, config.target_weight, config.other_weight, config.temperature
+        said,
+        teachers,
+        config.target_weight,
+        other_weight=config.other_weight,
+        temperature=config.temperature,
     )
-    targets = _noisy_targets(config, noise_key, multiplier, said, gradients)
+    targets = _noisy_targets(config, noise_key, multiplier, logits=said, gradients=gradients)
     agreement = jnp.mean(fit.cross_entropy(logits, targets, 0.0))
     loss = config.agreement * agreement + _prediction_loss(logits, config)
     if config.activation:
@@ -160,7 +178,9 @@ def _private_targets(
     images = private_images[index]
     logits = networks.applied(network, state.student, images.astype(jnp.float32) / 255)[0]
     gradients = jax.nn.softmax(logits) - jax.nn.one_hot(private_labels[index], num_classes)
-    return images, _noisy_targets(config, noise_key, multiplier, logits, gradients[None])
+    return images, _noisy_targets(
+        config, noise_key, multiplier, logits=logits, gradients=gradients[None]
+    )
 
 
 def _noisy_targets(
@@ -175,8 +195,8 @@ def _noisy_targets(
         key,
         gradients,
         multiplier,
-        config.clip,
-        config.bound,
+        clip=config.clip,
+        bound=config.bound,
         whole_batch=config.as_published == "single_teacher",
     )
     return jax.nn.softmax(logits - config.gamma * noisy)

@@ -61,9 +61,14 @@ def train_teachers(
     part = pate.parts_of(key, private, parts)
     if config.teacher != HOG:
         return _networks(
-            jax.random.fold_in(key, 1), private.images, known, part, num_classes, config
+            jax.random.fold_in(key, 1),
+            private.images,
+            known,
+            part=part,
+            num_classes=num_classes,
+            config=config,
         )
-    return _regressions(private.images, known, part, num_classes, config)
+    return _regressions(private.images, known, part, num_classes=num_classes, config=config)
 
 
 def _regressions(
@@ -77,7 +82,11 @@ def _regressions(
     labels = np.append(known, 0)[index]
     learned = present * (labels >= 0).astype(np.float32)
     weights: jax.Array = _trained(
-        features[index], np.maximum(labels, 0), learned, num_classes, config.traced()
+        features[index],
+        np.maximum(labels, 0),
+        learned,
+        num_classes=num_classes,
+        config=config.traced(),
     )
     return weights
 

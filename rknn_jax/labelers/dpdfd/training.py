@@ -67,7 +67,7 @@ def distil(
             if config.redraw and step and step % config.redraw == 0:
                 new_key = jax.random.fold_in(redraw_key, step)
                 state = with_new_generator(new_key, image_shape, static, state)
-            state = release_targets(static, step_key, votes, multiplier, state)
+            state = release_targets(static, step_key, votes, multiplier=multiplier, state=state)
             for _ in range(config.updates):
                 state = train_student(static, step_key, state)
             if (step + 1) % SAVE_STEPS == 0 or step + 1 == config.steps:

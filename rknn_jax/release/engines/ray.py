@@ -83,7 +83,7 @@ class _Worker:
             found = counting.count(shard, rows, self._counter, workers=1, number=number)
         except ValueError as error:  # an exception would reach the driver without its words
             totals = np.zeros(self._counter.tally.shape, np.int64)
-            empty = Count(shard.name, 0, 0, 0, totals, "")
+            empty = Count(shard.name, 0, 0, given=0, totals=totals, digest="")
             return vars(empty) | {"checking": b"", "error": str(error)}
         # Bytes keep the shapes of arrays without rows or columns.
         return vars(found) | {"checking": pickle.dumps(found.checking), "error": ""}
