@@ -153,6 +153,7 @@ def cell(case: Case, sides: Sides, epsilon: float) -> dict[str, Any]:
     reading = time.perf_counter() - started
     measured = checkers.measured(chosen, [one.name for one in labelings], labels.counts)
     assert measured is not None
+    labels = labels.calibrated(measured.right)
     offered = [right(one.probabilities, sides) for one in labelings]
     agrees = agreement(checkers, labelings[chosen.choice], sides)
     truth = float(agrees.mean())

@@ -1,7 +1,7 @@
 """Labels of the public records over the rounds, by post-processing of the answers alone."""
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse
@@ -60,6 +60,20 @@ class PublicLabels:
     def __post_init__(self) -> None:
         if self.sets is None:
             object.__setattr__(self, "probabilities", calibration.doubted(self.probabilities))
+
+    def calibrated(self, share: float) -> Self:
+        """Return the same labels, as probable as a measured share of them is right.
+
+        It was measured on private records. If classes have other shares among the public rows, or a
+        row has a set of classes, it says nothing of the probabilities, and they stay as they are.
+
+        Args:
+          share: Measured share of right labels.
+        """
+        shifted = self.decoded is not None and np.ptp(self.decoded.ratio) > 0
+        if shifted or self.sets is not None:
+            return self
+        return replace(self, probabilities=calibration.measured(self.probabilities, share))
 
     @property
     def labels(self) -> np.ndarray:

@@ -348,3 +348,25 @@ def test_no_released_probability_is_0_or_1_and_the_label_stays():
     assert found.max() < 1
     np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
     assert found.argmax(axis=1).tolist() == [0, 2, 3]
+
+
+@pytest.mark.parametrize("share", [0.6, 0.75, 0.9])
+@pytest.mark.parametrize("num_classes", [2, 7])
+def test_probabilities_are_as_sure_as_was_measured(share, num_classes):
+    rng = np.random.default_rng(num_classes)
+    given = rng.dirichlet(np.full(num_classes, 0.5), 500).astype(np.float32)
+    found = calibration.measured(given, share)
+    assert found.max(axis=1).mean() == pytest.approx(share, abs=0.01)
+    assert found.sum(axis=1) == pytest.approx(1, abs=1e-5)
+    assert np.array_equal(found.argmax(axis=1), given.argmax(axis=1))
+    if num_classes == 2:
+        order = np.argsort(given[:, 0], kind="stable")
+        assert (np.diff(found[order, 0]) >= 0).all()
+
+
+def test_no_measured_share_makes_probabilities_more_than_their_powers_do():
+    given = np.array([[0.5, 0.5], [0.9, 0.1]], np.float32)
+    assert calibration.measured(given, 1.0)[0].tolist() == [0.5, 0.5]
+    assert (calibration.measured(given, 0.0) > 0.3).all()
+    sharp = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)
+    assert np.isfinite(calibration.measured(sharp, 0.5)).all()

@@ -85,6 +85,10 @@ def test_a_release_measures_itself_and_says_so_everywhere(files, rknn, private):
     assert 90 < measured["checkers"] < 220
     assert told["guarantee"]["epsilon"] == 1
     assert told["expected_accuracy"] is None
+    with np.load("out/labels.npz") as saved:  # as probable as labels were measured to be right
+        sure = saved["probability"].max(axis=1)
+        assert np.array_equal(saved["label"], saved["probability"].argmax(axis=1))
+    assert sure.mean() == pytest.approx(min(measured["right"], 0.999), abs=0.005)
     summary = json.loads((files / "out/summary.json").read_text())
     card = json.loads((files / "out/privacy.json").read_text())
     assert summary["measured"] == card["measured"] == measured

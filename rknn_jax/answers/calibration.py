@@ -1,4 +1,4 @@
-"""From mean shares and redrawn counts to probabilities that hold.
+"""From mean shares, redrawn counts and measured shares to probabilities that hold.
 
 The process is Gaussian, and true shares of a class are often near 0 or 1: mean shares are too even.
 `python -m benchmarks.calibrating` fits the two powers here, and judges them on kinds of data that
@@ -24,6 +24,13 @@ DOUBT = 1e-3
 """Probability that a label is any other class whatever the counts say, so that none is 0 or 1."""
 
 
+MOST_POWER = 8.0
+"""Largest power that a measured share raises probabilities to."""
+
+MOST_ROWS = 2**14
+"""Rows that tell which power that is."""
+
+
 def doubted(probabilities: np.ndarray) -> np.ndarray:
     """Return probabilities of classes with a little doubt, float32 `[m, num_classes]`.
 
@@ -35,6 +42,32 @@ def doubted(probabilities: np.ndarray) -> np.ndarray:
     even = np.float32(DOUBT / probabilities.shape[1])
     mixed: np.ndarray = np.float32(1 - DOUBT) * np.asarray(probabilities, np.float32) + even
     return mixed
+
+
+def measured(probabilities: np.ndarray, share: float) -> np.ndarray:
+    """Return probabilities whose greatest one is a measured share on average, float32.
+
+    All are raised to one power, of at most `MOST_POWER` and at least its inverse. The most probable
+    class of a row stays the same, and rows keep their order if there are two classes.
+
+    Args:
+      probabilities: `[m, num_classes]`, positive.
+      share: Share of rows that are right, as it was measured.
+    """
+    logs = np.log(np.maximum(probabilities, 1e-9).astype(np.float64))
+    logs -= logs.max(axis=1, keepdims=True)
+    some = logs[np.linspace(0, len(logs) - 1, min(len(logs), MOST_ROWS)).astype(np.int64)]
+
+    def beyond(log_power: float) -> float:
+        # The greatest logarithm of a row is 0.
+        return float(np.mean(1 / np.exp(math.exp(log_power) * some).sum(axis=1))) - share
+
+    low, high = -math.log(MOST_POWER), math.log(MOST_POWER)
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (low, middle) if beyond(middle) > 0 else (middle, high)
+    raised = np.exp(math.exp((low + high) / 2) * logs)
+    return np.asarray(raised / raised.sum(axis=1, keepdims=True), np.float32)
 
 
 def sharper(shares: np.ndarray) -> np.ndarray:

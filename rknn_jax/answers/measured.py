@@ -5,7 +5,7 @@ warnings of a release that was measured. All of it is post-processing.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -124,6 +124,15 @@ class Measured:
             remedy = "rank the rows by the released probability of the class, or ask more --queries"
             found.append(Concern("low_recall", len(missed), sentence, remedy))
         return found
+
+    def beside(self, listed: Iterable[Concern], names: Sequence[str]) -> tuple[Concern, ...]:
+        """Return the concerns of the measure, and others but for opinions, which it replaces.
+
+        Args:
+          listed: Other concerns.
+          names: Names of the classes.
+        """
+        return (*self.concerns(names), *(one for one in listed if not one.opinion))
 
     def asdict(self) -> dict[str, Any]:
         """Return the fields as JSON-ready values, which `of` reads."""

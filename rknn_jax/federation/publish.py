@@ -102,6 +102,8 @@ def publish(
     )
     found, rows_asked, guarantee = checked.labeled
     measured = checked.measured
+    if measured is not None:
+        found = found.calibrated(measured.right)
     features = rows_asked.features
     rows = {**found.rows, "class_names": np.array(asked.classes), **carried(public.others)}
     words = reading.words(round, len(found.probabilities))
@@ -116,8 +118,9 @@ def publish(
     if public.images and asked.student != "none":
         accuracy = _train(folder, public, asked, labels=found.labels, tell=tell)
     card = _card(told, asked, collector, accuracy=accuracy, words=words, measured=measured)
-    opinions = reading.concerns(round, found, rows_asked)
-    listed = [*(measured.concerns(asked.classes) if measured else ()), *opinions]
+    listed = reading.concerns(round, found, rows_asked)
+    if measured is not None:
+        listed = [*measured.beside(listed, asked.classes)]
     rows_seen = np.asarray(in_metric(features, asked.config.metric))
     summary = summarize(
         rows_seen, listed, found.decoded, stddev=answered.get("stddev"), measured=measured

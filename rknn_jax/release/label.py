@@ -280,6 +280,8 @@ def _released(
         # A set may have many classes, so that no share of a class is one of whole sets.
         counts = found.counts if found.sets is None else None
         measured = plan.checkers.measured(checked.drawn, names, counts)
+        if measured is not None:
+            found = found.calibrated(measured.right)
     told = statement(plan, ledger, number, measured)
     concerns = concerns_of(plan, found, measured)
     return Release(found, card(plan, told, measured), told, concerns=concerns, measured=measured)
@@ -296,10 +298,8 @@ def concerns_of(plan: Plan, found: PublicLabels, measured: Measured | None) -> t
     question = plan.question
     read = question.labeler.concerns(found, question.public, plan.num_votes)
     usual = rehearsal.concerns(plan.settings, plan.data, question, plan.num_voters)
-    if measured is None:
-        return (*read, *usual)
-    facts = [one for one in (*read, *usual) if not one.opinion]
-    return (*measured.concerns(question.public.names), *facts)
+    listed = (*read, *usual)
+    return listed if measured is None else measured.beside(listed, question.public.names)
 
 
 def unsure_share(done: Release) -> float:
