@@ -7,6 +7,7 @@ be the same.
 
 import itertools
 import random
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -22,8 +23,9 @@ from rknn_jax.federation.settings import Join
 from rknn_jax.formats import Columns
 from rknn_jax.privacy.guarantee import rounded_up
 from rknn_jax.records import frames
-from rknn_jax.records.classes import named_classes
-from rknn_jax.records.labels import encode
+from rknn_jax.records.classes import FOREIGN, Classes, named_classes
+from rknn_jax.records.labels import encode, plain
+from rknn_jax.records.persons import inexact, person_names
 from rknn_jax.release import tables
 from rknn_jax.release.shards import ArrowShard, regular
 
@@ -142,6 +144,37 @@ def test_bytes_that_are_no_text_are_their_records_alone(tmp_path):
             labels = [block.labels for block in shard.blocks(16)]
             read.append(np.concatenate([np.array([str(one) for one in part]) for part in labels]))
         np.testing.assert_array_equal(read[0][OTHERS], read[1][OTHERS], err_msg=f"{form} {where}")
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_a_number_that_is_no_character_is_its_records_alone(tmp_path, rknn, order):
+    """NumPy's text holds any numbers of 32 bits, and Python's errors on those beyond Unicode."""
+    usual = np.array(["a", "b"] * 30, f"{order}U3")
+    odd = usual.copy()
+    odd.view(f"{order}u4")[3 * ROW] = 0x110000
+    classes = named_classes(["a", "b"])
+    for most in (None, 1):
+        ids = [encode(labels, classes, most).ids for labels in (usual, odd)]
+        np.testing.assert_array_equal(ids[0][OTHERS], ids[1][OTHERS])
+        assert (ids[1][ROW] == (-1 if most is None else (-1, 2))).all()
+    for read in (lambda text: plain(text, "here"), lambda text: person_names(text, "here")[0]):
+        np.testing.assert_array_equal(read(usual)[OTHERS], read(odd)[OTHERS])
+    features = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
+    np.savez(tmp_path / "R.npz", embeddings=features, labels=odd, who=odd)
+    np.savez(tmp_path / "Q.npz", embeddings=features[:20])
+    words = ("--public", tmp_path / "Q.npz", "--private", tmp_path / "R.npz", "--classes", "a,b")
+    done = rknn("label", *words, "--person", "who", "--epsilon", 1, "--out", tmp_path / "out")
+    assert done.status == 0, done.err
+
+
+def test_a_float_that_is_too_long_is_told_by_no_warning():
+    longer = np.array([0, 1, np.longdouble("1e4000")], np.longdouble)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert encode(longer, Classes(3)).ids.tolist() == [0, 1, -1]
+        assert plain(longer, "here").tolist() == [0, 1, FOREIGN]
+        assert person_names(longer, "here")[1].tolist() == [True, True, False]
+        assert inexact(longer).tolist() == [False, False, True]
 
 
 def test_a_list_of_another_length_keeps_no_client_out_of_a_round(tmp_path):
