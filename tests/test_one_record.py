@@ -184,9 +184,23 @@ def test_a_list_of_another_length_keeps_no_client_out_of_a_round(tmp_path):
         lists = pa.array([*rows[:ROW], odd, *rows[ROW + 1 :]], pa.list_(pa.float32()))
         path = tmp_path / "client.parquet"
         pq.write_table(pa.table({"embeddings": lists, "labels": [i % 2 for i in range(50)]}), path)
-        read.append(np.delete(read_records(Join(private=path)).inputs, ROW, axis=0))
+        read.append(np.delete(read_records(Join(private=path, dimensions=2)).inputs, ROW, axis=0))
     for found in read[1:]:
         np.testing.assert_array_equal(found, read[0])
+
+
+def test_no_record_decides_which_length_of_lists_counts(tmp_path):
+    """Five of ten records of 3 numbers kept a client out of a round about 2, and four did not."""
+    for longer in (4, 5, 6):
+        rows = [[1.0, 2.0, 3.0]] * longer + [[1.0, 2.0]] * (10 - longer)
+        lists = pa.array(rows, pa.list_(pa.float32()))
+        found = pa.table({"embeddings": lists, "labels": [0, 1] * 5})
+        pq.write_table(found, tmp_path / "c.parquet")
+        with pytest.raises(ValueError, match="Expected --dimensions, as lists"):
+            read_records(Join(private=tmp_path / "c.parquet"))
+        read = read_records(Join(private=tmp_path / "c.parquet", dimensions=2)).inputs
+        assert read.shape == (10, 2)
+        assert np.isfinite(read).all(axis=1).sum() == 10 - longer
 
 
 def test_whole_numbers_of_64_bits_are_rounded_alike_beside_a_missing_one():
