@@ -17,7 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rknn_jax._internal import onnx
+from rknn_jax.embedding import table as table_model
 from rknn_jax.embedding.file_rows import FileRows
+from rknn_jax.embedding.rows import TableFile
 from rknn_jax.federation.joining import read_records
 from rknn_jax.federation.settings import Join
 from rknn_jax.formats import Columns
@@ -175,6 +177,41 @@ def test_a_float_that_is_too_long_is_told_by_no_warning():
         assert plain(longer, "here").tolist() == [0, 1, FOREIGN]
         assert person_names(longer, "here")[1].tolist() == [True, True, False]
         assert inexact(longer).tolist() == [False, False, True]
+
+
+def coded(values, kind):
+    """Return chunks of categories with numbers of a type, each with a dictionary of its own."""
+    chunks = []
+    for start in range(0, len(values), 30):
+        part = values[start : start + 30]
+        known = sorted(set(part))
+        numbers = pa.array(list(map(known.index, part)), kind)
+        chunks.append(pa.DictionaryArray.from_arrays(numbers, strings(known), safe=False))
+    return pa.chunked_array(chunks)
+
+
+@pytest.mark.parametrize("odd", [b"caf\xe9", b"one more"])
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32()], ids=str)
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_category_is_its_records_alone(tmp_path, suffix, kind, odd):
+    """As pandas writes them. One that is no Unicode, or too many for int8, stopped a release."""
+    usual = [b"%03d" % (i // 2 % 128) for i in range(300)]
+    holed = [*usual[:ROW], odd, *usual[ROW + 1 :]]
+    read, embedded = [], []
+    for values in (usual, holed):
+        path = tmp_path / f"t{suffix}"
+        found = pa.table({"x": np.arange(300.0), "labels": coded(values, kind)})
+        write(path, found.append_column("notes", coded(values, kind)), 300)
+        columns = Columns(("x",), "labels", reads_label=True, person="notes")
+        blocks = [*tables.file_shards(str(path), "--private", columns)[0].blocks(64)]
+        labels, persons = ([getattr(b, name) for b in blocks] for name in ("labels", "persons"))
+        read.append((np.concatenate(labels), np.concatenate(persons)))
+        source = TableFile(path, "--table", ("notes", "x"), "labels", ("notes",), private=True)
+        parts = [part.records.column("notes") for part in source.blocks(300)]
+        embedded.append(np.concatenate([table_model.texts(part) for part in parts]))
+    others = np.delete(np.arange(300), ROW)
+    for one, other in zip((*read[0], embedded[0]), (*read[1], embedded[1]), strict=True):
+        np.testing.assert_array_equal(one[others], other[others])
 
 
 def test_a_list_of_another_length_keeps_no_client_out_of_a_round(tmp_path):

@@ -79,6 +79,13 @@ def _viewless(kind: Any) -> Any:
     return _rebuilt(kind, _viewless)
 
 
+def without_dictionaries(kind: Any) -> Any:
+    """Return an Arrow type with values in place of dictionaries of them, at any depth."""
+    if pyarrow().types.is_dictionary(kind):
+        return without_dictionaries(kind.value_type)
+    return _rebuilt(kind, without_dictionaries)
+
+
 def _rebuilt(kind: Any, change: Callable[[Any], Any]) -> Any:
     """Return a nested Arrow type with its inner types changed, or another type as it is."""
     pa = pyarrow()
