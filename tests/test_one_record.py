@@ -214,6 +214,16 @@ def test_a_category_is_its_records_alone(tmp_path, suffix, kind, odd):
         np.testing.assert_array_equal(one[others], other[others])
 
 
+def test_files_of_categories_are_one_table_however_many_values_each_has(tmp_path):
+    """pandas numbers 126 categories in int8, and one more in int16: another schema."""
+    for count in (126, 127):
+        category = pd.Series([f"{i:03}" for i in range(count)], dtype="category")
+        pd.DataFrame({"c": category, "x": 1.0}).to_parquet(tmp_path / f"{count}.parquet")
+    source = TableFile(tmp_path, "--table", ("c", "x"), private=True)
+    found = [table_model.texts(part.records.column("c")) for part in source.blocks(100)]
+    assert np.concatenate(found).tolist() == [f"{i:03}" for n in (126, 127) for i in range(n)]
+
+
 def test_a_list_of_another_length_keeps_no_client_out_of_a_round(tmp_path):
     rows = [[0.1 * i, 1.0] for i in range(50)]
     read = []

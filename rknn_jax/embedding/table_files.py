@@ -200,7 +200,7 @@ def _schema(found: Sequence[Path], argument: str) -> Any:
     Raises:
       ValueError: If a file has other columns than the first, or declares other features.
     """
-    schemas = [_schema_of(one, argument) for one in found]
+    schemas = [_arrow.without_dictionaries(_schema_of(one, argument)) for one in found]
     for one, schema in zip(found, schemas, strict=True):
         features = [(held.metadata or {}).get(_hub.KEY) for held in (schema, schemas[0])]
         if not schema.equals(schemas[0]) or features[0] != features[1]:

@@ -68,12 +68,8 @@ def opened(file: IO[bytes]) -> Any:
     pa = _arrow.pyarrow()
     how = {"buffer_size": BUFFER, "pre_buffer": False}
     reader = pa.parquet.ParquetFile(file, **how)
-    schema = reader.schema_arrow
-    plain = pa.schema(
-        [field.with_type(_arrow.without_dictionaries(field.type)) for field in schema],
-        schema.metadata,
-    )
-    if plain == schema:
+    plain = _arrow.without_dictionaries(reader.schema_arrow)
+    if plain == reader.schema_arrow:
         return reader
     sink = pa.BufferOutputStream()
     pa.parquet.write_metadata(plain, sink)
