@@ -214,6 +214,19 @@ def test_a_category_is_its_records_alone(tmp_path, suffix, kind, odd):
         np.testing.assert_array_equal(one[others], other[others])
 
 
+@pytest.mark.parametrize("compliant", [True, False])
+def test_categories_beside_lists_come_as_their_values(tmp_path, compliant):
+    """Writers have named the items of lists in two ways."""
+    codes = pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, 0], pa.int8()), strings([b"a", b"\xe9"]), safe=False
+    )
+    found = pa.table({"labels": codes, "embeddings": [[1.0, 2.0]] * 3})
+    pq.write_table(found, tmp_path / "t.parquet", use_compliant_nested_type=compliant)
+    columns = Columns(None, "labels", reads_label=True, width=2)
+    (block,) = tables.file_shards(str(tmp_path / "t.parquet"), "--private", columns)[0].blocks(9)
+    assert block.labels.tolist() == ["a", "\ufffd", "a"]
+
+
 def test_files_of_categories_are_one_table_however_many_values_each_has(tmp_path):
     """pandas numbers 126 categories in int8, and one more in int16: another schema."""
     for count in (126, 127):

@@ -1,5 +1,6 @@
 """Parquet: a column of lists, or a numeric column for each feature."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,14 +72,14 @@ def opened(file: IO[bytes]) -> Any:
     plain = _arrow.without_dictionaries(reader.schema_arrow)
     if plain == reader.schema_arrow:
         return reader
-    sink = pa.BufferOutputStream()
-    pa.parquet.write_metadata(plain, sink)
-    metadata = pa.parquet.read_metadata(pa.BufferReader(sink.getvalue()))
-    try:
-        metadata.append_row_groups(reader.metadata)
-    except RuntimeError:  # the writer of the file names its columns in another way
-        return reader
-    return pa.parquet.ParquetFile(file, metadata=metadata, **how)
+    for compliant in (True, False):  # two names of the items of lists
+        sink = pa.BufferOutputStream()
+        pa.parquet.write_metadata(plain, sink, use_compliant_nested_type=compliant)
+        metadata = pa.parquet.read_metadata(pa.BufferReader(sink.getvalue()))
+        with contextlib.suppress(RuntimeError):  # other names than those of the file
+            metadata.append_row_groups(reader.metadata)
+            return pa.parquet.ParquetFile(file, metadata=metadata, **how)
+    return reader
 
 
 def _write(path: Path, features: np.ndarray, labels: np.ndarray) -> None:
