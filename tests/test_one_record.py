@@ -169,6 +169,22 @@ def test_a_number_that_is_no_character_is_its_records_alone(tmp_path, rknn, orde
     assert done.status == 0, done.err
 
 
+def test_a_number_that_is_no_character_stops_no_call_in_python():
+    usual = np.array(["a", "b"] * 30)
+    odd = usual.copy()
+    odd.view("u4")[ROW] = 0x110000
+    classes = named_classes(["a", "b"])
+    calls = (
+        lambda y: encode(frames.single(y, ["a", "b"])[0], classes).ids,
+        lambda y: encode(frames.single(y, None)[0], classes).ids,
+        lambda y: encode(frames.several(y, ["a", "b"])[0], classes, 1).ids,
+        lambda y: encode(frames.several(y[:, None], ["a", "b"])[0], classes, 1).ids,
+        frames.column,
+    )
+    for call in calls:
+        np.testing.assert_array_equal(call(usual)[OTHERS], call(odd)[OTHERS])
+
+
 def test_a_float_that_is_too_long_is_told_by_no_warning():
     longer = np.array([0, 1, np.longdouble("1e4000")], np.longdouble)
     with warnings.catch_warnings():
