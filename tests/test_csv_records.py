@@ -127,6 +127,17 @@ def test_a_closed_record_is_one_row_beside_all_others(at_once):
         assert {i for i in range(len(made)) if found[i] != other[i]} <= {place}
 
 
+def test_a_mark_of_utf8_is_text_of_its_record_wherever_that_stands(at_once):
+    """Arrow drops the mark of the first record that it gets, which others' lengths decide."""
+    mark = b"\xef\xbb\xbf"
+    marked = [mark + b"%d,x,y" % i for i in range(20)]
+    rows = [(mark + b"%d" % i, b"x", b"y") for i in range(20)]
+    for first, row in ((b"1,2,3", (b"1", b"2", b"3")), (b'1,"2222",3', (b"1", b"2222", b"3"))):
+        content = b"\n".join([b"id,text,label", first, *marked]) + b"\n"
+        assert read(content) == ([row, *rows], 0)
+    assert read(b"\n".join([b"id,text,label", *marked]) + b"\n") == (rows, 0)
+
+
 OPEN = (b'1,"open,3', b'"1,open,3', b'1,2,"', b'"', b'1,"a""', b'1,"a""b,3', b'"1","open,"3"')
 """Records of one line with a quote that is never closed."""
 

@@ -136,6 +136,19 @@ def test_a_line_is_a_record_and_moves_no_other(tmp_path, line, place):
     assert not usable
 
 
+def test_a_mark_of_utf8_counts_alike_in_every_line(tmp_path):
+    """Files that were joined have marks inside; a record must not be read by its place."""
+    line = b'\xef\xbb\xbf{"x": 1, "y": 2, "labels": 1}\n'
+    for before in (b"", b"{\n", line):
+        (tmp_path / "a.jsonl").write_bytes(before + line)
+        given = shard(tmp_path / "a.jsonl", embedding=("x", "y"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            (block,) = given.blocks(10)
+        np.testing.assert_array_equal(block.embeddings[-1], [1, 2])
+        assert block.labels[-1] == "1"
+
+
 def test_lists_of_another_length_and_odd_values_are_rows_of_nan(tmp_path):
     values = [[1, 2], [1], [], [1, 2, 3], [1, None], ["1", "2"], None, 5, [True, False], [[1], 2]]
     lines = [json.dumps({"embeddings": value, "labels": 0}) for value in values]

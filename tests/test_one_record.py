@@ -7,6 +7,7 @@ be the same.
 
 import itertools
 import random
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -16,14 +17,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from rknn_jax._internal import onnx
+from rknn_jax.embedding import table as table_model
 from rknn_jax.embedding.file_rows import FileRows
+from rknn_jax.embedding.rows import TableFile
 from rknn_jax.federation.joining import read_records
 from rknn_jax.federation.settings import Join
 from rknn_jax.formats import Columns
 from rknn_jax.privacy.guarantee import rounded_up
 from rknn_jax.records import frames
-from rknn_jax.records.classes import named_classes
-from rknn_jax.records.labels import encode
+from rknn_jax.records.classes import FOREIGN, Classes, named_classes
+from rknn_jax.records.labels import encode, plain
+from rknn_jax.records.persons import inexact, person_names
 from rknn_jax.release import tables
 from rknn_jax.release.shards import ArrowShard, regular
 
@@ -144,6 +148,111 @@ def test_bytes_that_are_no_text_are_their_records_alone(tmp_path):
         np.testing.assert_array_equal(read[0][OTHERS], read[1][OTHERS], err_msg=f"{form} {where}")
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_a_number_that_is_no_character_is_its_records_alone(tmp_path, rknn, order):
+    """NumPy's text holds any numbers of 32 bits, and Python's errors on those beyond Unicode."""
+    usual = np.array(["a", "b"] * 30, f"{order}U3")
+    odd = usual.copy()
+    odd.view(f"{order}u4")[3 * ROW] = 0x110000
+    classes = named_classes(["a", "b"])
+    for most in (None, 1):
+        ids = [encode(labels, classes, most).ids for labels in (usual, odd)]
+        np.testing.assert_array_equal(ids[0][OTHERS], ids[1][OTHERS])
+        assert (ids[1][ROW] == (-1 if most is None else (-1, 2))).all()
+    for read in (lambda text: plain(text, "here"), lambda text: person_names(text, "here")[0]):
+        np.testing.assert_array_equal(read(usual)[OTHERS], read(odd)[OTHERS])
+    features = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
+    np.savez(tmp_path / "R.npz", embeddings=features, labels=odd, who=odd)
+    np.savez(tmp_path / "Q.npz", embeddings=features[:20])
+    words = ("--public", tmp_path / "Q.npz", "--private", tmp_path / "R.npz", "--classes", "a,b")
+    done = rknn("label", *words, "--person", "who", "--epsilon", 1, "--out", tmp_path / "out")
+    assert done.status == 0, done.err
+
+
+def test_a_number_that_is_no_character_stops_no_call_in_python():
+    usual = np.array(["a", "b"] * 30)
+    odd = usual.copy()
+    odd.view("u4")[ROW] = 0x110000
+    classes = named_classes(["a", "b"])
+    calls = (
+        lambda y: encode(frames.single(y, ["a", "b"])[0], classes).ids,
+        lambda y: encode(frames.single(y, None)[0], classes).ids,
+        lambda y: encode(frames.several(y, ["a", "b"])[0], classes, 1).ids,
+        lambda y: encode(frames.several(y[:, None], ["a", "b"])[0], classes, 1).ids,
+        frames.column,
+    )
+    for call in calls:
+        np.testing.assert_array_equal(call(usual)[OTHERS], call(odd)[OTHERS])
+
+
+def test_a_float_that_is_too_long_is_told_by_no_warning():
+    longer = np.array([0, 1, np.longdouble("1e4000")], np.longdouble)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert encode(longer, Classes(3)).ids.tolist() == [0, 1, -1]
+        assert plain(longer, "here").tolist() == [0, 1, FOREIGN]
+        assert person_names(longer, "here")[1].tolist() == [True, True, False]
+        assert inexact(longer).tolist() == [False, False, True]
+
+
+def coded(values, kind):
+    """Return chunks of categories with numbers of a type, each with a dictionary of its own."""
+    chunks = []
+    for start in range(0, len(values), 30):
+        part = values[start : start + 30]
+        known = sorted(set(part))
+        numbers = pa.array(list(map(known.index, part)), kind)
+        chunks.append(pa.DictionaryArray.from_arrays(numbers, strings(known), safe=False))
+    return pa.chunked_array(chunks)
+
+
+@pytest.mark.parametrize("odd", [b"caf\xe9", b"one more"])
+@pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32()], ids=str)
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_category_is_its_records_alone(tmp_path, suffix, kind, odd):
+    """As pandas writes them. One that is no Unicode, or too many for int8, stopped a release."""
+    usual = [b"%03d" % (i // 2 % 128) for i in range(300)]
+    holed = [*usual[:ROW], odd, *usual[ROW + 1 :]]
+    read, embedded = [], []
+    for values in (usual, holed):
+        path = tmp_path / f"t{suffix}"
+        found = pa.table({"x": np.arange(300.0), "labels": coded(values, kind)})
+        write(path, found.append_column("notes", coded(values, kind)), 300)
+        columns = Columns(("x",), "labels", reads_label=True, person="notes")
+        blocks = [*tables.file_shards(str(path), "--private", columns)[0].blocks(64)]
+        labels, persons = ([getattr(b, name) for b in blocks] for name in ("labels", "persons"))
+        read.append((np.concatenate(labels), np.concatenate(persons)))
+        source = TableFile(path, "--table", ("notes", "x"), "labels", ("notes",), private=True)
+        parts = [part.records.column("notes") for part in source.blocks(300)]
+        embedded.append(np.concatenate([table_model.texts(part) for part in parts]))
+    others = np.delete(np.arange(300), ROW)
+    for one, other in zip((*read[0], embedded[0]), (*read[1], embedded[1]), strict=True):
+        np.testing.assert_array_equal(one[others], other[others])
+
+
+@pytest.mark.parametrize("compliant", [True, False])
+def test_categories_beside_lists_come_as_their_values(tmp_path, compliant):
+    """Writers have named the items of lists in two ways."""
+    codes = pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, 0], pa.int8()), strings([b"a", b"\xe9"]), safe=False
+    )
+    found = pa.table({"labels": codes, "embeddings": [[1.0, 2.0]] * 3})
+    pq.write_table(found, tmp_path / "t.parquet", use_compliant_nested_type=compliant)
+    columns = Columns(None, "labels", reads_label=True, width=2)
+    (block,) = tables.file_shards(str(tmp_path / "t.parquet"), "--private", columns)[0].blocks(9)
+    assert block.labels.tolist() == ["a", "\ufffd", "a"]
+
+
+def test_files_of_categories_are_one_table_however_many_values_each_has(tmp_path):
+    """pandas numbers 126 categories in int8, and one more in int16: another schema."""
+    for count in (126, 127):
+        category = pd.Series([f"{i:03}" for i in range(count)], dtype="category")
+        pd.DataFrame({"c": category, "x": 1.0}).to_parquet(tmp_path / f"{count}.parquet")
+    source = TableFile(tmp_path, "--table", ("c", "x"), private=True)
+    found = [table_model.texts(part.records.column("c")) for part in source.blocks(100)]
+    assert np.concatenate(found).tolist() == [f"{i:03}" for n in (126, 127) for i in range(n)]
+
+
 def test_a_list_of_another_length_keeps_no_client_out_of_a_round(tmp_path):
     rows = [[0.1 * i, 1.0] for i in range(50)]
     read = []
@@ -151,9 +260,23 @@ def test_a_list_of_another_length_keeps_no_client_out_of_a_round(tmp_path):
         lists = pa.array([*rows[:ROW], odd, *rows[ROW + 1 :]], pa.list_(pa.float32()))
         path = tmp_path / "client.parquet"
         pq.write_table(pa.table({"embeddings": lists, "labels": [i % 2 for i in range(50)]}), path)
-        read.append(np.delete(read_records(Join(private=path)).inputs, ROW, axis=0))
+        read.append(np.delete(read_records(Join(private=path, dimensions=2)).inputs, ROW, axis=0))
     for found in read[1:]:
         np.testing.assert_array_equal(found, read[0])
+
+
+def test_no_record_decides_which_length_of_lists_counts(tmp_path):
+    """Five of ten records of 3 numbers kept a client out of a round about 2, and four did not."""
+    for longer in (4, 5, 6):
+        rows = [[1.0, 2.0, 3.0]] * longer + [[1.0, 2.0]] * (10 - longer)
+        lists = pa.array(rows, pa.list_(pa.float32()))
+        found = pa.table({"embeddings": lists, "labels": [0, 1] * 5})
+        pq.write_table(found, tmp_path / "c.parquet")
+        with pytest.raises(ValueError, match="Expected --dimensions, as lists"):
+            read_records(Join(private=tmp_path / "c.parquet"))
+        read = read_records(Join(private=tmp_path / "c.parquet", dimensions=2)).inputs
+        assert read.shape == (10, 2)
+        assert np.isfinite(read).all(axis=1).sum() == 10 - longer
 
 
 def test_whole_numbers_of_64_bits_are_rounded_alike_beside_a_missing_one():

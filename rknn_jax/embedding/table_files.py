@@ -200,7 +200,7 @@ def _schema(found: Sequence[Path], argument: str) -> Any:
     Raises:
       ValueError: If a file has other columns than the first, or declares other features.
     """
-    schemas = [_schema_of(one, argument) for one in found]
+    schemas = [_arrow.without_dictionaries(_schema_of(one, argument)) for one in found]
     for one, schema in zip(found, schemas, strict=True):
         features = [(held.metadata or {}).get(_hub.KEY) for held in (schema, schemas[0])]
         if not schema.equals(schemas[0]) or features[0] != features[1]:
@@ -315,12 +315,25 @@ def _parts(
         elif _suffix(path) in jsonl.SUFFIXES:
             yield from _json_tables(file, columns, size, label=label, unlike=unlike, refuse=refuse)
         elif _suffix(path) in parquet.SUFFIXES:
-            reader = pa.parquet.ParquetFile(file)
+            reader = parquet.opened(file)
             for batch in reader.iter_batches(batch_size=size, columns=list(columns)):
                 yield pa.Table.from_batches([batch]).select(list(columns))
         else:
             for batch in feather.record_batches(file):
-                yield pa.Table.from_batches([batch]).select(list(columns))
+                yield _decoded(pa.Table.from_batches([batch]).select(list(columns)))
+
+
+def _decoded(table: Any) -> Any:
+    """Return a table with values in place of dictionaries of them.
+
+    Batches have dictionaries of their own. Joined, one value more may be one too many for the type
+    of their numbers, and the error would tell of it.
+    """
+    for place, field in enumerate(table.schema):
+        if _arrow.pyarrow().types.is_dictionary(field.type):
+            values = _arrow.plain(table.column(place))
+            table = table.set_column(place, field.with_type(values.type), values)
+    return table
 
 
 def _as_unicode(table: Any) -> Any:

@@ -15,7 +15,7 @@ from rknn_jax.formats import Columns
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.ledger import DataSet, Ledger
-from rknn_jax.release import adoption, tables
+from rknn_jax.release import adoption, tables, widths
 
 
 class Records(NamedTuple):
@@ -53,6 +53,8 @@ def read_records(settings: Join) -> Records:
     argument = "--private"
     columns = _columns(settings)
     inputs = read_inputs(settings.private, argument, columns, private=True)
+    if inputs.ndim == 2:
+        _check_width(settings, columns, inputs.shape[1])
     labels = tables.read_labels(settings.private)
     if len(inputs) != len(labels):
         raise ValueError(
@@ -61,6 +63,28 @@ def read_records(settings: Join) -> Records:
         )
     names = () if inputs.ndim > 2 else tables.feature_names(settings.private, argument, columns)
     return Records(inputs, labels, names)
+
+
+def _check_width(settings: Join, columns: Columns, most: int) -> None:
+    """Refuse lists without a length by their type, unless the owner says which one counts.
+
+    The length of most records would decide whether this client can answer. One record can tip it.
+
+    Args:
+      settings: Settings of the client's owner.
+      columns: Columns that are read.
+      most: Length of most records, for the owner alone.
+
+    Raises:
+      ValueError: If nobody says which length counts.
+    """
+    shards = tables.file_shards(str(settings.private), "--private", columns)
+    if columns.width is None and not widths.told(shards):
+        raise ValueError(
+            f"Expected --dimensions, as lists in --private {settings.private} may have any length "
+            f"by their type, got none; most have {most}. Name the number, or save lists of one "
+            "fixed size."
+        )
 
 
 def _columns(settings: Join) -> Columns:

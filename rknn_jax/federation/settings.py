@@ -158,7 +158,7 @@ class Join:
     Attributes:
       private: .npz with `images` uint8 [n, h, w, c] or `embeddings` [n, f], and `labels` [n], negative where there is none; several of a record as a mask of bool [n, classes], or as a column of lists of class numbers. Embeddings and tables may be a folder or a pattern of files.
       server: host:port, or https://host:port.
-      dimensions: of the embeddings, for a file of lists; a record with another number casts no vote. Without it, that of most records counts.
+      dimensions: of the embeddings, for a file of lists; a record with another number casts no vote. Lists without a length by their type need it.
       budget: epsilon that may be spent on these records in all, for a ledger that does not exist yet.
       budget_delta: delta that may be spent on these records in all, for a ledger that does not exist yet.
       accounting: of a ledger that does not exist yet. sum adds epsilons up, renyi lets many small rounds cost less than their sum, and needs --budget-delta.

@@ -79,6 +79,22 @@ def _viewless(kind: Any) -> Any:
     return _rebuilt(kind, _viewless)
 
 
+def without_dictionaries(schema: Any) -> Any:
+    """Return an Arrow schema with values in place of dictionaries of them, at any depth.
+
+    How large the numbers of a dictionary may be depends on how many values its records have.
+    """
+    fields = [field.with_type(_undictionaried(field.type)) for field in schema]
+    return pyarrow().schema(fields, schema.metadata)
+
+
+def _undictionaried(kind: Any) -> Any:
+    """Return an Arrow type with values in place of dictionaries of them, at any depth."""
+    if pyarrow().types.is_dictionary(kind):
+        return _undictionaried(kind.value_type)
+    return _rebuilt(kind, _undictionaried)
+
+
 def _rebuilt(kind: Any, change: Callable[[Any], Any]) -> Any:
     """Return a nested Arrow type with its inner types changed, or another type as it is."""
     pa = pyarrow()

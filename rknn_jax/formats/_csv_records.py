@@ -42,6 +42,9 @@ LONGEST = 2**26
 LONGEST_HEADER = 2**24
 """Bytes of a line of the header beyond which it is refused."""
 
+UTF8_MARK = b"\xef\xbb\xbf"
+"""Bytes that may begin a file in UTF-8. Before a record, they are text of its first field."""
+
 NO_UTF8 = "bytes that are no UTF-8"
 """Reason why a record is broken that is in another encoding."""
 
@@ -112,7 +115,7 @@ def _header_text(line: bytes) -> str:
             f"{_encodings.remedy([line])}."
         )
     try:
-        return line.removeprefix(b"\xef\xbb\xbf").decode()
+        return line.removeprefix(UTF8_MARK).decode()
     except UnicodeDecodeError as error:
         raise FormatError(
             "Expected a first line with the names of the columns in UTF-8, got "
@@ -329,7 +332,9 @@ def _parse(lines: Sequence[bytes], names: Sequence[str], *, quoted: bool) -> Any
     from pyarrow import csv
 
     pa = _arrow.pyarrow()
-    content = b"\n".join(lines) + b"\n"
+    # Arrow drops one mark of UTF-8. Without this one, it would be that of the first record here,
+    # and which record is the first depends on the length of others.
+    content = UTF8_MARK + b"\n".join(lines) + b"\n"
     return csv.read_csv(
         pa.BufferReader(content),
         csv.ReadOptions(column_names=list(names), block_size=len(content), use_threads=False),

@@ -36,7 +36,7 @@ from rknn_jax.formats import (
     csv,
     refuse_absent,
 )
-from rknn_jax.formats._csv_records import NO_UTF8, is_utf8
+from rknn_jax.formats._csv_records import NO_UTF8, UTF8_MARK, is_utf8
 from rknn_jax.records.classes import MOST_LABELS
 from rknn_jax.records.features import FIELD
 from rknn_jax.records.labels import SEPARATOR, mask_text
@@ -158,14 +158,15 @@ def _groups(file: IO[bytes], size: int) -> Iterator[list[bytes | None]]:
 
 
 def lines(file: IO[bytes]) -> Iterator[bytes | None]:
-    """Yield the lines of a file without the mark that may begin it; None for a line too long."""
-    mark = b"\xef\xbb\xbf"
+    """Yield the lines of a file without the mark of UTF-8; None for a line too long.
+
+    A mark may begin any line, since files are joined. Were it dropped from the first one alone,
+    whether a record can be read would depend on the others before it.
+    """
     while line := file.readline(LONGEST):
         if len(line) < LONGEST or line.endswith(b"\n"):
-            yield line.removeprefix(mark)
-            mark = b""
+            yield line.removeprefix(UTF8_MARK)
             continue
-        mark = b""
         while (more := file.readline(LONGEST)) and not more.endswith(b"\n"):
             pass
         yield None

@@ -7,6 +7,7 @@ from typing import IO, Any
 import numpy as np
 
 from rknn_jax.formats import Block, Columns, FormatError, Layout
+from rknn_jax.records.code_points import in_unicode
 
 SUFFIXES = (".npy",)
 
@@ -122,7 +123,7 @@ def _read(file: IO[bytes], count: int, dtype: Any) -> np.ndarray:
     content = file.read(wanted)
     if len(content) < wanted:
         raise ValueError(f"ends after {len(content)} of {wanted} bytes")
-    return np.frombuffer(content, dtype, count)
+    return in_unicode(np.frombuffer(content, dtype, count))
 
 
 def _write(path: Path, features: np.ndarray, labels: np.ndarray) -> None:

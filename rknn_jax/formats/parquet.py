@@ -1,9 +1,10 @@
 """Parquet: a column of lists, or a numeric column for each feature."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -48,8 +49,7 @@ def lengths(file: IO[bytes], columns: Columns) -> Counter[int]:
 
 def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     """Yield at most `size` rows at a time, at least one block, which may be empty."""
-    pa = _arrow.pyarrow()
-    reader = pa.parquet.ParquetFile(file, buffer_size=BUFFER, pre_buffer=False)
+    reader = opened(file)
     schema = reader.schema_arrow
     own = _arrow_tables.features_of(schema, columns)
     names = _arrow_tables.names_of(schema, columns)
@@ -57,6 +57,29 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
         yield _arrow_tables.block(reader.read(columns=names), own, columns)
     for batch in reader.iter_batches(batch_size=size, columns=names):
         yield _arrow_tables.block(batch, own, columns)
+
+
+def opened(file: IO[bytes]) -> Any:
+    """Return a reader of the file, whose categories come as their values.
+
+    For the dictionaries that a file declares, pyarrow converts what it has read, and that fails if
+    one value is no Unicode, or is one more than their numbers can count. So the metadata are
+    written anew, with another schema for the same columns.
+    """
+    pa = _arrow.pyarrow()
+    how = {"buffer_size": BUFFER, "pre_buffer": False}
+    reader = pa.parquet.ParquetFile(file, **how)
+    plain = _arrow.without_dictionaries(reader.schema_arrow)
+    if plain == reader.schema_arrow:
+        return reader
+    for compliant in (True, False):  # two names of the items of lists
+        sink = pa.BufferOutputStream()
+        pa.parquet.write_metadata(plain, sink, use_compliant_nested_type=compliant)
+        metadata = pa.parquet.read_metadata(pa.BufferReader(sink.getvalue()))
+        with contextlib.suppress(RuntimeError):  # other names than those of the file
+            metadata.append_row_groups(reader.metadata)
+            return pa.parquet.ParquetFile(file, metadata=metadata, **how)
+    return reader
 
 
 def _write(path: Path, features: np.ndarray, labels: np.ndarray) -> None:

@@ -14,6 +14,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from rknn_jax.records.classes import MISSING_WORDS, infer_classes, number_of
+from rknn_jax.records.code_points import in_unicode
 
 NUMBER_TYPES = ("int", "uint", "float", "double", "bool", "decimal", "sparse")
 TIME_TYPES = ("date", "time", "duration", "period", "interval")
@@ -32,7 +33,7 @@ def single(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndar
     Raises:
       ValueError: If the labels are numbers, and the classes are names without a number.
     """
-    labels = column_or_1d(np.asarray(y)) if _is_typed(y) else column(y)
+    labels = column_or_1d(in_unicode(np.asarray(y))) if _is_typed(y) else column(y)
     if classes is not None:
         known = sorted_classes(classes)
         if labels.dtype.kind in "biuf" and all(number_of(str(name)) is None for name in known):
@@ -106,7 +107,7 @@ def _dense(y: Any) -> Any:
         return y.toarray()
     if hasattr(y, "to_list"):  # a series has no second axis, whatever its lists hold
         return y.to_list()
-    return np.atleast_1d(np.asarray(y)) if hasattr(y, "__array__") else list(y)
+    return in_unicode(np.atleast_1d(np.asarray(y))) if hasattr(y, "__array__") else list(y)
 
 
 def _lists(rows: Sequence[Any]) -> np.ndarray:
@@ -145,7 +146,8 @@ def column(values: Any) -> np.ndarray:
         values = values.tolist()  # with None for what is masked
     cells = isinstance(values, np.ndarray) and values.dtype == object and values.ndim > 0
     if hasattr(values, "__array__") and not cells:
-        objects: np.ndarray = column_or_1d(np.asarray(values, dtype=object))
+        readable = in_unicode(values) if isinstance(values, np.ndarray) else values
+        objects: np.ndarray = column_or_1d(np.asarray(readable, dtype=object))
         return objects
     return _lists([_only(value) for value in values])
 

@@ -29,6 +29,7 @@ from rknn_jax.records.classes import (
     Classes,
     number_of,
 )
+from rknn_jax.records.code_points import in_unicode
 
 SEPARATOR = ";"
 """Sign between the names of several classes in one text."""
@@ -83,6 +84,7 @@ def encode(
       ValueError: If labels are stored in another shape or type.
     """
     lookup = _lookup(classes)
+    labels = in_unicode(labels)
     if most is None:
         _check_single(labels, where)
         numbers = lookup.array(labels)
@@ -155,6 +157,7 @@ def plain(labels: np.ndarray, where: str) -> np.ndarray:
       ValueError: If the labels are stored in another shape or type.
     """
     _check_single(labels, where)
+    labels = in_unicode(labels)
     if labels.dtype.kind == "U":
         return np.char.strip(without_numbers(labels))
     if labels.dtype.kind == "O" and any(isinstance(value, str) for value in labels):
@@ -208,7 +211,8 @@ def _shape(labels: np.ndarray) -> str:
 def _class_numbers(values: np.ndarray, count: int) -> np.ndarray:
     """Return numbers as class numbers from 0 to `count`, int64."""
     if values.dtype.kind == "f":
-        values = values.astype(np.float64)
+        with np.errstate(over="ignore"):  # of longer floats; a warning would tell of one
+            values = values.astype(np.float64)
         foreign = (values >= count) | ((values > 0) & (values != np.round(values)))
     else:
         foreign = values >= count

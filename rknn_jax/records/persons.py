@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rknn_jax.records.classes import MISSING_WORDS
+from rknn_jax.records.code_points import in_unicode
 
 _WHOLE = re.compile(r"(?P<sign>[+-]?)(?P<digits>[0-9]{1,400})(\.0*)?")
 
@@ -63,8 +64,8 @@ def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray
         )
     if values.dtype.kind == "f":
         exact = 2.0 ** (np.finfo(values.dtype).nmant + 1)
-        values = np.where(np.abs(values.astype(np.float64)) < exact, values, np.nan)
-    texts = _person_texts(values.tolist())
+        values = np.where(np.abs(values) < exact, values, np.nan)
+    texts = _person_texts(in_unicode(values).tolist())
     digests = {text: blake2b(text, digest_size=16).digest() for text in set(texts)}
     joined = b"".join([digests[text] for text in texts])
     known = np.array([bool(text) for text in texts], bool)
@@ -81,7 +82,7 @@ def bare_names(values: np.ndarray, where: str) -> np.ndarray:
     if values.dtype.kind not in "USO":
         return person_names(values, where)[0]
     bare = np.empty(len(values), object)
-    bare[:] = [_bare(value) for value in values.tolist()]
+    bare[:] = [_bare(value) for value in in_unicode(values).tolist()]
     return person_names(bare, where)[0]
 
 
@@ -104,7 +105,7 @@ def inexact(values: np.ndarray) -> np.ndarray:
     """
     if values.dtype.kind == "f":
         exact = 2.0 ** (np.finfo(values.dtype).nmant + 1)
-        large: np.ndarray = np.isfinite(values) & (np.abs(values.astype(np.float64)) >= exact)
+        large: np.ndarray = np.isfinite(values) & (np.abs(values) >= exact)
         return large
     if values.dtype.kind != "O":
         return np.zeros(len(values), bool)

@@ -7,6 +7,15 @@ from dataclasses import replace
 from rknn_jax.release.shards import FileShard
 
 
+def told(shards: Sequence[FileShard]) -> int:
+    """Return the width that the types of the files tell, or 0 if lists may have any length."""
+    for shard in shards:
+        empty = shard.layout().empty.embeddings
+        if empty is not None and empty.ndim == 2 and empty.shape[1]:
+            return int(empty.shape[1])
+    return 0
+
+
 def with_one_width(shards: Sequence[FileShard]) -> list[FileShard]:
     """Return shards whose lists of embeddings have one width; others become rows of NaN.
 
@@ -22,11 +31,8 @@ def with_one_width(shards: Sequence[FileShard]) -> list[FileShard]:
     """
     if all(shard.columns.raw or shard.columns.width is not None for shard in shards):
         return list(shards)
-    known = 0
     found = Counter[int]()
     for shard in shards:
-        empty = shard.layout().empty.embeddings
-        known = known or (0 if empty is None or empty.ndim < 2 else empty.shape[1])
         found.update(shard.lengths())
-    width = known or max(found, key=lambda size: (found[size], size), default=1)
+    width = told(shards) or max(found, key=lambda size: (found[size], size), default=1)
     return [replace(shard, columns=shard.columns._replace(width=width)) for shard in shards]
