@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
@@ -241,6 +242,15 @@ def test_categories_beside_lists_come_as_their_values(tmp_path, compliant):
     columns = Columns(None, "labels", reads_label=True, width=2)
     (block,) = tables.file_shards(str(tmp_path / "t.parquet"), "--private", columns)[0].blocks(9)
     assert block.labels.tolist() == ["a", "\ufffd", "a"]
+
+
+def test_a_data_set_of_categories_is_refused_whatever_it_holds(tmp_path):
+    """pyarrow builds its dictionaries, and one value that is no Unicode would stop it."""
+    path = tmp_path / "a.parquet"
+    pd.DataFrame({"c": pd.Series(["a", "b"], dtype="category"), "x": 1.0}).to_parquet(path)
+    shard = ArrowShard("a", pyarrow.dataset.dataset(path), Columns(("x",), "c", width=1))
+    with pytest.raises(ValueError, match="name its files instead"):
+        shard.layout()
 
 
 def test_files_of_categories_are_one_table_however_many_values_each_has(tmp_path):

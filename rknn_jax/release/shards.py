@@ -147,9 +147,23 @@ class ArrowShard:
         return sum(batch.num_rows for batch in self._batches([]))
 
     def layout(self) -> Layout:
-        """Return the layout of the table, from its schema."""
-        from rknn_jax.formats import _arrow_tables
+        """Return the layout of the table, from its schema.
 
+        Raises:
+          ValueError: If pyarrow would build dictionaries while it reads a data set, which a single
+            value that is no Unicode stops.
+        """
+        import pyarrow.dataset
+
+        from rknn_jax.formats import _arrow, _arrow_tables
+
+        if isinstance(self.table, pyarrow.dataset.Dataset):
+            schema = self.table.schema
+            if not _arrow.without_dictionaries(schema).equals(schema):
+                raise ValueError(
+                    f"Expected a data set of {self.name} without dictionaries, got {schema.types}, "
+                    "which one record could make unreadable; name its files instead."
+                )
         if _objects.has_objects(self.table):
             return _objects.layout(self.table, self.columns)
         return _arrow_tables.layout(_schema(self.table), self.columns)
