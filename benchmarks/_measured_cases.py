@@ -129,20 +129,25 @@ def _packages() -> tuple[list[str], np.ndarray]:
     return texts, np.array(sections)
 
 
-def packages(seed: int, num_classes: int = 10) -> Sides:
-    """Return 2,000 public and 8,000 private packages of the most frequent sections."""
+def packages_of(num_classes: int) -> tuple[list[str], np.ndarray]:
+    """Return the packages of the most frequent sections: descriptions and numbers of sections."""
     texts, sections = _packages()
     names, counts = np.unique(sections, return_counts=True)
     names = names[np.argsort(-counts)][:num_classes]
-    rng = np.random.default_rng(seed)
     known = np.flatnonzero(np.isin(sections, names))
-    chosen = known[rng.permutation(len(known))[:10_000]]
+    numbers = {name: number for number, name in enumerate(names)}
+    return [texts[i] for i in known], np.array([numbers[sections[i]] for i in known])
+
+
+def packages(seed: int, num_classes: int = 10) -> Sides:
+    """Return 2,000 public and 8,000 private packages of the most frequent sections."""
+    texts, sections = packages_of(num_classes)
+    chosen = np.random.default_rng(seed).permutation(len(texts))[:10_000]
     chosen_texts = [texts[i] for i in chosen]
     words = TfidfVectorizer(sublinear_tf=True, min_df=2).fit(chosen_texts[:2000])
     counted = words.transform(chosen_texts)
     encoder = TruncatedSVD(128, random_state=0).fit(counted[:2000])
-    classes = np.array([np.flatnonzero(names == sections[i])[0] for i in chosen])
-    return _sides(encoder.transform(counted), classes, 2000)
+    return _sides(encoder.transform(counted), sections[chosen], 2000)
 
 
 def table(load: Callable[..., tuple[np.ndarray, np.ndarray]], num_public: int, seed: int) -> Sides:

@@ -55,11 +55,16 @@ class Nobody:
         """Charge nothing: the records are public benchmarks."""
 
 
-def plan_of(sides: Sides, epsilon: float, share: float | None) -> Plan:
-    """Return the plan of a release."""
+def plan_of(sides: Sides, epsilon: float, share: float | None, queries: int | None = None) -> Plan:
+    """Return the plan of a release, with the number of queries that it chooses if none is given."""
     num_classes = int(max(sides.truth.max(), sides.labels.max())) + 1
     settings = Settings(
-        public="public", private="private", epsilon=epsilon, check_share=share, ledger=Path("none")
+        public="public",
+        private="private",
+        epsilon=epsilon,
+        check_share=share,
+        ledger=Path("none"),
+        queries=queries,
     )
     inputs.check(settings)
     choosing.check(settings)

@@ -165,3 +165,19 @@ def test_the_best_of_several_draws_becomes_a_seed():
         distances = (points - points[np.asarray(chosen)].T) ** 2
         assert float(left) == pytest.approx(distances.min(axis=1).sum(), abs=1e-3)
         assert {int(points[i, 0] / 9) for i in np.asarray(chosen)} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(("width", "reached"), [(4, (30, 60)), (400, (0, 12))])
+def test_rows_of_many_dimensions_reach_few_of_the_queries(width, reached):
+    rows = np.random.default_rng(0).normal(size=(400, width)).astype(np.float32)
+    least, most = reached
+    assert least < kmeans.reached(rows, 60) < most
+
+
+def test_as_many_queries_are_reached_as_the_shares_of_groups_say():
+    """Of 40 groups, half are ten times as large as the others: 1/Σp² = 24.2."""
+    rng = np.random.default_rng(1)
+    groups = rng.choice(40, 4000, p=np.repeat([10, 1], 20) / 220)
+    rows = 20 * np.eye(40)[groups] + 0.01 * rng.normal(size=(4000, 40))
+    # Half of the rows in half of the queries: 40 of them are there.
+    assert kmeans.reached(rows, 80) == pytest.approx(2 * 24.2, rel=0.1)

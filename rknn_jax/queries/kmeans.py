@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 LARGE = 2**31
 """Most multiplications of records, features and queries for scikit-learn's seeding."""
 
+ROWS_A_QUERY = 100
+"""Rows a query that tell how many queries other rows reach."""
+
 ROUNDING = 1e-6
 """Difference of two distances to a center, relative to its norm, that rounding may have made."""
 
@@ -105,6 +108,27 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
     index = index.astype(np.int32)
     chosen = jnp.asarray(features[index]) if config.query == "medoid" else centres
     return Queries(chosen, index, cluster, np.bincount(cluster, minlength=num_queries))
+
+
+def reached(features: Array, num_queries: int) -> float:
+    """Return how many of so many queries other rows like these would reach, by public rows alone.
+
+    In many dimensions, clusters fit their own rows. Other rows, as private records are, mostly lie
+    nearest to the centers of the few largest ones. So half of the rows are clustered into half of
+    the queries, and the others fall to them: 1/Σp² of their shares p, without bias, times two.
+
+    Args:
+      features: Features of public records, float32 `[m, f]`, as their metric sees them.
+      num_queries: Number of queries s.
+    """
+    # A fixed seed is safe: the rows are public.
+    most = min(len(features), ROWS_A_QUERY * num_queries)
+    order = np.random.default_rng(0).permutation(len(features))[:most]
+    fitted, others = np.array_split(np.asarray(features, np.float32)[order], 2)
+    queries = select(jax.random.key(0), fitted, max(1, num_queries // 2))
+    held = np.bincount(np.asarray(nearest(others, queries.features, 1))[:, 0]).astype(np.float64)
+    pairs = float(np.sum(held * (held - 1)))
+    return 2 * len(others) * (len(others) - 1) / max(pairs, 1.0)
 
 
 def _medoids(centres: np.ndarray, features: np.ndarray) -> np.ndarray:
