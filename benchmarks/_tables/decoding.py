@@ -126,3 +126,26 @@ def components() -> str:
         rows.append([f"{name}{'' if name in found['unseen'] else ' *'}", *shown, *told])
     header = ["data set", *(f"ε = {e:g}" for e in sorted({one["epsilon"] for one in cells}))]
     return table([*header, "points on average", "splits and ε"], rows, "components")
+
+
+def query_numbers() -> str:
+    """Right labels by the number of queries that is chosen, and by 200, in many dimensions."""
+    found = load("query_numbers")["results"]
+    rows = []
+    for name in dict.fromkeys(one["data"] for one in found):
+        mine = [one for one in found if one["data"] == name]
+        reached = [one["reached"]["200"] for one in mine]
+        shown = [name, f"{min(reached):.0f} to {max(reached):.0f}"]
+        for epsilon in sorted({one["epsilon"] for one in mine}):
+            these = [one for one in mine if one["epsilon"] == epsilon]
+            numbers = sorted({one["chosen"]["queries"] for one in these})
+            asked = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+            right = [np.mean([one[way]["right"] for one in these]) for way in ("chosen", "most")]
+            worst = [min(one[way]["right"] for one in these) for way in ("chosen", "most")]
+            shown.append(
+                f"{asked}: {right[0]:.1%} ({worst[0]:.1%}); 200: {right[1]:.1%} ({worst[1]:.1%})"
+            )
+        rows.append(shown)
+    epsilons = sorted({one["epsilon"] for one in found})
+    header = ["data", "of 200 queries are reached", *(f"ε = {e:g}" for e in epsilons)]
+    return table(header, rows, "query_numbers")
