@@ -144,7 +144,7 @@ def cell(case: Case, sides: Sides, epsilon: float) -> dict[str, Any]:
         )
         labeling = Labeling("", whole.probabilities, lambda: whole)
         facts = facts._replace(agrees=agreement(everyone, labeling, sides))
-        return found | told(facts, label.concerns_of(plan, whole, None))
+        return found | told(facts, label.judged(plan, whole, None)[1])
     plan = checked
     started = time.perf_counter()
     counted = label.count(plan)
@@ -158,7 +158,7 @@ def cell(case: Case, sides: Sides, epsilon: float) -> dict[str, Any]:
     reading = time.perf_counter() - started
     measured = checkers.measured(chosen, [one.name for one in labelings], labels.counts)
     assert measured is not None
-    labels = labels.calibrated(measured.right)
+    labels, warned = label.judged(plan, labels, measured)
     offered = [right(one.probabilities, sides) for one in labelings]
     agrees = agreement(checkers, labelings[chosen.choice], sides)
     truth = float(agrees.mean())
@@ -180,7 +180,7 @@ def cell(case: Case, sides: Sides, epsilon: float) -> dict[str, Any]:
             "best": max(offered),
             "offered": dict(zip([one.name for one in labelings], offered, strict=True)),
         }
-        | told(facts, label.concerns_of(plan, labels, measured))
+        | told(facts, warned)
     )
 
 

@@ -103,6 +103,18 @@ def test_a_release_measures_itself_and_says_so_everywhere(files, rknn, private):
     assert 5 < float(told) < 50
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_probabilities_are_as_measured_unless_private_records_lie_elsewhere(files, sides, moved):
+    _, _, private, labels = sides
+    shift = np.float32([2, 2, 0, 0, 0, 0]) if moved else np.zeros(6, np.float32)
+    np.savez("private.npz", embeddings=private + shift, labels=labels)
+    done = label.release(planning.prepare(settings(check_share=0.5)))
+    kinds = {one.kind for one in done.concerns}
+    assert bool(kinds & {"crowded_rows", "distant_rows"}) == moved
+    sure = done.probabilities.max(axis=1).mean()
+    assert (abs(sure - min(done.measured.right, 0.999)) > 0.02) == moved
+
+
 def test_no_record_checks_where_it_would_tell_nothing_or_is_turned_off(files, rknn):
     for flags in (["--epsilon", 0.1], ["--epsilon", 1, "--check-share", 0]):
         done = rknn(

@@ -32,6 +32,12 @@ NOISE_ALONE = "noise_alone"
 LOW_STABILITY_KIND = "low_stability"
 """Kind of the concern about labels that noise decides."""
 
+DISTANT = "distant_rows"
+"""Kind of the concern about public rows with hardly a private record near them."""
+
+CROWDED = "crowded_rows"
+"""Kind of the concern about private records that are near few public rows."""
+
 HEARD = 3.0
 """Standard deviations by which the squares of counts exceed those of noise, if votes are heard."""
 
@@ -164,6 +170,17 @@ def opinions_hidden(listed: Sequence[Concern]) -> set[str]:
     if NOISE_ALONE in kinds:
         return {"agreement", "expected_accuracy"}
     return {"agreement"} if LOW_STABILITY_KIND in kinds else set()
+
+
+def shifted(listed: Sequence[Concern]) -> bool:
+    """Return whether votes are missing from some public rows, or crowd at others.
+
+    Then private records are unlike public rows, and what they measure says less of the latter.
+
+    Args:
+      listed: Concerns about a release.
+    """
+    return any(one.kind in (DISTANT, CROWDED) for one in listed)
 
 
 def set_concerns(
@@ -368,7 +385,7 @@ def _distant(
             "expect"
         )
         remedy = "leave such public rows out, and do not trust their labels"
-        listed.append(Concern("distant_rows", rows, sentence, remedy))
+        listed.append(Concern(DISTANT, rows, sentence, remedy))
     if not many.any():
         return listed
     share = min(float(votes[many].sum() / votes.sum()), 1.0)
@@ -379,7 +396,7 @@ def _distant(
             f"{len(size)} queries"
         )
         remedy = "bring more public rows like those private records"
-        listed.append(Concern("crowded_rows", share, sentence, remedy))
+        listed.append(Concern(CROWDED, share, sentence, remedy))
     return listed
 
 

@@ -17,6 +17,7 @@ from PIL import Image
 
 from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.answers.concerns import shifted
 from rknn_jax.answers.measured import Measured
 from rknn_jax.federation import reading, wire
 from rknn_jax.federation.collector import Collector, Sum, most_shift
@@ -102,9 +103,12 @@ def publish(
     )
     found, rows_asked, guarantee = checked.labeled
     measured = checked.measured
-    if measured is not None:
-        found = found.calibrated(measured.right)
     features = rows_asked.features
+    listed = reading.concerns(round, found, rows_asked)
+    if measured is not None:
+        if not shifted(listed):
+            found = found.calibrated(measured.right)
+        listed = [*measured.beside(listed, asked.classes)]
     rows = {**found.rows, "class_names": np.array(asked.classes), **carried(public.others)}
     words = reading.words(round, len(found.probabilities))
     told = _statement(asked, collector, guarantee, words=words, measured=measured)
@@ -118,9 +122,6 @@ def publish(
     if public.images and asked.student != "none":
         accuracy = _train(folder, public, asked, labels=found.labels, tell=tell)
     card = _card(told, asked, collector, accuracy=accuracy, words=words, measured=measured)
-    listed = reading.concerns(round, found, rows_asked)
-    if measured is not None:
-        listed = [*measured.beside(listed, asked.classes)]
     rows_seen = np.asarray(in_metric(features, asked.config.metric))
     summary = summarize(
         rows_seen, listed, found.decoded, stddev=answered.get("stddev"), measured=measured

@@ -24,7 +24,7 @@ from rknn_jax import postprocessing
 from rknn_jax._internal import memory as memories
 from rknn_jax._internal.disk import write_arrays, write_text
 from rknn_jax.answers import Decoded
-from rknn_jax.answers.concerns import Concern
+from rknn_jax.answers.concerns import Concern, shifted
 from rknn_jax.answers.measured import Measured
 from rknn_jax.check import Drawn
 from rknn_jax.labelers._sum_labeler import Labeling
@@ -280,15 +280,17 @@ def _released(
         # A set may have many classes, so that no share of a class is one of whole sets.
         counts = found.counts if found.sets is None else None
         measured = plan.checkers.measured(checked.drawn, names, counts)
-        if measured is not None:
-            found = found.calibrated(measured.right)
+    found, concerns = judged(plan, found, measured)
     told = statement(plan, ledger, number, measured)
-    concerns = concerns_of(plan, found, measured)
     return Release(found, card(plan, told, measured), told, concerns=concerns, measured=measured)
 
 
-def concerns_of(plan: Plan, found: PublicLabels, measured: Measured | None) -> tuple[Concern, ...]:
-    """Return the reasons to doubt labels, from what was released and public data alone.
+def judged(
+    plan: Plan, found: PublicLabels, measured: Measured | None
+) -> tuple[PublicLabels, tuple[Concern, ...]]:
+    """Return labels, as sure as was measured, and the reasons to doubt them.
+
+    All is read off what was released and public data.
 
     Args:
       plan: Release that was made.
@@ -299,7 +301,11 @@ def concerns_of(plan: Plan, found: PublicLabels, measured: Measured | None) -> t
     read = question.labeler.concerns(found, question.public, plan.num_votes)
     usual = rehearsal.concerns(plan.settings, plan.data, question, plan.num_voters)
     listed = (*read, *usual)
-    return listed if measured is None else measured.beside(listed, question.public.names)
+    if measured is None:
+        return found, listed
+    if not shifted(listed):
+        found = found.calibrated(measured.right)
+    return found, measured.beside(listed, question.public.names)
 
 
 def unsure_share(done: Release) -> float:
