@@ -28,7 +28,8 @@ LARGE = 2**31
 """Most multiplications of records, features and queries for scikit-learn's seeding."""
 
 ROWS_A_QUERY = 100
-"""Rows a query that tell how many queries other rows reach."""
+SPLITS = 3
+"""Rows a query that tell how many queries other rows reach, and times that they are split."""
 
 ROUNDING = 1e-6
 """Difference of two distances to a center, relative to its norm, that rounding may have made."""
@@ -121,14 +122,15 @@ def reached(features: Array, num_queries: int) -> float:
       features: Features of public records, float32 `[m, f]`, as their metric sees them.
       num_queries: Number of queries s.
     """
-    # A fixed seed is safe: the rows are public.
-    most = min(len(features), ROWS_A_QUERY * num_queries)
-    order = np.random.default_rng(0).permutation(len(features))[:most]
-    fitted, others = np.array_split(np.asarray(features, np.float32)[order], 2)
-    queries = select(jax.random.key(0), fitted, max(1, num_queries // 2))
-    held = np.bincount(np.asarray(nearest(others, queries.features, 1))[:, 0]).astype(np.float64)
-    pairs = float(np.sum(held * (held - 1)))
-    return 2 * len(others) * (len(others) - 1) / max(pairs, 1.0)
+    pairs = []
+    for seed in range(SPLITS):  # fixed seeds are safe: the rows are public
+        order = np.random.default_rng(seed).permutation(len(features))
+        chosen = np.asarray(features, np.float32)[order[: ROWS_A_QUERY * num_queries]]
+        fitted, others = np.array_split(chosen, 2)
+        model = _fit(fitted, max(1, num_queries // 2), seed, Config(num_starts=1))
+        held = np.bincount(model.predict(others)).astype(np.float64)
+        pairs.append(np.sum(held * (held - 1)))
+    return 2 * len(others) * (len(others) - 1) / max(float(np.mean(pairs)), 1.0)
 
 
 def _medoids(centres: np.ndarray, features: np.ndarray) -> np.ndarray:
