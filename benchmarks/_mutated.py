@@ -92,6 +92,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/test_entropy.py",
         "tests/test_amplification.py",
         "tests/test_native.py",
+        "tests/test_simulate.py",
     ),
     "rknn_jax/mechanisms/_distributed.py": ("tests/test_distributed.py",),
     "rknn_jax/mechanisms/concatenation_as_published.py": ("tests/test_separation.py", *CONTRACTS),
@@ -143,7 +144,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/test_entropy.py",
         "tests/test_simulate.py",
     ),
-    **_mechanism("wheel", "tests/test_wheel.py", "tests/test_simulate.py"),
+    **_mechanism(
+        "wheel",
+        "tests/test_local.py",
+        "tests/test_simulate.py",
+        "tests/test_amplification.py",
+        "tests/test_native.py",
+    ),
     **_mechanism("multi_message", "tests/test_multi_message.py"),
     "rknn_jax/bsvs.py": (
         "tests/test_bsvs.py",
@@ -162,6 +169,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/test_rknn.py",
         "tests/test_gaussian_mixture.py",
         "tests/contracts/test_persons.py",
+        "tests/test_cli.py",
     ),
     "rknn_jax/labelers/_sampled_neighbors.py": SAMPLES,
     "rknn_jax/release/counting.py": (
