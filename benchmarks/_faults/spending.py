@@ -41,6 +41,22 @@ FAULTS = (
     ),
     Known(
         "order of charge",
+        "a sum is drawn without a charge",
+        "rknn_jax/question.py",
+        "        payer.charge(self.guarantee, purpose)\n        return self.noise.draw(totals)",
+        "        return self.noise.draw(totals)",
+        (*PAID, "tests/test_release_labelers.py"),
+    ),
+    Known(
+        "order of charge",
+        "a sum that so many records cannot have is charged and drawn",
+        "rknn_jax/question.py",
+        "        self.noise.check(totals, num_units)\n",
+        "",
+        (*PAID, "tests/test_release_labelers.py"),
+    ),
+    Known(
+        "order of charge",
         "a charge is not written through to the disk",
         "rknn_jax/privacy/ledger_file.py",
         "            text = text[file.write(text) :]\n        os.fsync(file.fileno())",
