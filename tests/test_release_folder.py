@@ -379,6 +379,19 @@ def test_the_room_that_a_release_asks_for_holds_all_that_it_writes(files):
     assert written + notes.nbytes - os.path.getsize("new/labels.npz") <= asked < 2 * notes.nbytes
 
 
+@pytest.mark.parametrize("labeler", ["rknn", "prototypes", "public_prototypes"])
+def test_a_sum_that_no_such_records_have_is_neither_charged_nor_drawn(files, labeler):
+    """Too many votes for three records, or numbers that are no integers."""
+    voted = labeler == "rknn"
+    settings = dataclasses.replace(SETTINGS, labeler=labeler, queries=2 if voted else None)
+    question = planning.prepare(settings).question
+    totals = np.full(question.sum.shape, 100, np.int64 if voted else np.float64)
+    ledger = Ledger.create("L", "sha256:0", 9, 1e-3)
+    with pytest.raises(ValueError, match="Expected integer votes|Expected totals of int64"):
+        question.draw(totals, 3, ledger, "the sum of others")
+    assert ledger.spent.epsilon == 0
+
+
 def test_a_folder_that_another_process_writes_to_is_refused_before_anything_is_spent(files, rknn):
     (files / "new").mkdir()
     handle = os.open(files / "new", os.O_RDONLY)
