@@ -282,6 +282,25 @@ def test_a_fingerprint_without_queries_is_that_of_a_release(folder, suffix):
         assert len(found.shards) == (2 if private == "many" else 0)
 
 
+@pytest.mark.parametrize("suffix", ["npz", "csv", "parquet"])
+def test_records_are_the_same_data_set_with_labels_and_without(folder, suffix):
+    """Labels may be in another file, and are no part of a fingerprint."""
+    rows, labels = people()
+    columns = dict(zip("abcd", rows.T, strict=True))
+    for name, more in (("with", {"labels": labels}), ("without", {})):
+        table = pa.table(columns | more)
+        if suffix == "npz":
+            np.savez(f"{name}.npz", embeddings=rows.astype(np.float64), **more)
+        elif suffix == "csv":
+            table.to_pandas().to_csv(f"{name}.csv", index=False)
+        else:
+            pq.write_table(table, f"{name}.parquet")
+    first, second = (
+        adoption.data_set([f"{name}.{suffix}"], Columns()) for name in ("with", "without")
+    )
+    assert first == second
+
+
 def test_raw_records_are_adopted_as_they_are(folder):
     images = np.random.default_rng(0).integers(0, 256, (20, 4, 4, 1), dtype=np.uint8)
     np.savez("raw.npz", images=images, labels=np.zeros(20))

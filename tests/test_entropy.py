@@ -139,6 +139,47 @@ def test_rounding_never_costs_more_than_epsilon(kind, epsilon):
         assert float(1 - odds / allowed) < 1e-11 * np.exp(epsilon)
 
 
+class OneWord:
+    """Entropy that is one word again and again."""
+
+    def __init__(self, word):
+        self.word = word
+
+    def words(self, *shape):
+        return np.full(shape, self.word, np.uint64)
+
+    def below(self, bounds):
+        return np.zeros(len(bounds), np.int64)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "threshold", "below", "above"),
+    [
+        (RandomizedResponse(1.0, 2, 3), lambda m: at_least(m.q), "others", "vote"),
+        (OptimizedUnaryEncoding(1.0, 2, 3), lambda m: at_least(m.q), "all", "vote"),
+        (OptimizedUnaryEncoding(1.0, 2, 3), lambda m: SURE // 2, "vote", "none"),
+        (GeneralizedRandomizedResponse(1.0, 2, 3), lambda m: at_most(m.p), "vote", "next"),
+        # under the hash of the second word, both cells are in one bucket
+        (Collision(1.0, 1, 2, num_buckets=2), lambda m: at_most(m.p), "vote", "none"),
+    ],
+)
+def test_of_all_words_exactly_those_below_the_threshold_pass(mechanism, threshold, below, above):
+    """The threshold is rounded so that privacy holds, and one word more would break it."""
+    cells = np.arange(mechanism.num_cells)
+    sets = {
+        "vote": cells == 0,
+        "next": cells == 1,
+        "others": cells != 0,
+        "all": cells >= 0,
+        "none": cells < 0,
+    }
+    word = threshold(mechanism)
+    for drawn, expected in ((word - 1, below), (word, above)):
+        sent = mechanism.respond(OneWord(drawn), np.zeros((1, 1), np.int32))
+        supported = mechanism.support(jax.tree.map(lambda leaf: leaf[0], sent))
+        np.testing.assert_array_equal(supported, sets[expected])
+
+
 def test_a_seed_makes_one_stream_and_another_seed_another():
     assert np.array_equal(fixed().words(1000), fixed().words(1000))
     assert not np.intersect1d(fixed(0).words(1000), fixed(1).words(1000)).size

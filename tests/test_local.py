@@ -19,6 +19,7 @@ from rknn_jax.mechanisms.local_hashing import LocalHashing
 from rknn_jax.mechanisms.optimized_unary_encoding import OptimizedUnaryEncoding
 from rknn_jax.mechanisms.randomized_response import RandomizedResponse, below, bernoulli_bits
 from rknn_jax.mechanisms.subset_selection import SubsetSelection, uniform_set
+from rknn_jax.mechanisms.wheel import Wheel
 
 
 @pytest.mark.parametrize(
@@ -357,6 +358,20 @@ def test_local_hashing_has_the_buckets_of_least_variance(epsilon):
         return LocalHashing(epsilon, 5, 7, num_buckets=buckets).variances[1]
 
     assert LocalHashing(epsilon, 5, 7).num_buckets == min(range(2, 30), key=variance)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize(("votes", "circle_bits"), [(1, 1), (1, 8), (2, 4), (3, 2), (3, 9)])
+def test_the_wheel_has_the_arc_of_least_variance_of_all_on_the_smallest_circle_too(
+    epsilon, votes, circle_bits
+):
+    def wheel(arc_length=None):
+        return Wheel(epsilon, 5, 7, votes, circle_bits=circle_bits, arc_length=arc_length)
+
+    lengths = range(1, (2**circle_bits - 1) // votes + 1)
+    assert wheel().arc_length == min(lengths, key=lambda length: wheel(length).variances[1])
+    with pytest.raises(ValueError, match="votes of a record \\* arc_length"):
+        wheel(lengths[-1] + 1)
 
 
 def test_a_message_of_randomized_response_names_every_cell_or_none():

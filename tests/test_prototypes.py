@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 import math
+import re
 from fractions import Fraction
 from operator import mul
 
@@ -265,12 +266,24 @@ def test_a_label_that_no_class_has_adds_nothing(labeler, label):
 @pytest.mark.parametrize("block", [1, 20])
 @pytest.mark.parametrize("labeler", [Prototypes(), PublicPrototypes(), Prototypes(unit="person")])
 def test_a_sum_is_the_same_in_blocks_of_any_size(labeler, block, monkeypatch):
+    """No block has more numbers than it may, or than one row has."""
     rows = np.random.default_rng(3).normal(size=(9, WIDTH))
     given = labeler, rows, np.arange(9) % NUM_CLASSES, np.arange(9) // 2
     whole = contributed(*given).totals
     assert whole.any()
+    kind = type(labeler.tally(public(), NUM_CLASSES))
+    terms, seen = kind.terms, []
+
+    def watched(tally, parts):
+        found = terms(tally, parts)
+        seen.append(found.size <= max(block, found.shape[1]))
+        return found
+
+    monkeypatch.setattr(kind, "terms", watched)
     monkeypatch.setattr(_tally, "BLOCK", block)
     np.testing.assert_array_equal(contributed(*given).totals, whole)
+    assert seen
+    assert all(seen)
 
 
 @each_kind
@@ -290,6 +303,21 @@ class Shown(Prototypes):
 
     def read(self, noisy, stddev, encode, queries, guarantee):
         return noisy, stddev, guarantee
+
+
+@pytest.mark.parametrize("kind", [Prototypes, PublicPrototypes, LeastSquares])
+def test_the_lines_tell_the_noise_in_the_units_of_what_it_hides(kind):
+    """A person moves the sum as far as a record, and has more units of weight."""
+    told = []
+    for unit in ("record", "person"):
+        labeler = kind(epsilon=2.0, unit=unit)
+        noise = labeler.exact_noise()
+        lines = labeler.lines("noise", public(), labeler.tally(public(), NUM_CLASSES), noise)
+        words = rf"noise of standard deviation (\S+), where one {unit} moves the sum by (\S+) at"
+        found = re.match(words, dict(lines)["noise"])
+        told.append([float(number.replace(",", "")) for number in found.groups()])
+        assert told[-1][0] / told[-1][1] == pytest.approx(noise.stddev / labeler.sensitivity, 1e-2)
+    assert told[0] == pytest.approx(told[1], 1e-2)
 
 
 @each_kind

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rknn_jax import postprocessing
@@ -357,6 +359,37 @@ def test_too_little_memory_or_room_is_found_before_anything_is_spent(
     assert refused.status == 2
     assert "nothing was spent" in " ".join(refused.err.split())
     assert sorted(path.name for path in files.iterdir()) == ["P.npz", "R.npz"]
+
+
+def test_the_room_that_a_release_asks_for_holds_all_that_it_writes(files):
+    """Long texts of the public rows are carried to the labels."""
+    letters = np.random.default_rng(0).choice([*"abcdefgh"], (30, 60_000))
+    rows = pa.table(
+        {
+            "embeddings": [*np.load("P.npz")["embeddings"].astype(float)],
+            "notes": ["".join(row) for row in letters],
+        }
+    )
+    pq.write_table(rows, "P.parquet")
+    plan = planning.prepare(dataclasses.replace(SETTINGS, public="P.parquet"))
+    asked = label._room(plan)
+    label.release(plan)
+    [notes] = plan.data.others.values()
+    written = sum(path.stat().st_size for path in Path("new").glob("*") if path.is_file())
+    assert written + notes.nbytes - os.path.getsize("new/labels.npz") <= asked < 2 * notes.nbytes
+
+
+@pytest.mark.parametrize("labeler", ["rknn", "prototypes", "public_prototypes"])
+def test_a_sum_that_no_such_records_have_is_neither_charged_nor_drawn(files, labeler):
+    """Too many votes for three records, or numbers that are no integers."""
+    voted = labeler == "rknn"
+    settings = dataclasses.replace(SETTINGS, labeler=labeler, queries=2 if voted else None)
+    question = planning.prepare(settings).question
+    totals = np.full(question.sum.shape, 100, np.int64 if voted else np.float64)
+    ledger = Ledger.create("L", "sha256:0", 9, 1e-3)
+    with pytest.raises(ValueError, match="Expected integer votes|Expected totals of int64"):
+        question.draw(totals, 3, ledger, "the sum of others")
+    assert ledger.spent.epsilon == 0
 
 
 def test_a_folder_that_another_process_writes_to_is_refused_before_anything_is_spent(files, rknn):

@@ -155,6 +155,8 @@ def test_no_product_of_estimates_from_one_bucket_can_label():
     for trust in ("central", "local", "shuffle"):
         assert "concatenation_as_published" not in mechanisms.names(trust)
     assert RescaledConcatenation.trusts == ConcatenationAsPublished.trusts == ()
+    for kind in (ConcatenationAsPublished, RescaledConcatenation, Separation):
+        assert kind.unbiased == (kind(2.0, **TEN).mean == 1.0)
     assert "concatenation" not in mechanisms.best(6.0, **LARGE).reason
     assert "separation" in mechanisms.names("local")
 

@@ -258,6 +258,11 @@ def test_the_numbers_of_a_pure_guarantee_are_those_of_the_formula(epsilon):
     )
     exact = math.exp(epsilon) / (1 + math.exp(epsilon))
     assert exact <= told < exact + 1e-4
+    shown, factor = re.search(
+        r"epsilon \(ε\)([\d.]+). It limits .* by a factor of ([\d.]+)\. Smaller", read.text
+    ).groups()
+    assert float(shown) == epsilon
+    assert math.exp(epsilon) <= float(factor) < math.exp(epsilon) * 1.001
     assert "chance" not in read.text
     assert "There are no exceptions" in read.text
     assert "REAL RELEASE" in read.text
@@ -337,6 +342,9 @@ def test_an_epsilon_that_promises_nothing_is_told_in_big_letters(epsilon, sample
     assert "NO PROTECTION" in read.text
     assert "REAL RELEASE" not in read.text
     assert ("SIMULATION" in read.text) == (sampler == "simulation")
+    shown = "infinite" if math.isinf(epsilon) else f"{epsilon:g}"
+    assert f"what may be learned about one record, is {shown}:" in read.text
+    assert f"epsilon (ε){shown}" in read.text
     assert bounds(read)[0] == []
     assert "guess is right at most" not in read.text.split("What was spent")[0]
     assert "There are no exceptions" not in read.text

@@ -1,6 +1,9 @@
-"""Faults of what is paid: before the draw, within the budget, once for each release."""
+"""Faults of what is paid: before the draw, within the budget, once for each release and round."""
 
 from benchmarks._faults._known import LEDGER, PAID, Known
+
+ONE_BUDGET = ("tests/test_one_budget.py",)
+MERGE = ("tests/test_federation_merge.py",)
 
 FAULTS = (
     Known(
@@ -35,6 +38,22 @@ FAULTS = (
         "        drawn = self.noise.draw(totals)\n"
         "        payer.charge(self.guarantee, purpose)\n        return drawn",
         (*PAID, "tests/test_release_labelers.py"),
+    ),
+    Known(
+        "order of charge",
+        "a sum is drawn without a charge",
+        "rknn_jax/question.py",
+        "        payer.charge(self.guarantee, purpose)\n        return self.noise.draw(totals)",
+        "        return self.noise.draw(totals)",
+        (*PAID, "tests/test_release_labelers.py"),
+    ),
+    Known(
+        "order of charge",
+        "a sum that so many records cannot have is charged and drawn",
+        "rknn_jax/question.py",
+        "        self.noise.check(totals, num_units)\n",
+        "",
+        ("tests/test_release_folder.py",),
     ),
     Known(
         "order of charge",
@@ -91,5 +110,78 @@ FAULTS = (
         "        if _drawn(self.ledger, note) is not None:",
         "        if False:",
         ("tests/test_release_folder.py",),
+    ),
+    Known(
+        "release",
+        "nothing is released if nobody checks",
+        "rknn_jax/check.py",
+        "ids = checks.ids if checks.ids.ndim == 1 else checks.ids[:, 0]",
+        "ids = checks.ids.reshape(len(checks.ids), -1)[:, 0]",
+        ("tests/test_few_units.py",),
+    ),
+    Known(
+        "release",
+        "a warning of a broken private record stops a command where warnings are errors",
+        "rknn_jax/cli/main.py",
+        "            warnings.resetwarnings()\n",
+        "            pass\n",
+        ("tests/test_csv_records.py", "tests/test_after_the_charge.py"),
+    ),
+    Known(
+        "ledger",
+        "a line of the ledger can be guessed from the line before",
+        "rknn_jax/privacy/ledger_lines.py",
+        '        "salt": secrets.token_hex(16),',
+        '        "salt": hashlib.sha256(kind.encode()).hexdigest()[:32],',
+        LEDGER,
+    ),
+    Known(
+        "ledger",
+        "a client opens a second budget for records that have one",
+        "rknn_jax/federation/joining.py",
+        "    ledger_index.check(path, data.prints)\n"
+        "    with ledger_index.held(path, data.prints, [str(settings.private)]):\n",
+        "    with ledger_index.held(path, data.prints[:1]):\n",
+        ONE_BUDGET,
+    ),
+    Known(
+        "ledger",
+        "a selection of classes is not noted for the releases that follow",
+        "rknn_jax/cli/classes.py",
+        "    with ledger_index.held(path, data.prints, _listed(settings.private)):\n",
+        "    with ledger_index.held(path, [], []):\n",
+        ONE_BUDGET,
+    ),
+    Known(
+        "ledger",
+        "an adoption is not noted for the releases that follow",
+        "rknn_jax/cli/budget.py",
+        "with ledger_index.held(settings.ledger, data.prints, _listed(settings.private)):",
+        "with ledger_index.held(settings.ledger, []):",
+        ONE_BUDGET,
+    ),
+    Known(
+        "rounds",
+        "a server publishes a shuffled round that another one asks too",
+        "rknn_jax/federation/shared_rounds.py",
+        "    if not collects and (source or (folder / SHARED).exists()):\n",
+        "    if not collects and source:\n",
+        MERGE,
+    ),
+    Known(
+        "rounds",
+        "a second server asks a shuffled round whose results are published",
+        "rknn_jax/federation/shared_rounds.py",
+        "    if not (source / SHARED).exists() or ended or is_sealed(source):\n",
+        "    if not (source / SHARED).exists():\n",
+        MERGE,
+    ),
+    Known(
+        "rounds",
+        "some folders of a shuffled round are merged, and then others",
+        "rknn_jax/federation/shared_rounds.py",
+        "    if not all(marks) or len(origins) != 1 or len(parts) != 1 + len(origins[0]):\n",
+        "    if not all(marks) or len(origins) != 1:\n",
+        MERGE,
     ),
 )

@@ -323,16 +323,6 @@ def happens(word: jax.Array, probability: Any) -> jax.Array:
     return word < (share * 2.0**32).astype(jnp.uint32)
 
 
-def one_hot(cells: jax.Array, num_cells: int) -> jax.Array:
-    """Return a mask of the cells with a vote, bool `[num_cells]`.
-
-    Negative entries of the cells `[k·r]` are no votes.
-    """
-    return (
-        jnp.zeros(num_cells, bool).at[jnp.where(cells < 0, num_cells, cells)].set(True, mode="drop")
-    )
-
-
 def pack(bits: jax.Array) -> jax.Array:
     """Pack bool `[d]` into uint32 `[ceil(d / 32)]`, cell 0 in the lowest bit."""
     padded = jnp.pad(bits, (0, -len(bits) % WORD)).reshape(-1, WORD)
@@ -344,7 +334,10 @@ def pack(bits: jax.Array) -> jax.Array:
 
 
 def voted_words(cells: jax.Array, num_cells: int) -> jax.Array:
-    """Return `pack(one_hot(cells, num_cells))`, uint32 `[ceil(d / 32)]`, a word at a time."""
+    """Return a mask of the cells with a vote, packed as by `pack`, uint32 `[ceil(d / 32)]`.
+
+    Negative entries of the cells `[k·r]` are no votes.
+    """
     words = jnp.arange(-(-num_cells // WORD))[None]
     bits = jnp.uint32(1) << (cells % WORD).astype(jnp.uint32)
     return jax.lax.reduce_or(

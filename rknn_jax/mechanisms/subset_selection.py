@@ -239,7 +239,7 @@ class SubsetSelection(PureProtocol):
                 ways[j]
                 * (votes - j)
                 / (j + 1)
-                * jnp.maximum(size - j, 0.0)
+                * (size - j)  # 0 at j = m, so that all later ways are 0
                 / (self.num_cells - size + j + 1)
             )
         law = jnp.stack([jnp.asarray(way, jnp.float32) for way in ways])

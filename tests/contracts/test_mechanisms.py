@@ -4,6 +4,7 @@ variance, one trace for all epsilons.
 
 import dataclasses
 import functools
+import inspect
 import math
 from typing import Any, NamedTuple
 
@@ -367,3 +368,12 @@ def test_bad_fields_are_named(mechanism, field, value):
 def test_an_unknown_relation_is_named(mechanism):
     with pytest.raises(ValueError, match="relation='both'"):
         dataclasses.replace(mechanism, relation="both")
+
+
+@each_central
+def test_the_unit_and_the_units_of_a_vote_are_named_and_never_given_by_place(mechanism):
+    """A number in a wrong place would make the noise as many times too small."""
+    fields = inspect.signature(type(mechanism)).parameters
+    assert {fields[name].kind for name in ("unit", "grid")} == {inspect.Parameter.KEYWORD_ONLY}
+    assert mechanism.unit == "record"
+    assert mechanism.grid == 1
