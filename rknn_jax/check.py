@@ -90,8 +90,9 @@ def shares(
 ) -> Shares:
     """Return the shares of the records that check, a rule on public quantities.
 
-    The interval is to be 3 points to either side, with at most 5% of the records. If it would be
-    wider than 10 points then, even for half of the labels right, nobody checks.
+    The interval is to be 3 points to either side, with at most 5% of the records. If it might be
+    wider than 10 points then, even for half of the labels right, nobody checks. How many records
+    measure is a matter of coins, so two standard deviations fewer have to be enough.
 
     Args:
       num_units: Number n of records, or of persons.
@@ -100,9 +101,9 @@ def shares(
       several: True if there are several labelings to choose from.
       local: True if each record sends one randomized bit. Defaults to False.
     """
-    enough = needed_bits if local else needed
-    measure = min(enough(AIM, epsilon), MOST_MEASURE * num_units)
-    if num_units <= 0 or measure < enough(WORST, epsilon):
+    aim = needed_bits(AIM, epsilon) if local else needed(AIM, epsilon)
+    measure = min(aim, MOST_MEASURE * num_units)
+    if num_units <= 0 or num_units < fewest_units(epsilon, local=local):
         return NOBODY
     # A class has two noisy sums of twice the scale.
     recall = num_classes * needed(AIM_OF_A_CLASS, epsilon / 2)
@@ -111,6 +112,18 @@ def shares(
         measure / num_units,
         recall / num_units if 0 < recall <= MOST_RECALL * num_units else 0.0,
     )
+
+
+def fewest_units(epsilon: float, *, local: bool = False) -> float:
+    """Return the number of records, or persons, from which on some of them check by default.
+
+    Args:
+      epsilon: Epsilon of the check.
+      local: True if each record sends one randomized bit. Defaults to False.
+    """
+    enough = needed_bits(WORST, epsilon) if local else needed(WORST, epsilon)
+    # M - 2√M is enough.
+    return (1 + math.sqrt(1 + enough)) ** 2 / MOST_MEASURE
 
 
 def parted(share: float, num_classes: int, *, several: bool) -> Shares:

@@ -389,7 +389,7 @@ def test_nobody_checks_unless_it_tells_something():
             chosen = check.shares(n, epsilon, 10, several=True)
             assert sum(chosen) <= 0.11
             if chosen.measure:  # as exact as promised, even where half is right
-                size = round(n * chosen.measure)
+                size = round(n * chosen.measure - 2 * math.sqrt(n * chosen.measure))
                 found = measured.interval(size / 2, size / 2, 1 / epsilon, known=True)
                 assert (found.high - found.low) / 2 <= check.WORST * 1.05
 

@@ -227,10 +227,9 @@ def _check_words(plan: "Plan") -> str:
             "nobody measures what the labels are worth: this ledger adds divergences up and would "
             "pay more for it; pass --check-share if it is worth that"
         )
-    needed = check.needed(check.WORST, plan.check_epsilon) / check.MOST_MEASURE
     return (
         f"too few private {unit} to measure what the labels are worth at this epsilon; it takes "
-        f"{needed:,.0f}"
+        f"{check.fewest_units(plan.check_epsilon):,.0f}"
     )
 
 
