@@ -1,5 +1,7 @@
 """k-means quality, medoids, and which records later rounds ask about."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,8 @@ from sklearn.datasets import load_digits
 
 from rknn_jax.neighbors import nearest
 from rknn_jax.queries import kmeans, prototypes, uncertainty
+from rknn_jax.release import planning
+from rknn_jax.release.settings import Settings
 
 
 def groups(seed=0):
@@ -181,3 +185,20 @@ def test_as_many_queries_are_reached_as_the_shares_of_groups_say():
     rows = 20 * np.eye(40)[groups] + 0.01 * rng.normal(size=(4000, 40))
     # Half of the rows in half of the queries: 40 of them are there.
     assert kmeans.reached(rows, 80) == pytest.approx(2 * 24.2, rel=0.1)
+
+
+@pytest.mark.parametrize(("width", "most", "least"), [(6, 200, 200), (400, 60, 8)])
+def test_a_release_asks_no_more_queries_than_records_reach(tmp_path, width, most, least):
+    """In 400 dimensions, votes would go to the few largest of 200 clusters."""
+    rng = np.random.default_rng(2)
+    classes = rng.integers(4, size=3600)
+    rows = 2 * np.eye(4, width)[classes] + rng.normal(size=(3600, width))
+    np.savez(tmp_path / "public.npz", embeddings=rows[:600])
+    np.savez(tmp_path / "private.npz", embeddings=rows[600:], labels=classes[600:])
+    settings = Settings(
+        str(tmp_path / "public.npz"), str(tmp_path / "private.npz"), 1.0, classes="4"
+    )
+    asked = planning.prepare(replace(settings, out=tmp_path / "out")).question.sum.shape[0]
+    assert least <= asked <= most
+    named = replace(settings, queries=120, out=tmp_path / "named")
+    assert planning.prepare(named).question.sum.shape[0] == 120

@@ -7,6 +7,7 @@ Any other sum is read for each public row.
 import logging
 import warnings
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import jax
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
 
 GROWTH = 1.25
-"""Factor by which twice the queries are to be reached, so that they are worth their noise.
+"""Factor by which more queries are to be reached than fewer, so that they are worth their noise.
 
 In 300 dimensions, 200 queries reach no more than 50, and have 10 points less right labels.
 """
@@ -131,19 +132,20 @@ def select_queries(settings: "Settings", data: Data) -> tuple[CentralMechanism, 
 
 
 def _worth(settings: "Settings", data: Data, num_queries: int) -> int:
-    """Return the number of queries, halved as long as half as many are reached by as many records.
+    """Return the number of queries, halved as long as more of them are reached by as few records.
 
     It stays at least twice the number of classes. See `kmeans.reached`.
     """
     features = np.asarray(in_metric(data.public, settings.metric))
     fewest = max(2 * data.classes.count, settings.neighbors)
-    many = kmeans.reached(features, num_queries)
-    while num_queries // 2 >= fewest:
-        half = kmeans.reached(features, num_queries // 2)
-        if many >= GROWTH * half:
-            break
-        num_queries, many = num_queries // 2, half
-    return num_queries
+    numbers = [num_queries]
+    while numbers[-1] // 2 >= fewest:
+        numbers.append(numbers[-1] // 2)
+    reached = [kmeans.reached(features, number) for number in numbers]
+    enough = [
+        here * GROWTH > most for here, most in zip(reached, accumulate(reached, max), strict=True)
+    ]
+    return min(number for number, suffices in zip(numbers, enough, strict=True) if suffices)
 
 
 def cluster(
