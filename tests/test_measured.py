@@ -16,7 +16,7 @@ from rknn_jax.labelers._votes import Bound, VoteTally
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.privacy.roles import MEASURE, VOTE, Roles
 from rknn_jax.records.classes import Classes
-from rknn_jax.release import counting, label, planning
+from rknn_jax.release import asking, counting, label, planning
 from rknn_jax.release.counting import Counter
 from rknn_jax.release.release_folder import STAGING
 from rknn_jax.release.settings import Settings
@@ -160,6 +160,19 @@ def test_a_release_of_before_there_were_checks_is_finished_without(files, monkey
     plan = planning.prepare(given)
     assert plan.paid
     assert plan.checkers is None
+
+
+def test_a_release_of_before_queries_were_left_out_is_finished(files, monkeypatch):
+    given = settings(queries=None)
+    assert planning.prepare(given).question.sum.shape[0] != 23
+    with monkeypatch.context() as patched:
+        patched.setattr(asking, "_worth", lambda *_: 23)  # as an earlier version might have chosen
+        patched.setattr(label, "write", lambda *_: (_ for _ in ()).throw(OSError("no disk")))
+        with pytest.raises(OSError, match="no disk"):
+            label.release(planning.prepare(given))
+    done = label.release(planning.prepare(given))
+    assert len(done.counts) == 23
+    assert float(Ledger.open(files / "ledger.jsonl").spent.epsilon) == 1
 
 
 def counted(parts, checkers, *, order=None):

@@ -26,7 +26,7 @@ from rknn_jax.release.accounts import first_budget, open_ledger
 from rknn_jax.release.choosing import Choice
 from rknn_jax.release.counting import Counter
 from rknn_jax.release.inputs import Data, check, read, refuse_inside
-from rknn_jax.release.labeler_settings import public_size
+from rknn_jax.release.labeler_settings import labeler_of, public_size
 from rknn_jax.release.preview import USUAL, Expected
 from rknn_jax.release.shards import Shard
 
@@ -235,9 +235,15 @@ def prepare(settings: "Settings", private: Sequence[Shard] | None = None) -> Pla
     paid = release_folder.is_paid(folder, wanted, settings.ledger_path)
     if not paid:
         release_folder.refuse_results(folder)
-    placed = Choice(replace(choice.settings, out=folder), choice.reason)
+    placed = replace(choice.settings, out=folder)
+    if paid and placed.queries is None and labeler_of(placed).votes_per_record is not None:
+        # An earlier version may have chosen another number.
+        placed = replace(placed, queries=release_folder.num_queries_of(folder))
     return _planned(
-        placed, data, paid=paid, roles=release_folder.roles_of(folder) if paid else None
+        Choice(placed, choice.reason),
+        data,
+        paid=paid,
+        roles=release_folder.roles_of(folder) if paid else None,
     )
 
 

@@ -410,6 +410,15 @@ def roles_of(path: Path) -> Roles | None:
     return Roles.of(words.splitlines()[0]) if words else None
 
 
+def num_queries_of(path: Path) -> int | None:
+    """Return the number of queries whose counts a paid, incomplete release has kept, if it has."""
+    counts = path / STAGING / _COUNTS
+    try:
+        return int(np.load(counts, allow_pickle=False, mmap_mode="r").shape[0])
+    except (OSError, ValueError, EOFError, IndexError):  # `ReleaseFolder.kept` says what is wrong
+        return None
+
+
 def _locked(path: Path) -> AbstractContextManager[None]:
     """Keep other processes out of the folder."""
     busy = (
