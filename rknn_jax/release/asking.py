@@ -53,10 +53,16 @@ def cost_of(settings: "Settings", data: Data) -> Guarantee:
     return labeler.exact(len(data.public), data.classes.count).guarantee
 
 
-def ask(settings: "Settings", data: Data) -> Question:
+def ask(settings: "Settings", data: Data, num_queries: int | None = None) -> Question:
     """Return the question of checked settings, after the long work on public rows.
 
     A dry run spreads no labels, so its question has no graph.
+
+    Args:
+      settings: Settings of the release.
+      data: Input of the release.
+      num_queries: Number of queries s of a paid release whose settings leave it open. Defaults to
+        None: it is chosen here.
 
     Raises:
       ValueError: If the data do not suit the settings.
@@ -68,7 +74,7 @@ def ask(settings: "Settings", data: Data) -> Question:
         noise = labeler.exact(len(data.public), num_classes)
     else:
         _log.info("clustering %s public rows into queries", f"{len(data.public):,}")
-        mechanism, queries = select_queries(settings, data)
+        mechanism, queries = select_queries(settings, data, num_queries)
         noise = VoteNoise(mechanism)
     # The graph takes long, so make it before anything is spent.
     _log.info("joining similar public rows")
@@ -115,13 +121,15 @@ def calibrated(settings: "Settings", data: Data) -> CentralMechanism:
     return mechanism
 
 
-def select_queries(settings: "Settings", data: Data) -> tuple[CentralMechanism, Queries]:
+def select_queries(
+    settings: "Settings", data: Data, num_queries: int | None = None
+) -> tuple[CentralMechanism, Queries]:
     """Return the mechanism and the queries; by default no more than records reach."""
     mechanism = calibrated(settings, data)
     by_default = settings.queries is None and not mechanism.query_for_each_class
     if by_default:
-        most = _worth(settings, data, mechanism.num_queries)
-        mechanism = replace(mechanism, num_queries=most)
+        chosen = num_queries or _worth(settings, data, mechanism.num_queries)
+        mechanism = replace(mechanism, num_queries=chosen)
     while True:
         number = mechanism.num_queries
         queries = _select(settings, data.public, number)

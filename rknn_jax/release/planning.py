@@ -26,7 +26,7 @@ from rknn_jax.release.accounts import first_budget, open_ledger
 from rknn_jax.release.choosing import Choice
 from rknn_jax.release.counting import Counter
 from rknn_jax.release.inputs import Data, check, read, refuse_inside
-from rknn_jax.release.labeler_settings import labeler_of, public_size
+from rknn_jax.release.labeler_settings import public_size
 from rknn_jax.release.preview import USUAL, Expected
 from rknn_jax.release.shards import Shard
 
@@ -235,15 +235,9 @@ def prepare(settings: "Settings", private: Sequence[Shard] | None = None) -> Pla
     paid = release_folder.is_paid(folder, wanted, settings.ledger_path)
     if not paid:
         release_folder.refuse_results(folder)
-    placed = replace(choice.settings, out=folder)
-    if paid and placed.queries is None and labeler_of(placed).votes_per_record is not None:
-        # An earlier version may have chosen another number.
-        placed = replace(placed, queries=release_folder.num_queries_of(folder))
+    placed = Choice(replace(choice.settings, out=folder), choice.reason)
     return _planned(
-        Choice(placed, choice.reason),
-        data,
-        paid=paid,
-        roles=release_folder.roles_of(folder) if paid else None,
+        placed, data, paid=paid, roles=release_folder.roles_of(folder) if paid else None
     )
 
 
@@ -264,7 +258,9 @@ def _planned(choice: Choice, data: Data, *, paid: bool = False, roles: Roles | N
     """Return the plan; a paid release goes on with the roles that it began with, if any."""
     settings = choice.settings
     ledger = open_ledger(settings, asking.cost_of(settings, data), paid=paid)
-    question = asking.ask(settings, data)
+    # An earlier version may have chosen another number of queries.
+    asked = release_folder.num_queries_of(settings.out) if paid and settings.out else None
+    question = asking.ask(settings, data, asked)
     planned = Plan(settings, data, question, ledger, paid=paid, choice=choice.reason)
     if not paid:
         roles = planned.fresh_roles()
