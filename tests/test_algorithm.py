@@ -93,8 +93,8 @@ def test_a_student_that_is_interrupted_ends_it_and_the_one_before_stays():
 def test_no_answer_is_an_error_before_any_student():
     @dataclasses.dataclass(frozen=True)
     class Silent(rknn.ReverseKNN):
-        def release(self, *given):
-            answers = super().release(*given)
+        def release(self, *given, **named):
+            answers = super().release(*given, **named)
             nobody = np.zeros(NUM_QUERIES, bool)
             return dataclasses.replace(answers, answered=nobody)
 
@@ -130,13 +130,13 @@ def keys_of_a_run(keys):
 
     @dataclasses.dataclass(frozen=True)
     class Watched(rknn.ReverseKNN):
-        def contribute(self, key, *rest):
+        def contribute(self, key, *rest, **named):
             secret.append(key)
-            return super().contribute(key, *rest)
+            return super().contribute(key, *rest, **named)
 
-        def release(self, key, *rest):
+        def release(self, key, *rest, **named):
             secret.append(key)
-            return super().release(key, *rest)
+            return super().release(key, *rest, **named)
 
     def ask_same(key, features, labels, student):
         public.append(key)

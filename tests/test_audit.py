@@ -789,9 +789,7 @@ def test_a_law_that_is_stated_wrongly_is_broken_whatever_is_drawn(rknn, monkeypa
     monkeypatch.setattr(
         games, "exact", lambda mechanism: dataclasses.replace(RIGHT, broken=True, lower_bound=9.0)
     )
-    monkeypatch.setattr(
-        verdict, "audit", lambda *arguments: dataclasses.replace(RIGHT, exact=False)
-    )
+    monkeypatch.setattr(verdict, "audit", lambda *_, **__: dataclasses.replace(RIGHT, exact=False))
     result = rknn(
         "audit",
         "--mechanism",

@@ -130,8 +130,8 @@ def twice(tmp_path_factory, small_runs):
     cells = []
     votes = rknn.ReverseKNN.contribute
 
-    def remembered(*given):
-        cells.append(votes(*given))
+    def remembered(*given, **named):
+        cells.append(votes(*given, **named))
         return cells[-1]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -54,7 +54,9 @@ def weights(folder):
 def counted(monkeypatch, steps):
     """Have every private step that is taken add to `steps`."""
     real = dpsgd._descend
-    monkeypatch.setattr(dpsgd, "_descend", lambda *arguments: steps.append(1) or real(*arguments))
+    monkeypatch.setattr(
+        dpsgd, "_descend", lambda *given, **named: steps.append(1) or real(*given, **named)
+    )
 
 
 @pytest.fixture(scope="module")

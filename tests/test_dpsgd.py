@@ -732,7 +732,9 @@ def test_a_killed_training_goes_on_to_the_same_weights(tmp_path, monkeypatch):
         patched.setattr(dpsgd, "_descend", killed)
         with pytest.raises(KeyboardInterrupt):
             trained(config, network=mlp.Model(CLASSES), folder=tmp_path / "saved")
-    monkeypatch.setattr(dpsgd, "_descend", lambda *arguments: calls.append(1) or real(*arguments))
+    monkeypatch.setattr(
+        dpsgd, "_descend", lambda *given, **named: calls.append(1) or real(*given, **named)
+    )
     again = trained(config, network=mlp.Model(CLASSES), folder=tmp_path / "saved")
     jax.tree.map(np.testing.assert_array_equal, whole.variables, again.variables)
     assert len(calls) == 11 + 8, "the two epochs that were saved are not run again"

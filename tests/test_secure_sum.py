@@ -200,8 +200,8 @@ def test_two_sums_of_one_vector_share_nothing():
 def test_a_vector_stays_hidden_when_one_kind_of_mask_is_known(without, monkeypatch):
     """The server learns pair masks of those that drop out, and own masks of those that stay."""
 
-    def zero(*arguments):
-        return np.zeros(arguments[-1], np.uint64)
+    def zero(*given, **named):
+        return np.zeros(named.get("length", given[-1]), np.uint64)
 
     monkeypatch.setattr(secure_sum, f"{without}_mask", zero)
     parties, server = begin()

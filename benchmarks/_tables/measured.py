@@ -157,7 +157,8 @@ def measured_brief() -> str:
 
 
 MEASURED_ALONE = ("low_measure", "no_better", "low_recall")
-"""Warnings that only a measure gives."""
+OPINIONS = ("low_accuracy", "low_agreement")
+"""Warnings that only a measure gives, and those that it replaces."""
 
 
 def warnings() -> str:
@@ -168,7 +169,7 @@ def warnings() -> str:
         cells = [
             one
             for one in found["results"]["cells"]
-            if one["measured"] or kind not in MEASURED_ALONE
+            if kind not in (OPINIONS if one["measured"] else MEASURED_ALONE)
         ]
         apart = [one for one in cells if one["name"] not in found["looked_at"]]
         looked = [one for one in cells if one["name"] in found["looked_at"]]

@@ -116,7 +116,7 @@ def test_an_interrupt_leaves_the_last_finished_epoch_and_one_before_it_is_raised
     assert student.interrupted
     chex.assert_trees_all_equal(arrays(student), arrays(told[0]))
 
-    def interrupted_step(*args):
+    def interrupted_step(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(semi_supervised, "_step", interrupted_step)

@@ -85,8 +85,8 @@ def test_a_strong_augmentation_follows_the_labeled_images():
 def test_the_least_sure_labels_are_left_out(unlabelled, labeled, monkeypatch):
     seen = []
 
-    def record(self, key, images, targets, others, on_epoch):
-        seen.append((images, targets, others))
+    def record(self, key, images, targets, *, unlabelled, on_epoch):
+        seen.append((images, targets, unlabelled))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(uda.Config, "fit_member", record)
