@@ -55,8 +55,8 @@ class Faults:
         self.count, self.number = 0, None
         real = {Ledger: Ledger.charge, os: os.fsync}
 
-        def charge(*arguments):
-            made = real[Ledger](*arguments)
+        def charge(*arguments, **named):
+            made = real[Ledger](*arguments, **named)
             self.number = number
             return made
 

@@ -319,8 +319,8 @@ def test_a_share_of_the_wrong_secret_opens_a_late_vector(monkeypatch):
     split = secure_sum.split
     dealt = []  # The canary deals first: shares of its mask key, and then of its seed.
 
-    def remembered(*given):
-        dealt.append(split(*given))
+    def remembered(*given, **named):
+        dealt.append(split(*given, **named))
         return dealt[-1]
 
     monkeypatch.setattr(secure_sum, "split", remembered)

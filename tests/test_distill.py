@@ -244,7 +244,7 @@ def test_private_records_enter_by_their_votes_alone(twice, tmp_path, monkeypatch
     )
     monkeypatch.setattr(data, "load", lambda *_: dataclasses.replace(task, private=private))
     held = iter(cells)
-    monkeypatch.setattr(rknn.ReverseKNN, "contribute", lambda *_: next(held))
+    monkeypatch.setattr(rknn.ReverseKNN, "contribute", lambda *_, **__: next(held))
     run(tmp_path / "other", rounds=2, uncertain=0.3)
     assert len(cells) == 2
     for name in ("labels.npz", "queries.npz"):

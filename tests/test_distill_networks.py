@@ -119,11 +119,11 @@ def test_a_run_that_was_killed_in_training_goes_on_there(tmp_path, monkeypatch, 
     steps = []
     real = dpsgd._descend
 
-    def killed(*arguments):
+    def killed(*arguments, **named):
         steps.append(1)
         if len(steps) == 7:
             raise RuntimeError("killed")
-        return real(*arguments)
+        return real(*arguments, **named)
 
     with monkeypatch.context() as patched:
         patched.setattr(dpsgd, "_descend", killed)

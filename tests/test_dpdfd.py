@@ -436,11 +436,11 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
     )
     steps = []
 
-    def counted(*args):
+    def counted(*args, **named):
         steps.append(1)
         if len(steps) == 33:
             raise KeyboardInterrupt
-        return release_targets(*args)
+        return release_targets(*args, **named)
 
     monkeypatch.setattr(training, "SAVE_STEPS", 30)
     monkeypatch.setattr(training, "release_targets", counted)

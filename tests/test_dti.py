@@ -227,11 +227,11 @@ def test_a_training_that_was_stopped_goes_on_to_the_same_encoder(tmp_path, monke
     step = dti._step
     calls = []
 
-    def interrupted(*args):
+    def interrupted(*args, **named):
         calls.append(args)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return step(*args)
+        return step(*args, **named)
 
     monkeypatch.setattr(dti, "_step", interrupted)
     with pytest.raises(KeyboardInterrupt):

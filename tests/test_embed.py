@@ -217,11 +217,11 @@ def test_a_stop_while_the_result_is_put_in_place(tmp_path, folder, network, monk
     place = os if moment == "replace" else run.disk
     kept = getattr(place, moment)
 
-    def stop(*arguments):
+    def stop(*arguments, **named):
         final = out in arguments or cards.card_path(out) in arguments or moment == "sync_folder"
         if final and (moment != "sync_folder" or out.exists()):
             raise Stop
-        return kept(*arguments)
+        return kept(*arguments, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(place, moment, stop)

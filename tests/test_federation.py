@@ -441,8 +441,8 @@ def die_before_the_charge():
 def die_after_the_charge():
     charge = Ledger.charge
 
-    def charge_and_die(*arguments):
-        charge(*arguments)
+    def charge_and_die(*arguments, **named):
+        charge(*arguments, **named)
         die()
 
     Ledger.charge = charge_and_die

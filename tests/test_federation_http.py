@@ -1094,19 +1094,19 @@ def test_too_few_clients_for_a_sum_spend_nothing(tmp_path):
 def test_a_client_whose_answer_counts_has_taken_part_though_its_server_is_gone(
     tmp_path, monkeypatch
 ):
-    def gone(*_):
+    def gone(*_, **__):
         raise connections.UnreachableError("no server")
 
-    monkeypatch.setattr(connections, "_question", lambda *_: ("ab" * 32, b""))
+    monkeypatch.setattr(connections, "_question", lambda *_, **__: ("ab" * 32, b""))
     monkeypatch.setattr(connections, "_statement", gone)
     told = []
-    monkeypatch.setattr(connections, "_answer", lambda *_: True)
+    monkeypatch.setattr(connections, "_answer", lambda *_, **__: True)
     client = a_client(tmp_path)
     outcome = take_part(client, None, lambda *line: told.append(line))
     assert outcome.took_part
     assert "The answer was counted" in outcome.statement
     assert ("warning", "no server") in told
-    monkeypatch.setattr(connections, "_answer", lambda *_: False)
+    monkeypatch.setattr(connections, "_answer", lambda *_, **__: False)
     with pytest.raises(connections.UnreachableError):
         take_part(client, None, lambda *_: None)
 

@@ -21,9 +21,9 @@ def answered_with_its_note(folder, monkeypatch):
     notes = []
     real = clients.messages
 
-    def keep_the_note(*arguments):
+    def keep_the_note(*arguments, **named):
         notes.append((client.folder / f"{round.id}.noted").read_bytes())
-        return real(*arguments)
+        return real(*arguments, **named)
 
     monkeypatch.setattr(clients, "messages", keep_the_note)
     said = client.answer(round.data)

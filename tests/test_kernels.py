@@ -266,8 +266,8 @@ def test_the_comparison_of_the_decode_passes_and_finds_a_wrong_kernel(monkeypatc
     assert collision._kernel_agrees()
     right = pallas_decode.count_in_intervals
 
-    def wrong(*arguments):
-        return right(*arguments).at[7].add(1)
+    def wrong(*arguments, **named):
+        return right(*arguments, **named).at[7].add(1)
 
     monkeypatch.setattr(pallas_decode, "count_in_intervals", wrong)
     assert not collision._kernel_agrees()

@@ -91,7 +91,7 @@ def streams_of_messages(folder, monkeypatch):
         yield bits(round, a_client(folder / name).answer(round.data))
     yield bits(other, a_client(folder / "a").answer(other.data))
 
-    def killed(*given):
+    def killed(*given, **_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -359,11 +359,11 @@ def test_an_interrupt_leaves_the_last_finished_epoch(data, monkeypatch):
     step = students._step
     calls = []
 
-    def interrupted_step(*args):
+    def interrupted_step(*args, **named):
         calls.append(1)
         if len(calls) == 5:  # the second of the second epoch's three
             raise KeyboardInterrupt
-        return step(*args)
+        return step(*args, **named)
 
     monkeypatch.setattr(students, "_step", interrupted_step)
     student = students.fit(jax.random.key(1), *data, SMALL)
@@ -384,7 +384,7 @@ def test_an_interrupt_by_the_callback_keeps_the_epoch_that_it_was_told_of(data):
 
 
 def test_an_interrupt_in_the_first_epoch_is_raised(data, monkeypatch):
-    def interrupted_step(*args):
+    def interrupted_step(*args, **_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(students, "_step", interrupted_step)

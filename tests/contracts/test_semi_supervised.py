@@ -64,9 +64,9 @@ def test_an_epoch_is_a_pass_over_the_kind_of_more_batches(module, config, monkey
     step = semi_supervised._step
     seen = []
 
-    def record(*args):
+    def record(*args, **named):
         seen.append(args[-1])
-        return step(*args)
+        return step(*args, **named)
 
     monkeypatch.setattr(semi_supervised, "_step", record)
     module.fit(jax.random.key(0), IMAGES, TARGETS, UNLABELLED, config)

@@ -20,9 +20,9 @@ def _answered():
     kept = []
     real = clients.messages
 
-    def keep_the_note(*arguments):
+    def keep_the_note(*arguments, **named):
         kept.append((folder / f"{round.id}.noted").read_bytes())
-        return real(*arguments)
+        return real(*arguments, **named)
 
     clients.messages = keep_the_note
     try:
