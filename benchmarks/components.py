@@ -42,12 +42,32 @@ def covariances(seed: int) -> Sides:
     return sides(rng.normal(size=(8, 20))[classes] + 0.5 * noise, classes, 2000)
 
 
-def pairs(seed: int) -> Sides:
-    """Return 6 classes of two clouds each in 30 dimensions."""
+def clouds(
+    seed: int,
+    *,
+    num_classes: int,
+    width: int,
+    spread: float,
+    per_class: int = 1,
+    num_rows: int = 8000,
+    num_public: int = 2000,
+) -> Sides:
+    """Return classes of one or several clouds each, of unit variance in all directions.
+
+    Args:
+      seed: Seed of the split.
+      num_classes: Number of classes.
+      width: Number of dimensions.
+      spread: Standard deviation of the centers in a dimension.
+      per_class: Clouds of a class. Defaults to 1.
+      num_rows: Number of rows. Defaults to 8,000.
+      num_public: Number of public rows among them. Defaults to 2,000.
+    """
     rng = np.random.default_rng(seed)
-    clouds = rng.integers(12, size=8000)
-    rows = 0.55 * rng.normal(size=(12, 30))[clouds] + rng.normal(size=(8000, 30))
-    return sides(rows, clouds % 6, 2000)
+    number = rng.integers(num_classes * per_class, size=num_rows)
+    centers = spread * rng.normal(size=(num_classes * per_class, width))
+    rows = centers[number] + rng.normal(size=(num_rows, width))
+    return sides(rows, number % num_classes, num_public)
 
 
 def tails(seed: int) -> Sides:
@@ -56,14 +76,6 @@ def tails(seed: int) -> Sides:
     classes = rng.integers(10, size=8000)
     rows = 0.8 * rng.normal(size=(10, 30))[classes] + rng.standard_t(3, size=(8000, 30))
     return sides(rows, classes, 2000)
-
-
-def triples(seed: int) -> Sides:
-    """Return 5 classes of three clouds each in 40 dimensions."""
-    rng = np.random.default_rng(seed)
-    clouds = rng.integers(15, size=8000)
-    rows = 0.5 * rng.normal(size=(15, 40))[clouds] + rng.normal(size=(8000, 40))
-    return sides(rows, clouds % 5, 2000)
 
 
 def large_and_small(seed: int) -> Sides:
@@ -89,14 +101,6 @@ def uneven(seed: int) -> Sides:
     return sides(rows, classes, 2000)
 
 
-def wide(seed: int) -> Sides:
-    """Return 6 clouds that overlap in 300 dimensions."""
-    rng = np.random.default_rng(seed)
-    classes = rng.integers(6, size=6000)
-    rows = 0.2 * rng.normal(size=(6, 300))[classes] + rng.normal(size=(6000, 300))
-    return sides(rows, classes, 1500)
-
-
 def shells(seed: int) -> Sides:
     """Return 3 classes that are shells around one point, in 6 dimensions."""
     rng = np.random.default_rng(seed)
@@ -106,7 +110,14 @@ def shells(seed: int) -> Sides:
     return sides(rows * (1 + classes + 0.15 * rng.normal(size=8000))[:, None], classes, 2000)
 
 
-LOOKED_AT: dict[str, Callable[[int], Sides]] = {"pairs of clouds": pairs}
+wide = functools.partial(
+    clouds, num_classes=6, width=300, spread=0.2, num_rows=6000, num_public=1500
+)
+"""Six clouds that overlap in 300 dimensions."""
+
+LOOKED_AT: dict[str, Callable[[int], Sides]] = {
+    "pairs of clouds": functools.partial(clouds, num_classes=6, per_class=2, width=30, spread=0.55)
+}
 UNSEEN: dict[str, Callable[[int], Sides]] = {
     "covariances": covariances,
     "heavy tails": tails,
@@ -115,7 +126,9 @@ UNSEEN: dict[str, Callable[[int], Sides]] = {
     "shells": shells,
     "wine": decoding.wine,
     "breast cancer, not scaled": lambda seed: decoding.breast_cancer(seed, scaled=False),
-    "three clouds a class": triples,
+    "three clouds a class": functools.partial(
+        clouds, num_classes=5, per_class=3, width=40, spread=0.5
+    ),
     "large and small clouds": large_and_small,
     "digits, five pairs": functools.partial(by_name, "digits", 5),
     "MNIST, five pairs": functools.partial(by_name, "MNIST", 5),

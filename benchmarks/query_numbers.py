@@ -5,6 +5,7 @@ and `benchmarks.components`, of which it changes no other. The others here were 
 for MNIST's pixels and text, which are as they are elsewhere, in all their dimensions.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ from benchmarks import _decoding_cases as decoding
 from benchmarks import _measured_cases as cases
 from benchmarks._decoding_cases import Sides
 from benchmarks._measure import save
-from benchmarks.components import sides, wide
+from benchmarks.components import clouds, sides, wide
 from benchmarks.measured import Nobody, plan_of, right
 from rknn_jax.queries import kmeans
 from rknn_jax.release import label
@@ -51,26 +52,12 @@ def words(seed: int) -> Sides:
     return sides(found.transform(chosen).toarray(), sections[order], 2000)
 
 
-def far_apart(seed: int) -> Sides:
-    """Return 10 clouds in 600 dimensions that hardly overlap."""
-    rng = np.random.default_rng(seed)
-    classes = rng.integers(10, size=8000)
-    rows = 0.5 * rng.normal(size=(10, 600))[classes] + rng.normal(size=(8000, 600))
-    return sides(rows, classes, 2000)
-
-
-def faint(seed: int) -> Sides:
-    """Return 4 clouds in 1,000 dimensions that overlap."""
-    rng = np.random.default_rng(seed)
-    classes = rng.integers(4, size=8000)
-    rows = 0.12 * rng.normal(size=(4, 1000))[classes] + rng.normal(size=(8000, 1000))
-    return sides(rows, classes, 2000)
-
-
 DATA: dict[str, Callable[[int], Sides]] = {
     "clouds, 300 dimensions *": wide,
-    "clouds, 600 dimensions": far_apart,
-    "faint clouds, 1,000 dimensions": faint,
+    "clouds, 600 dimensions": functools.partial(clouds, num_classes=10, width=600, spread=0.5),
+    "faint clouds, 1,000 dimensions": functools.partial(
+        clouds, num_classes=4, width=1000, spread=0.12
+    ),
     "MNIST, 784 pixels": pixels,
     "packages, 1,000 words": words,
 }
