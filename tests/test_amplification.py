@@ -293,17 +293,19 @@ def mechanism_variation(name, **fields):
             mechanism_variation("randomized_response"),
             {1: 0.030696, 2: 0.087596, 3: 0.187278, 4: 0.362832},
         ),
-        (
+        pytest.param(
             lambda local: math.expm1(local) / (2 * math.exp(local)),
             {1: 0.035218, 2: 0.084529, 3: 0.160468, 4: 0.287709},
+            marks=pytest.mark.long,
         ),
-        (
+        pytest.param(
             lambda local: (
                 4
                 * math.expm1(local)
                 / (4 * math.exp(local) + math.floor(4 * math.exp(local) + 7) - 4)
             ),
             {1: 0.033491, 2: 0.082717, 3: 0.159074, 4: 0.286806},
+            marks=pytest.mark.long,
         ),
     ],
     ids=["wheel", "randomized response", "wheel, worst hash", "collision of 4 votes, published l"],

@@ -316,7 +316,9 @@ def test_those_who_measure_do_not_choose_and_each_role_is_seen_once():
     assert told == [[True, False, False], [False, True, False], [False, False, True]]
 
 
-@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+@pytest.mark.parametrize(
+    "relation", ["replace-one", pytest.param("add-remove", marks=pytest.mark.long)]
+)
 def test_a_labeling_that_is_no_better_is_hardly_ever_chosen(relation):
     checkers = a_check(relation, epsilon=0.5, shares=(0.3, 0.1, 0.0))
     rng = np.random.default_rng(6)

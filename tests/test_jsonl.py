@@ -314,7 +314,7 @@ def test_reading_is_linear_in_rows_and_columns(tmp_path):
     assert seconds(20, 10_000) < 2
 
 
-@pytest.mark.parametrize("label", ["labels", "label"])
+@pytest.mark.parametrize("label", ["labels", pytest.param("label", marks=pytest.mark.long)])
 def test_further_keys_of_a_file_of_labels_are_told_to_the_curator_alone(rknn, tmp_path, label):
     """They may say another order, and a release cannot look: which keys there are is private."""
     np.savez(tmp_path / "P.npz", embeddings=PUBLIC)

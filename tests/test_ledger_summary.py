@@ -47,7 +47,7 @@ def summaries(path):
     return sum(b'"kind":"summary"' in line for line in path.read_bytes().split(b"\n"))
 
 
-@pytest.mark.parametrize("accounting", ["sum", "renyi"])
+@pytest.mark.parametrize("accounting", ["sum", pytest.param("renyi", marks=pytest.mark.long)])
 def test_a_ledger_with_summaries_says_what_its_lines_say(path, accounting):
     draw = random.Random(0)
     ledger = Ledger.create(path, DATA, 3, "0.01", accounting=accounting)
