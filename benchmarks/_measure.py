@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from benchmarks import _sources
 from train.environment import environment
 from train.json_files import write_json
 
@@ -74,11 +75,12 @@ def git(*arguments: str) -> str:
 def save(name: str, results: Any, **about: Any) -> None:
     """Write `benchmarks/results/<name>.json`.
 
-    The file holds the results, with device, date, versions, and command.
+    The file holds the results, with device, date, versions, command, the machine's load, and the
+    digests of the source files that were imported (`benchmarks.stale`).
     """
     RESULTS.mkdir(exist_ok=True)
     command = f"python -m benchmarks.{Path(sys.argv[0]).stem} {' '.join(sys.argv[1:])}".strip()
-    write_json(
-        RESULTS / f"{name}.json", {"command": command, **about, **environment(), "results": results}
-    )
+    here = {"load": os.getloadavg()[0], "sources": _sources.loaded()}
+    content = {"command": command, **here, **about, **environment(), "results": results}
+    write_json(RESULTS / f"{name}.json", content)
     print(f"wrote {RESULTS / name}.json")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import _mutated, _planting, planted_faults, rows
+from benchmarks import _measure, _mutated, _planting, _sources, planted_faults, rows, stale
 from benchmarks._faults import FAULTS
 
 ROOT = Path(__file__).parents[1]
@@ -98,3 +98,28 @@ def test_a_process_that_does_not_end_well_has_found_the_fault(status, finder, lo
 def test_a_harness_that_fails_has_found_nothing(status, log):
     with pytest.raises(RuntimeError, match=f"got status {status}; (.|\n)*{log}"):
         _planting.outcome(status, None, log)
+
+
+def test_a_result_is_stale_if_the_code_that_it_measures_says_something_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(_sources, "ROOT", tmp_path)
+    (tmp_path / "rknn_jax").mkdir()
+    file = tmp_path / "rknn_jax/a.py"
+    file.write_text('"""Text."""\n\ndef f(x):\n    """More."""\n    return x + 1\n')
+    found = {"sources": _sources.digests(["rknn_jax/a.py", "docs/a.md"]), "date": "2026-11-26"}
+    assert list(found["sources"]) == ["rknn_jax/a.py"]
+    file.write_text('"""Other text."""\n# why\ndef f(x):\n    return x + 1\n')
+    assert stale.state(found) == "as the code is"
+    file.write_text("def f(x):\n    return x + 2\n")
+    assert stale.state(found) == "stale: rknn_jax/a.py of 1 files changed"
+    file.unlink()
+    assert "stale" in stale.state(found)
+    assert stale.state({"date": "2026-11-20T"}) == "names no sources; measured 2026-11-20"
+
+
+def test_every_result_from_now_on_names_its_sources(tmp_path, monkeypatch):
+    monkeypatch.setattr(_measure, "RESULTS", tmp_path)
+    _measure.save("a", [1])
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert {"rknn_jax/types.py", "benchmarks/_measure.py"} <= set(found["sources"])
+    assert found["load"] >= 0
+    assert stale.state(found) == "as the code is"

@@ -1,0 +1,49 @@
+"""Source files that a result depends on, as far as they change what a program does."""
+
+import ast
+import hashlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("rknn_jax", "train", "benchmarks")
+
+
+def loaded() -> dict[str, str]:
+    """Return the digest of each source file of the project that this process has imported."""
+    return digests(
+        Path(found).relative_to(ROOT).as_posix()
+        for found in {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+        if found and Path(found).is_relative_to(ROOT)
+    )
+
+
+def digests(paths: Iterable[str]) -> dict[str, str]:
+    """Return the digests of source files, without comments and docstrings; "" for one that is gone.
+
+    Args:
+      paths: Paths from the root of the project.
+    """
+    chosen = sorted(path for path in paths if path.startswith(FOLDERS) and path.endswith(".py"))
+    return {path: _digest(ROOT / path) for path in chosen}
+
+
+def _digest(path: Path) -> str:
+    if not path.exists():
+        return ""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [one for one in body if not _is_text(one)]  # type: ignore[attr-defined]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12]
+
+
+def _is_text(node: ast.AST) -> bool:
+    """Return whether a statement is a text alone, as docstrings are."""
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
