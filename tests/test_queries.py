@@ -181,3 +181,10 @@ def test_as_many_queries_are_reached_as_the_shares_of_groups_say():
     rows = 20 * np.eye(40)[groups] + 0.01 * rng.normal(size=(4000, 40))
     # Half of the rows in half of the queries: 40 of them are there.
     assert kmeans.reached(rows, 80) == pytest.approx(2 * 24.2, rel=0.1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_equal_public_rows_reach_few_queries_without_a_warning():
+    """Python may be told to make warnings errors."""
+    rows = np.repeat(np.eye(4, dtype=np.float32), 100, axis=0)
+    assert kmeans.reached(rows, 40) < 10

@@ -10,6 +10,7 @@ Reference: Arthur & Vassilvitskii, "k-means++: The Advantages of Careful Seeding
 
 import functools
 import logging
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -125,7 +126,9 @@ def reached(features: Array, num_queries: int) -> float:
     most = min(len(features), ROWS_A_QUERY * num_queries)
     order = np.random.default_rng(0).permutation(len(features))[:most]
     fitted, others = np.array_split(np.asarray(features, np.float32)[order], 2)
-    queries = select(jax.random.key(0), fitted, max(1, num_queries // 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of too few distinct rows, which reach as few queries
+        queries = select(jax.random.key(0), fitted, max(1, num_queries // 2))
     held = np.bincount(np.asarray(nearest(others, queries.features, 1))[:, 0]).astype(np.float64)
     pairs = float(np.sum(held * (held - 1)))
     return 2 * len(others) * (len(others) - 1) / max(pairs, 1.0)
