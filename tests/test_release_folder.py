@@ -24,7 +24,7 @@ from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.privacy.roles import Roles
-from rknn_jax.release import asking, label, planning, release_folder
+from rknn_jax.release import label, planning, release_folder
 from rknn_jax.release.release_folder import RESULTS, STAGING
 from rknn_jax.release.settings import Settings
 from tests.fuzz import npy
@@ -207,26 +207,6 @@ def test_a_release_begun_with_other_roles_is_neither_paid_nor_shown(tmp_path):
     counts, check = begun.kept((1,))
     assert (counts.tolist(), check.tolist()) == ([3], [1])
     assert ledger.spent.epsilon == 1
-
-
-@pytest.mark.parametrize("noted", [True, False])
-def test_a_release_goes_on_with_the_number_of_queries_that_it_began_with(files, monkeypatch, noted):
-    """Other code or another processor may choose another number by the same public rows."""
-    settings = dataclasses.replace(SETTINGS, queries=None)
-    monkeypatch.setattr(asking, "_worth", lambda *_: 8)
-    states = states_of_a_release(files, settings)
-    counts = complete(files)
-    assert len(counts) == 8
-    state = next(state for state in states if any(path.name == "counts.npy" for path in state))
-    restore(files, state)
-    if not noted:  # as before the note had it
-        note = files / "new" / STAGING / "note.json"
-        told = json.loads(note.read_text())
-        del told["queries"]
-        note.write_text(json.dumps(told))
-    monkeypatch.setattr(asking, "_worth", lambda *_: 4)
-    run(settings)
-    np.testing.assert_array_equal(complete(files), counts)
 
 
 def stopped_before_the_mark(files):

@@ -52,16 +52,10 @@ def cost_of(settings: "Settings", data: Data) -> Guarantee:
     return labeler.exact(len(data.public), data.classes.count).guarantee
 
 
-def ask(settings: "Settings", data: Data, num_queries: int | None = None) -> Question:
+def ask(settings: "Settings", data: Data) -> Question:
     """Return the question of checked settings, after the long work on public rows.
 
     A dry run spreads no labels, so its question has no graph.
-
-    Args:
-      settings: Settings of the release.
-      data: Input of the release.
-      num_queries: Number of queries that a stopped release of these settings has begun with.
-        Defaults to None, for none.
 
     Raises:
       ValueError: If the data do not suit the settings.
@@ -73,7 +67,7 @@ def ask(settings: "Settings", data: Data, num_queries: int | None = None) -> Que
         noise = labeler.exact(len(data.public), num_classes)
     else:
         _log.info("clustering %s public rows into queries", f"{len(data.public):,}")
-        mechanism, queries = select_queries(settings, data, num_queries)
+        mechanism, queries = select_queries(settings, data)
         noise = VoteNoise(mechanism)
     # The graph takes long, so make it before anything is spent.
     _log.info("joining similar public rows")
@@ -120,15 +114,11 @@ def calibrated(settings: "Settings", data: Data) -> CentralMechanism:
     return mechanism
 
 
-def select_queries(
-    settings: "Settings", data: Data, num_queries: int | None = None
-) -> tuple[CentralMechanism, Queries]:
-    """Return the mechanism and the queries; by default as in `ask`, or no more than are reached."""
+def select_queries(settings: "Settings", data: Data) -> tuple[CentralMechanism, Queries]:
+    """Return the mechanism and the queries; by default no more than records reach."""
     mechanism = calibrated(settings, data)
     by_default = settings.queries is None and not mechanism.query_for_each_class
-    if by_default and num_queries is not None:
-        mechanism = replace(mechanism, num_queries=min(num_queries, len(data.public)))
-    elif by_default:
+    if by_default:
         most = _worth(settings, data, mechanism.num_queries)
         mechanism = replace(mechanism, num_queries=most)
     while True:

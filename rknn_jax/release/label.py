@@ -180,7 +180,6 @@ def release(plan: Plan, counted: Counted | None = None) -> Release:
         opened=opened,
         room=_room(plan),
         roles=_roles(plan, counted),
-        queries=len(plan.question.queries.index),
     ) as folder:
         done = draw(plan, counted, folder)
         folder.publish(lambda staging: write(staging, plan, done))

@@ -236,10 +236,9 @@ def prepare(settings: "Settings", private: Sequence[Shard] | None = None) -> Pla
     if not paid:
         release_folder.refuse_results(folder)
     placed = Choice(replace(choice.settings, out=folder), choice.reason)
-    if not paid:
-        return _planned(placed, data)
-    roles, queries = release_folder.roles_of(folder), release_folder.queries_of(folder)
-    return _planned(placed, data, paid=True, roles=roles, num_queries=queries)
+    return _planned(
+        placed, data, paid=paid, roles=release_folder.roles_of(folder) if paid else None
+    )
 
 
 def plan(settings: "Settings", data: Data) -> Plan:
@@ -255,18 +254,11 @@ def plan(settings: "Settings", data: Data) -> Plan:
     return _planned(choosing.choose(settings, data), data)
 
 
-def _planned(
-    choice: Choice,
-    data: Data,
-    *,
-    paid: bool = False,
-    roles: Roles | None = None,
-    num_queries: int | None = None,
-) -> Plan:
-    """Return the plan; a paid release goes on with the roles and queries that it began with."""
+def _planned(choice: Choice, data: Data, *, paid: bool = False, roles: Roles | None = None) -> Plan:
+    """Return the plan; a paid release goes on with the roles that it began with, if any."""
     settings = choice.settings
     ledger = open_ledger(settings, asking.cost_of(settings, data), paid=paid)
-    question = asking.ask(settings, data, num_queries)
+    question = asking.ask(settings, data)
     planned = Plan(settings, data, question, ledger, paid=paid, choice=choice.reason)
     if not paid:
         roles = planned.fresh_roles()

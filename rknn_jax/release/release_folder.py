@@ -73,14 +73,12 @@ class ReleaseFolder:
       ledger: Ledger to charge.
       roles: Roles of the records, and the order of the files that they depend on, in words.
         Defaults to "", if no record checks.
-      queries: Number of queries that are asked. Defaults to 0, if it is not to be noted.
     """
 
     path: Path
     request: str
     ledger: Ledger
     roles: str = ""
-    queries: int = 0
 
     @property
     def staging(self) -> Path:
@@ -120,8 +118,6 @@ class ReleaseFolder:
             }
             if self.roles:
                 note["roles"] = self.roles
-            if self.queries:
-                note["queries"] = str(self.queries)
             disk.write_whole(self.staging / _NOTE, json.dumps(note).encode(), disk.OWNER)
             self.ledger.charge(guarantee, named)
             return
@@ -325,7 +321,6 @@ def held(
     opened: Callable[[], Ledger],
     room: int,
     roles: str = "",
-    queries: int = 0,
 ) -> Iterator[ReleaseFolder]:
     """Hold a folder for one release, with room for the results and no other process writing.
 
@@ -336,7 +331,6 @@ def held(
       opened: Function that opens or makes the ledger.
       room: Most bytes that the results take.
       roles: Roles of the records, as in `ReleaseFolder`. Defaults to "", if no record checks.
-      queries: Number of queries that are asked. Defaults to 0, if it is not to be noted.
 
     Raises:
       ValueError: If the folder cannot be written, is held by another process, holds a release or
@@ -362,7 +356,7 @@ def held(
                 f"({error.strerror}); nothing was spent, name another."
             ) from error
         try:
-            yield ReleaseFolder(path, request, opened(), roles, queries=queries)
+            yield ReleaseFolder(path, request, opened(), roles)
         except BaseException as error:
             if note := _last_words(path, request, ledger):
                 error.add_note(note)
@@ -416,24 +410,6 @@ def roles_of(path: Path) -> Roles | None:
     return Roles.of(words.splitlines()[0]) if words else None
 
 
-def queries_of(path: Path) -> int | None:
-    """Return the number of queries of a paid, incomplete release, or None if it is not known.
-
-    It is chosen by public rows, and other code or another processor may choose another one, for
-    which the counts that were drawn have another shape.
-
-    Raises:
-      ValueError: If the note cannot be read.
-    """
-    note = _read_note(path) or {}
-    if "queries" in note:
-        return int(note["queries"])
-    with suppress(Exception):  # a damaged file fails in many ways, and `kept` names it
-        counts = np.load(path / STAGING / _COUNTS, mmap_mode="r", allow_pickle=False)
-        return len(counts) or None
-    return None
-
-
 def _locked(path: Path) -> AbstractContextManager[None]:
     """Keep other processes out of the folder."""
     busy = (
@@ -476,8 +452,6 @@ def _read_note(path: Path) -> dict[str, str] | None:
         if "roles" in found:
             told["roles"] = str(found["roles"])
             Roles.of(told["roles"].splitlines()[0])
-        if "queries" in found:
-            told["queries"] = str(max(1, int(str(found["queries"]))))
         if b"\0" in os.fsencode(told["ledger"]):  # raises too if no file can have such a name
             raise ValueError("a ledger that no file can be")
         return told
