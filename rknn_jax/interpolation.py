@@ -300,7 +300,7 @@ def _agrees(found: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 def _same_set(found: Any, ballots: Any) -> Any:
     named = (ballots[:, :-1, None] == np.arange(found.shape[1])).any(axis=1)
-    return ((found >= HALF) == named).all(axis=1)
+    return ((found > HALF) == named).all(axis=1)
 
 
 def _regression(apart: np.ndarray, scale: float) -> _Radial:
@@ -328,7 +328,7 @@ def _share_alike(one: np.ndarray, other: np.ndarray, several: bool) -> float:
 
 def _said(probabilities: np.ndarray, several: bool) -> np.ndarray:
     """Return the class of each row, int `[c]`, or its set, bool `[c, num_classes]`."""
-    return np.asarray(probabilities >= HALF if several else probabilities.argmax(axis=1))
+    return np.asarray(probabilities > HALF if several else probabilities.argmax(axis=1))
 
 
 def _sq_distances(rows: np.ndarray, landmarks: np.ndarray) -> np.ndarray:

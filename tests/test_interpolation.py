@@ -7,6 +7,7 @@ import pytest
 
 from rknn_jax import interpolation
 from rknn_jax.interpolation import Interpolator
+from rknn_jax.label_sets import LabelSets
 
 NUM_CLASSES = 3
 CENTERS = np.random.default_rng(0).normal(size=(NUM_CLASSES, 16))
@@ -107,6 +108,15 @@ def test_a_set_agrees_if_all_of_it_does():
     for smooth in (True, False):
         found = between.agreement(rows[::10], ballots, sets, smooth=smooth)
         assert found.tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize("smooth", [True, False])
+def test_a_class_that_is_as_likely_as_not_is_in_no_set_as_in_the_released_ones(smooth):
+    rows = np.eye(2, 3, dtype=np.float32)
+    likely = np.float32([[0.5, 0.1], [0.5, 0.1]])
+    assert not LabelSets(likely, likely, likely[:, 0]).present.any()
+    nobody = np.full((2, 2), [-1, 2], np.int32)
+    assert Interpolator(rows, "sqeuclidean").agreement(rows, nobody, likely, smooth=smooth).all()
 
 
 def test_the_nearest_row_alone_says_the_label_of_a_query():
