@@ -52,6 +52,9 @@ MOST_COMPARED = 1024
 AT_ONCE = 4096
 """Records whose nearest rows are found at a time."""
 
+NUMBERS_AT_ONCE = 2**22
+"""Numbers of soft labels that are read at a time, so that many records and classes fit."""
+
 Function = Callable[[np.ndarray], np.ndarray]
 """Soft labels `[c, num_classes]` at places, float32 `[c, f]`."""
 
@@ -102,9 +105,9 @@ class _Fitted(NamedTuple):
     """Function of a place, as the program of one record takes it.
 
     Attributes:
-      landmarks: Float32 `[NUM_LANDMARKS, f]`, filled up with zeros.
+      landmarks: Float32 `[l, f]`, filled up with zeros.
       scale: Factor of squared distances in the exponent, float32.
-      weights: Float32 `[NUM_LANDMARKS, num_classes]`, zeros for what was filled up.
+      weights: Float32 `[l, num_classes]`, zeros for what was filled up.
       offset: Float32 `[num_classes]`.
       unit: True if places have unit length in the metric.
     """
@@ -140,13 +143,17 @@ class Interpolator:
           smooth: False if all rows of a query have its label: the nearest row tells it then.
         """
         several = ids.ndim > 1
-        found = _said(self.between(probabilities, smooth=smooth, several=several)(points), several)
-        if not several:
-            agree: np.ndarray = found == ids
-            return agree
-        named = (ids[:, :-1, None] == np.arange(found.shape[1])).any(axis=1)
-        same: np.ndarray = (found == named).all(axis=1)
-        return same
+        count, fitted = self._best(probabilities, smooth=smooth, several=several)
+        if fitted is not None:
+            return np.asarray(map_records(_agrees_at, fitted, (points, ids)))
+        near = self._all_near(points, count)
+        agree = np.zeros(len(points), bool)
+        numbers = probabilities.shape[1] * (count + ids.size // max(1, len(ids)))
+        step = max(1, NUMBERS_AT_ONCE // numbers)
+        for first in range(0, len(points), step):
+            some = slice(first, first + step)
+            agree[some] = _agrees(probabilities[near[some]].mean(axis=1), ids[some])
+        return agree
 
     def between(
         self, probabilities: np.ndarray, *, smooth: bool, several: bool = False
@@ -158,13 +165,25 @@ class Interpolator:
           smooth: As in `agreement`.
           several: True if a row may have several classes. Defaults to False.
         """
-        if not smooth or len(self.rows) < 2:
-            return lambda points: self._mean(points, probabilities, 1)
-        with threadpool_limits(1, user_api="blas"):  # threads would wait for each other
-            return self._predicting(probabilities, several)
+        count, fitted = self._best(probabilities, smooth=smooth, several=several)
+        if fitted is None:
+            return lambda points: self._mean(points, probabilities, count)
+        return lambda points: np.asarray(map_records(_at, fitted, points))
 
-    def _predicting(self, probabilities: np.ndarray, several: bool) -> Function:
-        """Return the function that best predicts labels of rows which it did not see."""
+    def _best(
+        self, probabilities: np.ndarray, *, smooth: bool, several: bool
+    ) -> tuple[int, _Fitted | None]:
+        """Return how many rows are the mean at a place, or the regression that takes its place."""
+        if not smooth or len(self.rows) < 2:
+            return 1, None
+        with threadpool_limits(1, user_api="blas"):  # threads would wait for each other
+            return NEAR, self._predicting(probabilities, several)
+
+    def _predicting(self, probabilities: np.ndarray, several: bool) -> _Fitted | None:
+        """Return the regression that best predicts labels of rows which it did not see.
+
+        It is None if the mean over rows nearby predicts more of them.
+        """
         wanted = probabilities[self._fitted].astype(np.float64)
         mean = wanted.mean(axis=0)
         like = [
@@ -174,30 +193,34 @@ class Interpolator:
         chosen, near = self._compared
         of_mean = _share_alike(probabilities[chosen], probabilities[near].mean(axis=1), several)
         if of_mean >= like[best]:
-            return lambda points: self._mean(points, probabilities, NEAR)
+            return None
         radial = self._radial[best]
         weights = radial.weights(wanted - mean)
-        filled = np.zeros((NUM_LANDMARKS, probabilities.shape[1]), np.float32)
+        filled = np.zeros((len(self._landmarks), probabilities.shape[1]), np.float32)
         filled[: len(weights)] = weights
-        encoder = _Fitted(
+        return _Fitted(
             self._landmarks,
             np.asarray(radial.scale, np.float32),
             filled,
             offset=mean.astype(np.float32),
             unit=np.asarray(self.metric == "cosine"),
         )
-        return lambda points: np.asarray(map_records(_at, encoder, points))
 
     def _mean(self, points: np.ndarray, probabilities: np.ndarray, count: int) -> np.ndarray:
         """Return the mean over the rows nearest to each place, float32 `[c, num_classes]`."""
-        found = np.zeros((len(points), probabilities.shape[1]), np.float32)
+        near = self._all_near(points, count)
+        mean: np.ndarray = probabilities[near].mean(axis=1)
+        return mean
+
+    def _all_near(self, points: np.ndarray, count: int) -> np.ndarray:
+        """Return the rows nearest to each place, int32 `[c, count]`, or all if they are few."""
+        found = [np.zeros((0, min(count, len(self.rows))), np.int32)]
         for first in range(0, len(points), AT_ONCE):
             block = points[first : first + AT_ONCE]
             size = 1 << (len(block) - 1).bit_length()  # few sizes make few programs
             filled = np.pad(block, ((0, size - len(block)), (0, 0)))
-            near = np.asarray(self._near(filled, count))[: len(block)]
-            found[first : first + AT_ONCE] = probabilities[near].mean(axis=1)
-        return found
+            found.append(np.asarray(self._near(filled, count))[: len(block)])
+        return np.concatenate(found)
 
     def _near(self, points: np.ndarray, count: int) -> jax.Array:
         return nearest(points, self.rows, min(count, len(self.rows)), metric=self.metric)
@@ -215,7 +238,8 @@ class Interpolator:
     def _landmarks(self) -> np.ndarray:
         """Rows that radial features have, as the metric sees them, filled up with zeros."""
         points = self._seen(_spread(len(self.rows), NUM_LANDMARKS))
-        return np.pad(points, ((0, NUM_LANDMARKS - len(points)), (0, 0)))
+        size = 1 << (len(points) - 1).bit_length()  # few sizes make few programs
+        return np.pad(points, ((0, size - len(points)), (0, 0)))
 
     @cached_property
     def _radial(self) -> list[_Radial]:
@@ -251,6 +275,34 @@ def _at(fitted: Any, point: jax.Array) -> jax.Array:
     return found
 
 
+def _agrees_at(fitted: Any, record: Any) -> jax.Array:
+    """Return whether the labels at the place of one record are its class, or its set, bool.
+
+    No record's soft labels leave the program: those of many records and classes would not fit.
+    """
+    point, ids = record
+    found = _at(fitted, point)
+    same: jax.Array
+    if ids.ndim == 0:
+        same = jnp.argmax(found) == ids
+    else:
+        same = _same_set(found[None], ids[None])[0]
+    return same
+
+
+def _agrees(found: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """Return whether soft labels `[c, num_classes]` are the class or the set of each record."""
+    if ids.ndim == 1:
+        agree: np.ndarray = _said(found, several=False) == ids
+        return agree
+    return np.asarray(_same_set(found, ids))
+
+
+def _same_set(found: Any, ballots: Any) -> Any:
+    named = (ballots[:, :-1, None] == np.arange(found.shape[1])).any(axis=1)
+    return ((found > HALF) == named).all(axis=1)
+
+
 def _regression(apart: np.ndarray, scale: float) -> _Radial:
     """Return a ridge regression on radial features.
 
@@ -276,7 +328,7 @@ def _share_alike(one: np.ndarray, other: np.ndarray, several: bool) -> float:
 
 def _said(probabilities: np.ndarray, several: bool) -> np.ndarray:
     """Return the class of each row, int `[c]`, or its set, bool `[c, num_classes]`."""
-    return np.asarray(probabilities >= HALF if several else probabilities.argmax(axis=1))
+    return np.asarray(probabilities > HALF if several else probabilities.argmax(axis=1))
 
 
 def _sq_distances(rows: np.ndarray, landmarks: np.ndarray) -> np.ndarray:

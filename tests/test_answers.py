@@ -370,3 +370,14 @@ def test_no_measured_share_makes_probabilities_more_than_their_powers_do():
     assert (calibration.measured(given, 0.0) > 0.3).all()
     sharp = np.array([[1.0, 0.0], [0.0, 1.0]], np.float32)
     assert np.isfinite(calibration.measured(sharp, 0.5)).all()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5])
+def test_no_measure_changes_a_label_whose_classes_are_almost_equally_probable(share):
+    half = np.float32(0.5)
+    close = [np.nextafter(half, np.float32(0)), np.nextafter(half, np.float32(1))]
+    given = np.tile(np.float32(close), (9, 1))
+    found = calibration.measured(given, share)
+    assert (found.argmax(axis=1) == 1).all()
+    assert (calibration.doubted(found).argmax(axis=1) == 1).all()
+    assert found.sum(axis=1) == pytest.approx(1, abs=1e-5)

@@ -503,6 +503,13 @@ def test_a_check_travels_and_rounds_without_one_are_as_before():
         ({"check_share": 0.1}, "not checked again"),
         ({"simulated": 3}, "real noise"),
         ({"probabilities": ONE_HOT[:3]}, "probabilities float32"),
+        (
+            {
+                "queries": np.ones((2**14 + 1, 4), np.float32),
+                "probabilities": np.ones((2**14 + 1, 3), np.float32),
+            },
+            "at most 16,384 rows",
+        ),
         ({"probabilities": ONE_HOT[[0, 1, 2, 1]] * 2}, "from 0 to 1"),
         ({"probabilities": np.full((4, 3), np.nan, np.float32)}, "from 0 to 1"),
         ({"probabilities": np.zeros((4, 3))}, "float32"),

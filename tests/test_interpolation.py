@@ -1,10 +1,13 @@
 """Labels between public rows: what they say at a place, whatever other places are asked about."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from rknn_jax import interpolation
 from rknn_jax.interpolation import Interpolator
+from rknn_jax.label_sets import LabelSets
 
 NUM_CLASSES = 3
 CENTERS = np.random.default_rng(0).normal(size=(NUM_CLASSES, 16))
@@ -107,6 +110,15 @@ def test_a_set_agrees_if_all_of_it_does():
         assert found.tolist() == [True, False, True, False]
 
 
+@pytest.mark.parametrize("smooth", [True, False])
+def test_a_class_that_is_as_likely_as_not_is_in_no_set_as_in_the_released_ones(smooth):
+    rows = np.eye(2, 3, dtype=np.float32)
+    likely = np.float32([[0.5, 0.1], [0.5, 0.1]])
+    assert not LabelSets(likely, likely, likely[:, 0]).present.any()
+    nobody = np.full((2, 2), [-1, 2], np.int32)
+    assert Interpolator(rows, "sqeuclidean").agreement(rows, nobody, likely, smooth=smooth).all()
+
+
 def test_the_nearest_row_alone_says_the_label_of_a_query():
     rows = np.arange(6, dtype=np.float32)[:, None]
     probabilities = np.eye(2, dtype=np.float32)[[0, 0, 0, 1, 1, 1]]
@@ -141,3 +153,39 @@ def test_few_equal_and_huge_rows_have_labels_between_them(rows):
 def test_no_record_is_asked_about():
     function = RADIAL.between(likely(ROWS), smooth=True)
     assert function(np.zeros((0, 16), np.float32)).shape == (0, NUM_CLASSES)
+
+
+@pytest.mark.parametrize("smooth", [True, False])
+@pytest.mark.parametrize("several", [False, True])
+def test_agreement_takes_no_memory_for_each_class_of_each_record(smooth, several):
+    """A release has been paid for by then, and the server that asks a client may be hostile."""
+    rng = np.random.default_rng(7)
+    rows, num_classes = ROWS[:40], 600
+    probabilities = rng.random((40, num_classes), np.float32)
+    between = Interpolator(rows, "sqeuclidean")
+    places = rng.normal(size=(20_000, 16)).astype(np.float32)
+    classes = rng.integers(0, num_classes, (20_000, 4), np.int32)
+    ids = classes if several else classes[:, 0]
+    between.agreement(places[:300], ids[:300], probabilities, smooth=smooth)
+    tracemalloc.start()
+    found = between.agreement(places, ids, probabilities, smooth=smooth)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 4 * num_classes * len(places) * 0.75
+    said = between.between(probabilities, smooth=smooth, several=several)(places[:50])
+    if not several:
+        assert np.array_equal(found[:50], said.argmax(axis=1) == ids[:50])
+
+
+def test_few_rows_with_many_classes_take_no_more_memory_than_they_are():
+    rows = np.arange(16, dtype=np.float32)[:, None]
+    between = Interpolator(rows, "sqeuclidean")
+    wanted = np.zeros((16, 2**14), np.float32)
+    wanted[:8, 0] = wanted[8:, 1] = 1
+    tracemalloc.start()
+    _, fitted = between._best(wanted, smooth=True, several=False)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert fitted.weights.shape == wanted.shape
+    assert most < 16 * wanted.nbytes
+    assert between.agreement(rows, wanted.argmax(axis=1), wanted, smooth=True).all()

@@ -202,3 +202,10 @@ def test_a_release_asks_no_more_queries_than_records_reach(tmp_path, width, most
     assert least <= asked <= most
     named = replace(settings, queries=120, out=tmp_path / "named")
     assert planning.prepare(named).question.sum.shape[0] == 120
+
+
+@pytest.mark.filterwarnings("error")
+def test_equal_public_rows_reach_few_queries_without_a_warning():
+    """Python may be told to make warnings errors."""
+    rows = np.repeat(np.eye(4, dtype=np.float32), 100, axis=0)
+    assert kmeans.reached(rows, 40) < 10

@@ -27,6 +27,9 @@ DOUBT = 1e-3
 MOST_POWER = 8.0
 """Largest power that a measured share raises probabilities to."""
 
+APART = 2.0**-20
+"""Least relative difference of a row's greatest probability from those before it."""
+
 MOST_ROWS = 2**14
 """Rows that tell which power that is."""
 
@@ -67,7 +70,13 @@ def measured(probabilities: np.ndarray, share: float) -> np.ndarray:
         middle = (low + high) / 2
         low, high = (low, middle) if beyond(middle) > 0 else (middle, high)
     raised = np.exp(math.exp((low + high) / 2) * logs)
-    return np.asarray(raised / raised.sum(axis=1, keepdims=True), np.float32)
+    found = np.asarray(raised / raised.sum(axis=1, keepdims=True), np.float32)
+    # A power below 1 brings classes so close that they round to one number, here or in `doubted`.
+    # Then the first one would be the most probable.
+    rows, best = np.arange(len(found)), probabilities.argmax(axis=1)
+    before = np.where(np.arange(found.shape[1]) < best[:, None], found, 0).max(axis=1)
+    found[rows, best] = np.maximum(found[rows, best], before * np.float32(1 + APART))
+    return found
 
 
 def sharper(shares: np.ndarray) -> np.ndarray:

@@ -42,7 +42,10 @@ from rknn_jax.types import Array
 ROUND_ID = re.compile(r"[0-9a-f]{64}")
 
 MOST_ROWS = 2**14
-"""Most public rows of a check, so that each record is soon compared with all of them."""
+"""Most public rows of a check, so that each record is soon compared with all of them.
+
+Rows that are all equal take a hundred times as long, and a hostile server may send them.
+"""
 
 
 class _Kind(NamedTuple):
@@ -114,10 +117,12 @@ class CheckRound(Round):
             or found.dtype != np.float32
             or not ((found >= 0) & (found <= 1)).all()
             or max(found.size, np.asarray(self.queries).size) > MOST_NUMBERS
+            or len(found) > MOST_ROWS
         ):
             raise ValueError(
-                f"Expected probabilities float32 {shape} from 0 to 1, and at most {MOST_NUMBERS:,} "
-                f"of them and of features, got {found.dtype} {found.shape}."
+                f"Expected probabilities float32 {shape} from 0 to 1 for at most {MOST_ROWS:,} "
+                f"rows, and at most {MOST_NUMBERS:,} of them and of features, got {found.dtype} "
+                f"{found.shape}."
             )
 
     @cached_property

@@ -10,6 +10,7 @@ Reference: Arthur & Vassilvitskii, "k-means++: The Advantages of Careful Seeding
 
 import functools
 import logging
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -127,7 +128,9 @@ def reached(features: Array, num_queries: int) -> float:
         order = np.random.default_rng(seed).permutation(len(features))
         chosen = np.asarray(features, np.float32)[order[: ROWS_A_QUERY * num_queries]]
         fitted, others = np.array_split(chosen, 2)
-        model = _fit(fitted, max(1, num_queries // 2), seed, Config(num_starts=1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of too few distinct rows, which reach as few queries
+            model = _fit(fitted, max(1, num_queries // 2), seed, Config(num_starts=1))
         held = np.bincount(model.predict(others)).astype(np.float64)
         pairs.append(np.sum(held * (held - 1)))
     return 2 * len(others) * (len(others) - 1) / max(float(np.mean(pairs)), 1.0)
