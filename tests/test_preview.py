@@ -185,7 +185,7 @@ def test_a_release_says_what_the_dry_run_said(tmp_path, epsilon):
     rehearsal = rehearsed(plan.settings, public, plan.question.queries, mechanism)
     votes = plan.num_records * plan.question.queries.size[:, None] / 600
     # A mixture would find the groups again that the dry run takes for classes.
-    kernels = dataclasses.replace(plan.question.public.side.kernels, components=None)
+    kernels = dataclasses.replace(plan.question.public.side.kernels, components=())
     for agreement in (0.7, 0.9):
         shares = preview.class_shares(rehearsal, agreement)
         truth = shares[rehearsal.cluster]

@@ -224,7 +224,9 @@ def test_perturbed_images_leave_no_trace_in_the_running_statistics(monkeypatch):
     seen = []
     step = semi_supervised._step
     monkeypatch.setattr(
-        semi_supervised, "_step", lambda *args: seen.append(step(*args)) or seen[-1]
+        semi_supervised,
+        "_step",
+        lambda *args, **named: seen.append(step(*args, **named)) or seen[-1],
     )
     vat.fit(jax.random.key(0), tiny.IMAGES, tiny.TARGETS, tiny.UNLABELLED, config)
     assert len(seen) == 1
