@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from rknn_jax import ReverseKNNLabeler
+from rknn_jax.records import frames
 from tests.conftest import crossed
 
 NUM_RECORDS = 40
@@ -130,3 +131,17 @@ def test_text_of_arrow_that_is_no_unicode_is_its_record_s_own_affair(of_pandas):
     assert cast(ROWS, form(names, True), form(range(NUM_RECORDS), True), ledger="b", **given) == 1
     several = given | {"labels_per_record": 1, "ledger": "c"}
     assert cast(ROWS, form(names, True), **several) == 1
+
+
+@pytest.mark.parametrize("of_pandas", [False, True])
+def test_a_cell_of_arrow_that_is_no_unicode_casts_no_vote(of_pandas):
+    text = pa.chunked_array([arrow_text(ROWS[:, 0], True)])
+    columns = {"a": text, "b": ROWS[:, 1], "c": ROWS[:, 2]}
+    if of_pandas:
+        rows = pd.DataFrame(columns | {"a": pd.arrays.ArrowExtensionArray(text)})
+    else:
+        rows = pa.table(columns)
+    found = frames.rows_of(rows, WIDTH)
+    expected = ROWS.copy()
+    expected[3] = np.nan
+    np.testing.assert_array_equal(found, expected)

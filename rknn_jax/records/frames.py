@@ -264,7 +264,7 @@ def rows_of(values: Any, width: int) -> np.ndarray:
       ValueError: If an array is neither of numbers nor of text or objects, or has no rows.
     """
     held = hasattr(values, "__array__") or np.isscalar(values)
-    cells = np.asarray(values) if held else _lists(list(values))
+    cells = _cells(values) if held else _lists(list(values))
     if cells.dtype.kind == "c" and hasattr(values, "columns"):  # one cell makes a column complex
         cells = np.where(cells.imag == 0, cells.real, np.nan)
     kind = cells.dtype.kind
@@ -279,6 +279,21 @@ def rows_of(values: Any, width: int) -> np.ndarray:
         warnings.simplefilter("ignore")
         rows = [numbers_of(row, width) for row in cells]
     return np.array(rows).reshape(len(cells), width)
+
+
+def _cells(values: Any) -> np.ndarray:
+    """Return an array or frame as an array; text of Arrow that is no Unicode is no number."""
+    try:
+        return np.asarray(values)
+    except Exception:
+        if not (hasattr(values, "iloc") or hasattr(values, "column_names")):
+            raise
+    places = range(len(values.columns))
+    columns = [
+        values.iloc[:, place] if hasattr(values, "iloc") else values.column(place)
+        for place in places
+    ]
+    return np.stack([_lists(_listed(one)) for one in columns], axis=1)
 
 
 def numbers_of(row: Any, width: int) -> np.ndarray:
