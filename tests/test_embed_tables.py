@@ -496,3 +496,22 @@ def test_a_row_of_totals_is_told(rknn, folder):
     done = rknn("embed", "--table", "r.csv", *private, "--out", "r.parquet")
     assert done.status == 0, done.err
     assert "totals" not in done.err
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary(4)], ids=str)
+def test_bytes_in_a_private_category_are_their_record_s_own_affair(rknn, kind):
+    """One value that was no Unicode was an error, which told of its record."""
+    write("p.csv", AGES, ["Rome", "Oslo"] * 30)
+    assert rknn("embed", "--table", "p.csv", "--out", "p.parquet").status == 0
+    made = {}
+    for name, odd in (("plain", b"Rome"), ("odd", b"\xff\xfe\x80\xff")):
+        towns = pa.array([odd, *[b"Oslo", b"Rome"] * 4], kind)
+        pq.write_table(pa.table({"age": pa.array([20.0] * 9), "town": towns}), f"{name}.parquet")
+        done = rknn(
+            *("embed", "--table", f"{name}.parquet", "--card", "p.card.json", "--private"),
+            *("--out", f"{name}-made.parquet"),
+        )
+        assert done.status == 0, done.err
+        made[name] = embeddings(f"{name}-made.parquet")
+    np.testing.assert_array_equal(made["odd"][1:], made["plain"][1:])
+    assert made["odd"][0].tolist() == [made["plain"][0, 0], 0, 0]

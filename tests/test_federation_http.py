@@ -1189,3 +1189,26 @@ def test_names_of_features_travel_and_without_names_no_byte_changes(tmp_path):
     assert other.ledger.spent.epsilon == 0
     unnamed = a_client(tmp_path / "unnamed")
     assert len(unnamed.answer(named.data)[2]), "arrays have an order alone"
+
+
+@pytest.mark.usefixtures("quick")
+def test_messages_for_a_sum_are_turned_away_at_once():
+    """They waited until the end before, held the room of others, and ended in tracebacks."""
+    round = a_round(mechanism="binomial", trust="central", honest=2)
+    desk = Desk(round, time.time() + PATIENCE)
+    failed = []
+
+    def course():
+        try:
+            hosting.sum_up(desk, 4, 3, lambda: None, lambda *line: None)
+        except ValueError as error:
+            failed.append(error)
+
+    with listening(Resources(desk).app, HERE, 0) as port:
+        thread = threading.Thread(target=course)
+        thread.start()
+        brought = fate(ask(port, "POST", f"/v1/rounds/{round.id}/answers", b"x" * 9, ticket=7))
+        desk.closes = 0
+        thread.join(PATIENCE)
+    assert brought == (400, "malformed")
+    assert len(failed) == 1

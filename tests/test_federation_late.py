@@ -2,6 +2,7 @@
 
 import contextlib
 
+import httpx
 import pytest
 
 from rknn_jax.federation import connection as module
@@ -88,3 +89,19 @@ def test_a_note_that_cannot_be_written_loses_no_answer(tmp_path, monkeypatch):
         outcome, told = joined(client, running.port)
     assert outcome == ("done", True)
     assert "could not be noted" in told["warning"]
+
+
+@pytest.mark.parametrize("after", ["30", "9" * 30])
+def test_a_server_that_asks_for_a_long_pause_is_left_when_patience_ends(after, monkeypatch):
+    """A proxy may say so for a day, and a hostile server for longer than a clock knows."""
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: now.append(now.pop() + seconds))
+    busy = httpx.MockTransport(lambda _: httpx.Response(503, headers={"retry-after": after}))
+    connection = Connection(f"http://{HERE}", None, lambda *line: None, patience=2.0)
+    monkeypatch.setattr(
+        connection, "_http", httpx.Client(base_url=f"http://{HERE}", transport=busy)
+    )
+    with contextlib.closing(connection), pytest.raises(UnreachableError):
+        connection.get("/v1/round")
+    assert now[0] < 2 * module.LONGEST_WAIT

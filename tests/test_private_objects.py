@@ -4,9 +4,11 @@ import warnings
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from rknn_jax import ReverseKNNLabeler
+from rknn_jax.records import frames
 from tests.conftest import crossed
 
 NUM_RECORDS = 40
@@ -108,3 +110,38 @@ def test_an_array_of_objects_is_no_indicator_whatever_its_shape(last):
         cast(ROWS, np.array(sets, object), labels_per_record=2)
     assert cast(ROWS, sets, labels_per_record=2) == 0
     assert cast(ROWS, pd.Series(sets), labels_per_record=2, ledger="other") == 0
+
+
+def arrow_text(values, odd):
+    """Text of Arrow, of which row 3 is no Unicode if it is odd."""
+    held = [str(value).encode() for value in values]
+    held = pa.array(changed(held, b"\xff\xfe") if odd else held, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(held), held.buffers())
+
+
+@pytest.mark.parametrize("of_pandas", [False, True])
+def test_text_of_arrow_that_is_no_unicode_is_its_record_s_own_affair(of_pandas):
+    def form(values, odd):
+        made = pa.chunked_array([arrow_text(values, odd)])
+        return pd.Series(pd.arrays.ArrowExtensionArray(made)) if of_pandas else made
+
+    names = ["no" if label else "yes" for label in LABELS]
+    given = {"classes": ["no", "yes"]}
+    assert cast(ROWS, form(names, False), form(range(NUM_RECORDS), False), **given) == 0
+    assert cast(ROWS, form(names, True), form(range(NUM_RECORDS), True), ledger="b", **given) == 1
+    several = given | {"labels_per_record": 1, "ledger": "c"}
+    assert cast(ROWS, form(names, True), **several) == 1
+
+
+@pytest.mark.parametrize("of_pandas", [False, True])
+def test_a_cell_of_arrow_that_is_no_unicode_casts_no_vote(of_pandas):
+    text = pa.chunked_array([arrow_text(ROWS[:, 0], True)])
+    columns = {"a": text, "b": ROWS[:, 1], "c": ROWS[:, 2]}
+    if of_pandas:
+        rows = pd.DataFrame(columns | {"a": pd.arrays.ArrowExtensionArray(text)})
+    else:
+        rows = pa.table(columns)
+    found = frames.rows_of(rows, WIDTH)
+    expected = ROWS.copy()
+    expected[3] = np.nan
+    np.testing.assert_array_equal(found, expected)

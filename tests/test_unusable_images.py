@@ -87,3 +87,23 @@ def test_images_without_a_row_are_counted_by_cause(by, tmp_path):
     rows = table.rows_of(files)
     assert sum(map(len, found.values())) == sum(row is None for row in rows)
     assert table.unseen(files) == ["gone.png"]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+def test_a_path_that_is_no_unicode_is_its_record_s_own_affair(kind, tmp_path):
+    """Beside an image without bytes, it was an error, which told of its record."""
+    paths = {
+        pa.string(): pa.binary(),
+        pa.large_string(): pa.large_binary(),
+        pa.string_view(): pa.binary_view(),
+    }
+    held = pa.array([b"a.png", b"\xff\xfe.png", b"c.png", b"", None], paths[kind])
+    text = pa.Array.from_buffers(kind, len(held), held.buffers())
+    image = pa.array([png(), None, None, None, None], pa.binary())
+    path = tmp_path / "R.arrow"
+    column = pa.StructArray.from_arrays([image, text], ["bytes", "path"])
+    batch = pa.record_batch([column], ["image"])
+    with pa.ipc.new_stream(path, batch.schema) as file:
+        file.write_batch(batch)
+    found = reasons(ImageTable.find(path, (), None, (), private=True))
+    assert found == {"1": ONLY_PATH, "2": ONLY_PATH, "3": "no image", "4": "no image"}

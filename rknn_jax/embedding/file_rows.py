@@ -29,7 +29,8 @@ class FileRows:
 
     A file of which no row tells, or several do, has missing values. So do all files that share a
     name, if they are named without their folders. A record is a name, with all files and rows that
-    have it, so that it adds to the sums at most once.
+    have it, so that it adds to the sums at most once. If persons are protected, a name has to be of
+    one person: rows of another one would take its label away.
 
     Attributes:
       path: Path of the table.

@@ -250,16 +250,30 @@ class ImageTable:
             is_struct = _hub.is_image(column.type)
             records = (_arrow.images(column) if is_struct else column).to_pylist()
             if is_struct and None in records:
-                records = _with_paths(records, column.to_pylist())
+                records = _with_paths(records, column)
             yield found._replace(records=records)
 
 
-def _with_paths(records: list[Any], structs: list[Any]) -> list[Any]:
-    """Return images, with the reason in place of those of which there is a path alone."""
-    path = _hub.IMAGE[1]
+def _with_paths(records: list[Any], column: Any) -> list[Any]:
+    """Return images, with the reason in place of those of which there is a path alone.
+
+    Paths are not decoded, as one that is no Unicode would be an error.
+
+    Args:
+      records: Bytes of each image, or None.
+      column: Arrow column of structs of bytes and perhaps a path.
+    """
+    pa = _arrow.pyarrow()
+    fields = [column.type.field(i).name for i in range(column.type.num_fields)]
+    if _hub.IMAGE[1] not in fields:
+        return records
+    paths = _arrow.plain(pa.compute.struct_field(column, _hub.IMAGE[1]))
+    told = paths.is_valid()
+    if pa.types.is_string(paths.type) or pa.types.is_large_string(paths.type):
+        told = pa.compute.greater(pa.compute.binary_length(paths.cast(pa.large_binary())), 0)
     return [
-        ONLY_PATH if image is None and struct and struct.get(path) else image
-        for image, struct in zip(records, structs, strict=True)
+        ONLY_PATH if image is None and has_path else image
+        for image, has_path in zip(records, told.to_pylist(), strict=True)
     ]
 
 

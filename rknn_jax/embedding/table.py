@@ -323,7 +323,14 @@ def _bare(text: str) -> str:
 
 
 def texts(column: Any) -> list[str | None]:
-    """Return an Arrow column of text or booleans as a list."""
+    """Return an Arrow column of text, bytes or booleans as a list."""
     pa = _arrow.pyarrow()
-    values: list[str | None] = _arrow.plain(column).cast(pa.large_string()).to_pylist()
+    column = _arrow.plain(column)
+    types = pa.types
+    kinds = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
+    values: list[str | None]
+    if any(is_kind(column.type) for is_kind in kinds):
+        values = _arrow.text_column(column).tolist()  # a cast fails at a value that is no Unicode
+    else:
+        values = column.cast(pa.large_string()).to_pylist()
     return values

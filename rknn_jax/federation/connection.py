@@ -36,6 +36,9 @@ LONGEST_WAIT = 4.0
 CLOSED_SECONDS = 1.0
 """Seconds between two looks for another round."""
 
+LONGEST_PAUSE = 60.0
+"""Most seconds that a server, or a proxy before it, may ask a client to wait."""
+
 CONNECT_SECONDS = 20.0
 SILENT_SECONDS = POLL_SECONDS + 20.0
 """Longest silence of a server in the middle of a request."""
@@ -156,7 +159,8 @@ class Connection:
             pause = 0.0
             try:
                 with self._sent(method, path, data) as response:
-                    pause = _seconds(response.headers.get("retry-after", ""))
+                    asked = _seconds(response.headers.get("retry-after", ""))
+                    pause = min(asked, LONGEST_PAUSE, max(0.0, ends - time.monotonic()))
                     if received := self._received(response, most):
                         break
             except httpx.TransportError as error:

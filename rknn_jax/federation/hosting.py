@@ -104,11 +104,11 @@ def sum_up(
         while summation.step < STEPS:
             _take_step(desk, summation, refused, tell)
     except ValueError as error:
-        desk.change(stage="closed")
+        _close(desk)
         if is_last:
             give_up(desk, str(error))
         raise
-    desk.change(stage="closed")
+    _close(desk)
     assert summation.result is not None
     rejected = Counter({"refused by the client": len(refused)} if refused else {})
     return Sum(round, *summation.result, rejected)
@@ -124,7 +124,9 @@ def _wait_for_clients(desk: Desk, clients: int, refused: set[int], tell: Tell) -
         known = ready
         if len(ready) >= clients or time.time() >= desk.closes:
             return sorted(ready)[:MOST_CLIENTS]
-        _note_refusals(desk, desk.take(SHORT_TICK), refused, tell)
+        batch = desk.take(SHORT_TICK)
+        _note_refusals(desk, batch, refused, tell)
+        _turn_away(desk, batch, "malformed")
 
 
 def _take_step(desk: Desk, summation: Summation, refused: set[int], tell: Tell) -> None:
@@ -145,10 +147,26 @@ def _take_step(desk: Desk, summation: Summation, refused: set[int], tell: Tell) 
             summation.receive(come.reply.client, come.step, come.reply.payload) for come in messages
         ]
         desk.judge(messages, received)
+        _turn_away(desk, batch, "malformed")
     tell("step", f"{step + 1} of {STEPS}: {len(summation.waiting())} clients did not answer")
     # Nobody is asked while the sum advances.
     desk.change(step=step + 1, invited=frozenset())
     summation.advance()
+
+
+def _close(desk: Desk) -> None:
+    """Close a sum, and turn away what has come since its last step."""
+    desk.change(stage="closed")
+    while batch := desk.take(0):
+        _turn_away(desk, batch, "late")
+
+
+def _turn_away(desk: Desk, batch: Sequence[Arrival], fate: str) -> None:
+    """Tell a fate to those of a sum's batch that nobody has judged, such as answers with messages.
+
+    Otherwise they would wait until the end, and hold the room of others' messages.
+    """
+    desk.judge(batch, [fate] * len(batch))
 
 
 def _tell_room(collector: Collector, was_full: Path | None, tell: Tell) -> None:

@@ -105,8 +105,8 @@ def _dense(y: Any) -> Any:
     """Return labels as an array, or as a list if each of them stands for itself."""
     if issparse(y):
         return y.toarray()
-    if hasattr(y, "to_list"):  # a series has no second axis, whatever its lists hold
-        return y.to_list()
+    if hasattr(y, "to_list") or (hasattr(y, "to_pylist") and not hasattr(y, "columns")):
+        return _listed(y)  # a series has no second axis, whatever its lists hold
     return in_unicode(np.atleast_1d(np.asarray(y))) if hasattr(y, "__array__") else list(y)
 
 
@@ -139,9 +139,7 @@ def column(values: Any) -> np.ndarray:
       ValueError: If an array or frame has several columns.
     """
     values = _only_column(values)
-    for listed in ("to_list", "to_pylist"):  # series, whose missing values make no floats
-        if hasattr(values, listed):
-            values = getattr(values, listed)()
+    values = _listed(values)  # series, whose missing values make no floats
     if isinstance(values, np.ma.MaskedArray):
         values = values.tolist()  # with None for what is masked
     cells = isinstance(values, np.ndarray) and values.dtype == object and values.ndim > 0
@@ -150,6 +148,30 @@ def column(values: Any) -> np.ndarray:
         objects: np.ndarray = column_or_1d(np.asarray(readable, dtype=object))
         return objects
     return _lists([_only(value) for value in values])
+
+
+def _listed(values: Any) -> Any:
+    """Return a series or an array of Arrow as a list, and anything else as it is.
+
+    Text of Arrow may be no Unicode, and an error would reveal the record.
+    """
+    named = [name for name in ("to_list", "to_pylist") if hasattr(values, name)]
+    if not named:
+        return values
+    try:
+        return getattr(values, named[0])()
+    except Exception:  # of one record or of several, whatever they hold
+        places = values.iloc if hasattr(values, "iloc") else values
+        return [_at(places, place) for place in range(len(values))]
+
+
+def _at(values: Any, place: int) -> Any:
+    """Return the value at a place, or text that is no class if it cannot be read."""
+    try:
+        value = values[place]
+        return value.as_py() if hasattr(value, "as_py") else value
+    except Exception:  # an error would reveal the record, whatever it holds
+        return _NO_CLASS
 
 
 def _is_typed(values: Any) -> bool:
@@ -242,7 +264,7 @@ def rows_of(values: Any, width: int) -> np.ndarray:
       ValueError: If an array is neither of numbers nor of text or objects, or has no rows.
     """
     held = hasattr(values, "__array__") or np.isscalar(values)
-    cells = np.asarray(values) if held else _lists(list(values))
+    cells = _cells(values) if held else _lists(list(values))
     if cells.dtype.kind == "c" and hasattr(values, "columns"):  # one cell makes a column complex
         cells = np.where(cells.imag == 0, cells.real, np.nan)
     kind = cells.dtype.kind
@@ -257,6 +279,21 @@ def rows_of(values: Any, width: int) -> np.ndarray:
         warnings.simplefilter("ignore")
         rows = [numbers_of(row, width) for row in cells]
     return np.array(rows).reshape(len(cells), width)
+
+
+def _cells(values: Any) -> np.ndarray:
+    """Return an array or frame as an array; text of Arrow that is no Unicode is no number."""
+    try:
+        return np.asarray(values)
+    except Exception:
+        if not (hasattr(values, "iloc") or hasattr(values, "column_names")):
+            raise
+    places = range(len(values.columns))
+    columns = [
+        values.iloc[:, place] if hasattr(values, "iloc") else values.column(place)
+        for place in places
+    ]
+    return np.stack([_lists(_listed(one)) for one in columns], axis=1)
 
 
 def numbers_of(row: Any, width: int) -> np.ndarray:
