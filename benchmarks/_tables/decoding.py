@@ -135,7 +135,7 @@ def query_numbers() -> str:
     for name in dict.fromkeys(one["data"] for one in found):
         mine = [one for one in found if one["data"] == name]
         reached = [one["reached"]["200"] for one in mine]
-        shown = [name, f"{min(reached):.0f} to {max(reached):.0f}"]
+        shown = [name, f"{min(reached):.0%} to {max(reached):.0%}"]
         for epsilon in sorted({one["epsilon"] for one in mine}):
             these = [one for one in mine if one["epsilon"] == epsilon]
             numbers = sorted({one["chosen"]["queries"] for one in these})
@@ -147,5 +147,5 @@ def query_numbers() -> str:
             )
         rows.append(shown)
     epsilons = sorted({one["epsilon"] for one in found})
-    header = ["data", "of 200 queries are reached", *(f"ε = {e:g}" for e in epsilons)]
+    header = ["data", "reached of 200 queries", *(f"ε = {e:g}" for e in epsilons)]
     return table(header, rows, "query_numbers")

@@ -32,6 +32,9 @@ ROWS_A_QUERY = 100
 SPLITS = 3
 """Rows a query that tell how many queries other rows reach, and times that they are split."""
 
+MOST_OF = 0.9
+"""Part of the rows whose queries are counted. A few rows far from all others are left out."""
+
 ROUNDING = 1e-6
 """Difference of two distances to a center, relative to its norm, that rounding may have made."""
 
@@ -113,17 +116,19 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
 
 
 def reached(features: Array, num_queries: int) -> float:
-    """Return how many of so many queries other rows like these would reach, by public rows alone.
+    """Return which share of the queries other rows like these would reach, by public rows alone.
 
-    In many dimensions, clusters fit their own rows. Other rows, as private records are, mostly lie
-    nearest to the centers of the few largest ones. So half of the rows are clustered into half of
-    the queries, and the others fall to them: 1/Σp² of their shares p, without bias, times two.
+    In many dimensions, clusters fit the rows that they were made of. Other rows, as private records
+    are, mostly lie nearest to the centers of the few largest ones. So half of the rows are
+    clustered into half of the queries, and the others fall to them. The fewest queries that hold
+    nine tenths of the latter are compared with the fewest that hold as many of the former: about
+    1 where rows are many enough, however uneven the clusters are, and less where they are not.
 
     Args:
       features: Features of public records, float32 `[m, f]`, as their metric sees them.
       num_queries: Number of queries s.
     """
-    pairs = []
+    found = np.zeros((SPLITS, 2))
     for seed in range(SPLITS):  # fixed seeds are safe: the rows are public
         order = np.random.default_rng(seed).permutation(len(features))
         chosen = np.asarray(features, np.float32)[order[: ROWS_A_QUERY * num_queries]]
@@ -131,9 +136,15 @@ def reached(features: Array, num_queries: int) -> float:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of too few distinct rows, which reach as few queries
             model = _fit(fitted, max(1, num_queries // 2), seed, Config(num_starts=1))
-        held = np.bincount(model.predict(others)).astype(np.float64)
-        pairs.append(np.sum(held * (held - 1)))
-    return 2 * len(others) * (len(others) - 1) / max(float(np.mean(pairs)), 1.0)
+        found[seed] = _fewest(model.predict(others)), _fewest(model.labels_)
+    others_use, own_use = found.mean(axis=0)
+    return float(others_use / own_use)
+
+
+def _fewest(labels: np.ndarray) -> int:
+    """Return the fewest clusters that hold `MOST_OF` the rows."""
+    held = np.cumsum(-np.sort(-np.bincount(labels)))
+    return int(np.searchsorted(held, MOST_OF * len(labels))) + 1
 
 
 def _medoids(centres: np.ndarray, features: np.ndarray) -> np.ndarray:
