@@ -299,7 +299,8 @@ def _agrees(found: np.ndarray, ids: np.ndarray) -> np.ndarray:
 
 
 def _same_set(found: Any, ballots: Any) -> Any:
-    named = (ballots[:, :-1, None] == np.arange(found.shape[1])).any(axis=1)
+    classes = np.arange(found.shape[1])[None, None]
+    named = (ballots[:, :-1, None] == classes).any(axis=1)
     return ((found > HALF) == named).all(axis=1)
 
 
