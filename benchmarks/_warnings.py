@@ -20,7 +20,7 @@ NO_BETTER = 0.02
 
 
 class Facts(NamedTuple):
-    """What a benchmark knows of a release.
+    """Release as a benchmark knows it, with what no release sees.
 
     Attributes:
       sides: Rows and classes.

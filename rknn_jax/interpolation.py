@@ -9,7 +9,7 @@ them. There are few candidates:
 
 That candidate is taken which gives most public rows their own class, without having seen it. All of
 this is public: rows and labels, and no record. A mean of rows alone would count the distance
-between rows as an error of the labels, up to 8 points of them where classes overlap.
+between rows as an error of the labels where classes overlap.
 
 What is said at the place of one record is the same bits whatever other records there are
 (`_internal.one_record`, `neighbors.nearest`).

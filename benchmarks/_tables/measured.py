@@ -162,7 +162,7 @@ OPINIONS = ("low_accuracy", "low_agreement")
 
 
 def warnings() -> str:
-    """How often warnings are given that are true, and that are not, by kind."""
+    """Cells in which warnings are given that are true, and that are not, by kind."""
     found = load("measured")
     rows = []
     for kind in found["results"]["warnings"]:

@@ -53,8 +53,7 @@ for each other.
 CLOUDS = {1: 1, 2: 4}
 """Components of a mixture for each class, and the fewest queries of a component, on average.
 
-Few counts do not contradict two components for each class, which then look sure and may be wrong:
-20 of them with 23 queries lost 22 points on the long tail of MNIST.
+Few counts do not contradict two components for each class, which then look sure and may be wrong.
 """
 
 FEATURES_AT_ONCE = 2**16
