@@ -116,7 +116,14 @@ def _no_better(facts: Facts) -> bool:
 
 def _low_recall(facts: Facts) -> bool:
     labels = facts.sides.labels
-    return any(facts.agrees[labels == one].mean() < measured.LOW_RECALL for one in set(labels))
+    return any(facts.agrees[labels == one].mean() < concerns.LOW_RECALL for one in set(labels))
+
+
+def _missed(facts: Facts) -> bool:
+    """Return whether most public rows of some class have another label."""
+    known = facts.sides.truth >= 0
+    truth, labels = facts.sides.truth[known], facts.labels[known]
+    return any(np.mean(labels[truth == one] == one) < concerns.LOW_RECALL for one in set(truth))
 
 
 EVENTS: dict[str, Callable[[Facts], bool]] = {
@@ -133,5 +140,6 @@ EVENTS: dict[str, Callable[[Facts], bool]] = {
     "low_measure": _low_measure,
     "no_better": _no_better,
     "low_recall": _low_recall,
+    "low_expected_recall": _missed,
 }
 """Event that each warning is about. Other warnings state public facts."""

@@ -1,5 +1,6 @@
 """Labels of the public records over the rounds, by post-processing of the answers alone."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Self
 
@@ -8,7 +9,9 @@ import scipy.sparse
 
 from rknn_jax import answers as decoder
 from rknn_jax import postprocessing
-from rknn_jax.answers import calibration
+from rknn_jax.answers import calibration, concerns
+from rknn_jax.answers.concerns import Concern
+from rknn_jax.answers.measured import Measured
 from rknn_jax.label_sets import LabelSets
 from rknn_jax.types import Answers, Queries
 
@@ -70,10 +73,46 @@ class PublicLabels:
         Args:
           share: Measured share of right labels.
         """
-        shifted = self.decoded is not None and np.ptp(self.decoded.ratio) > 0
-        if shifted or self.sets is not None:
+        if self._other_shares or self.sets is not None:
             return self
         return replace(self, probabilities=calibration.measured(self.probabilities, share))
+
+    def judged(
+        self, listed: Sequence[Concern], measured: Measured | None, names: Sequence[str]
+    ) -> tuple[Self, tuple[Concern, ...]]:
+        """Return the labels, as sure as was measured, and the reasons to doubt them.
+
+        Args:
+          listed: Concerns about the labels and their public side.
+          measured: Agreement with records that did not vote; None if it was not measured.
+          names: Names of the classes.
+        """
+        found = self
+        if measured is not None:
+            if not concerns.shifted(listed):
+                found = self.calibrated(measured.right)
+            listed = measured.beside(listed, names)
+        told = measured is not None and measured.recall
+        alone = any(one.kind == concerns.NOISE_ALONE for one in listed)
+        if self.decoded is None or told or alone:
+            return found, tuple(listed)
+        recall = calibration.expected_recall(found.probabilities, self._least_share)
+        return found, (*listed, *concerns.low_recall(recall, found.labels, names))
+
+    @property
+    def _least_share(self) -> np.ndarray | float:
+        """Least share of each class among the rows, by the votes, if it is that of the records."""
+        if self.counts is None or self.stddev is None or self._other_shares:
+            return 0.0
+        totals = np.sum(self.counts, axis=0, dtype=np.float64)
+        noise = np.sqrt(np.sum(np.square(self.stddev, dtype=np.float64), axis=0))
+        least: np.ndarray = np.maximum(totals - concerns.WITHIN_NOISE * noise, 0)
+        return least / max(float(totals.sum()), 1.0)
+
+    @property
+    def _other_shares(self) -> bool:
+        """True if classes have other shares among the public rows than among private records."""
+        return self.decoded is not None and bool(np.ptp(self.decoded.ratio) > 0)
 
     @property
     def labels(self) -> np.ndarray:

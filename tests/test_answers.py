@@ -372,6 +372,19 @@ def test_no_measured_share_makes_probabilities_more_than_their_powers_do():
     assert np.isfinite(calibration.measured(sharp, 0.5)).all()
 
 
+def test_the_expected_recall_is_that_of_classes_drawn_by_the_probabilities():
+    rng = np.random.default_rng(0)
+    probabilities = rng.dirichlet([3.0, 1.0, 0.3], 100_000).astype(np.float32)
+    drawn = (rng.random((len(probabilities), 1)) > probabilities.cumsum(axis=1)).sum(axis=1)
+    labels = probabilities.argmax(axis=1)
+    recall = [np.mean(labels[drawn == one] == one) for one in range(3)]
+    # The rarest class has some 7,000 rows: five standard deviations are .03.
+    assert calibration.expected_recall(probabilities) == pytest.approx(recall, abs=0.03)
+    half = calibration.expected_recall(probabilities, np.array([0.0, 0.0, np.mean(drawn == 2) * 2]))
+    assert half[:2].tolist() == calibration.expected_recall(probabilities)[:2].tolist()
+    assert half[2] == pytest.approx(recall[2] / 2, abs=0.03)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.5])
 def test_no_measure_changes_a_label_whose_classes_are_almost_equally_probable(share):
     half = np.float32(0.5)

@@ -18,11 +18,14 @@ from rknn_jax.answers.concerns import (
     concerns_before,
     opinions_hidden,
 )
+from rknn_jax.answers.measured import Interval, Measured
+from rknn_jax.labels import PublicLabels
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import encoding, inputs, planning
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
-from rknn_jax.types import Queries
+from rknn_jax.types import Answers, Queries
 
 NAMES = ("cold", "flu", "cough")
 
@@ -120,6 +123,39 @@ def test_opinions_are_hidden_where_noise_decides():
     decides = [Concern("low_stability", 0.5, "", "")]
     assert opinions_hidden(decides) == {"agreement"}
     assert not opinions_hidden(concerns(evidence(pure(100), 2.0)))
+
+
+def test_a_rare_class_that_is_mostly_missed_is_told(tmp_path):
+    rng = np.random.default_rng(0)
+    ill = rng.random(9000) < 0.06
+    rows = (rng.normal(size=(9000, 2)) + 1.3 * ill[:, None]).astype(np.float32)
+    given = {"check_share": 0, "classes": ("well", "ill"), "ledger": tmp_path / "ledger.jsonl"}
+    labeler = ReverseKNNLabeler(epsilon=10.0, **given).fit(rows[6000:])
+    labeler.label(rows[:6000], np.where(ill[:6000], "ill", "well"))
+    found = of_kind(labeler.concerns_, "low_expected_recall")
+    assert "class ill" in found.sentence
+    missed = np.mean(labeler.labels_[ill[6000:]] != "ill")
+    expected = float(found.sentence.split("of ill, ")[1].split("%")[0]) / 100
+    assert 1 - missed == pytest.approx(expected, abs=0.15)
+
+
+def judged(found, recall=()):
+    """Return the concerns of labels of which those of `cough` are too few."""
+    probabilities = np.tile(np.float32([0.4, 0.3, 0.3]), (len(found.labels), 1))
+    probabilities[0] = 0.1, 0.1, 0.8
+    guarantee = Guarantee(1.0, 0.0, "replace-one", "central", ())
+    shown = Answers.predicted(probabilities, guarantee, None)
+    labels = PublicLabels(shown, probabilities, found.labels, found.labels, decoded=found.decoded)
+    measured = Measured(0.4, 0.3, 0.5, 100, "", recall, None)
+    return [labels.judged(concerns(found), one, NAMES)[1] for one in (None, measured)]
+
+
+def test_an_expected_recall_is_told_unless_it_was_measured_or_noise_decides():
+    assert all("low_expected_recall" in kinds(one) for one in judged(evidence(pure(100), 2.0)))
+    told, measured = judged(evidence(pure(100), 2.0), recall=(Interval(0.9, 0.8, 1.0),) * 3)
+    assert "low_expected_recall" in kinds(told) - kinds(measured)
+    noise = evidence(np.random.default_rng(0).laplace(scale=1e6, size=(6, 3)), 2**0.5 * 1e6)
+    assert not any("low_expected_recall" in kinds(one) for one in judged(noise))
 
 
 def test_rows_without_private_records_and_the_reverse():

@@ -79,6 +79,23 @@ def measured(probabilities: np.ndarray, share: float) -> np.ndarray:
     return found
 
 
+def expected_recall(probabilities: np.ndarray, share: np.ndarray | float = 0.0) -> np.ndarray:
+    """Return the expected recall of each class by probabilities, float64 `[num_classes]`.
+
+    It is the part of the rows expected to be of a class that got its label. The probabilities of a
+    rare class among another one are too small, so that its share may be known better otherwise.
+
+    Args:
+      probabilities: `[m, num_classes]`, positive.
+      share: Least share of the rows that is of the class, `[num_classes]`. Defaults to 0, unknown.
+    """
+    labels, most = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    found = np.bincount(labels, weights=most, minlength=probabilities.shape[1])
+    expected = probabilities.sum(axis=0, dtype=np.float64)
+    recall: np.ndarray = found / np.maximum(expected, share * np.float64(len(labels)))
+    return recall
+
+
 def sharper(shares: np.ndarray) -> np.ndarray:
     """Return the probabilities of rows' classes from mean shares, float32 `[m, num_classes]`."""
     raised = shares**SHARPER

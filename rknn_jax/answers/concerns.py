@@ -5,7 +5,7 @@ They are read off the noisy counts, the decoder's result and public data, so the
 number of votes and the noise.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +40,9 @@ CROWDED = "crowded_rows"
 
 HEARD = 3.0
 """Standard deviations by which the squares of counts exceed those of noise, if votes are heard."""
+
+LOW_RECALL = 0.5
+"""Recall of a class below which there is a warning."""
 
 HIGH_STABILITY = 0.9
 """Mean stability from which on a low accuracy is not due to noise."""
@@ -183,6 +186,29 @@ def shifted(listed: Sequence[Concern]) -> bool:
     return any(one.kind in (DISTANT, CROWDED) for one in listed)
 
 
+def low_recall(recall: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> list[Concern]:
+    """Return a concern about classes of which most rows are expected to have another label.
+
+    A class that no row got has a concern of its own.
+
+    Args:
+      recall: Expected recall of each class, `[num_classes]`.
+      labels: Label of each public row, int `[m]`.
+      names: Names of the classes.
+    """
+    held = np.bincount(labels, minlength=len(names)) > 0
+    low = np.flatnonzero((recall < LOW_RECALL) & held)
+    if not len(low):
+        return []
+    worst = low[recall[low].argmin()]
+    sentence = (
+        f"most rows of {named(names, low)} are expected to have another label; of "
+        f"{names[worst]}, {recall[worst]:.0%} are expected to be found"
+    )
+    remedy = "rank the rows by the released probability of the class, or ask more --queries"
+    return [Concern("low_expected_recall", len(low), sentence, remedy, opinion=True)]
+
+
 def set_concerns(
     features: np.ndarray,
     present: np.ndarray,
@@ -282,7 +308,7 @@ def no_row(labels: np.ndarray, names: Sequence[str], remedy: str) -> list[Concer
     missing = np.flatnonzero(held == 0)
     if not len(missing):
         return []
-    sentence = f"no row got {_classes(names, missing)}"
+    sentence = f"no row got {named(names, missing)}"
     return [Concern("missing_classes", len(missing), sentence, remedy)]
 
 
@@ -319,7 +345,7 @@ def _missing_classes(
     ):
         chosen = np.flatnonzero(mask)
         if len(chosen):
-            words = start.format(_classes(names, chosen)) + votes(chosen)
+            words = start.format(named(names, chosen)) + votes(chosen)
             sentence = f"{words} are {end} twice the noise of ±{noise[chosen].max():,.0f}"
             listed.append(Concern(kind, len(chosen), sentence, f"{remedy}, {rank}"))
     return listed
@@ -414,7 +440,7 @@ def _ratios(ratio: np.ndarray, names: Sequence[str]) -> list[Concern]:
         verb = "is" if len(chosen) == 1 else "are"
         upto = "" if len(chosen) == 1 else "up to "
         sentence = (
-            f"{_classes(names, chosen)} {verb} {upto}{largest:.1f} times {word} among "
+            f"{named(names, chosen)} {verb} {upto}{largest:.1f} times {word} among "
             "the private records than among the public rows"
         )
         remedy = "the labels are corrected for it; --smoothing none labels without a correction"
@@ -443,7 +469,7 @@ def _columns(features: np.ndarray) -> list[Concern]:
     return [Concern("unscaled_columns", part, sentence, "pass --standardize")]
 
 
-def _classes(names: Sequence[str], chosen: np.ndarray) -> str:
+def named(names: Sequence[str], chosen: Iterable[int]) -> str:
     """Return a few words for the chosen classes, most of them by name."""
     found = [names[int(i)] for i in chosen]
     if len(found) == 1:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from rknn_jax.answers.concerns import Concern
+from rknn_jax.answers.concerns import LOW_RECALL, Concern, named
 from rknn_jax.privacy.guarantee import UNITS, Unit
 
 CONFIDENCE = 0.95
@@ -22,12 +22,6 @@ QUANTILES = 500
 
 LOW = 0.7
 """Share of right labels below which there is a warning, if the interval lies below it."""
-
-LOW_RECALL = 0.5
-"""Recall of a class below which there is a warning, if the interval lies below it."""
-
-MOST_NAMES = 3
-"""Most classes that a warning names."""
 
 
 class Interval(NamedTuple):
@@ -115,10 +109,9 @@ class Measured:
         missed = [i for i, one in enumerate(self.recall) if one.high < LOW_RECALL]
         if missed:
             worst = min(missed, key=lambda i: self.recall[i].right)
-            shown = ", ".join(names[i] for i in missed[:MOST_NAMES])
-            rest = f" and {len(missed) - MOST_NAMES} more" if len(missed) > MOST_NAMES else ""
             sentence = (
-                f"less than half of the private records of {shown}{rest} agree with the labels; of "
+                f"less than half of the private records of {named(names, missed)} agree with the "
+                "labels; of "
                 f"{names[worst]}, {self.recall[worst].right:.0%}"
             )
             remedy = "rank the rows by the released probability of the class, or ask more --queries"

@@ -17,7 +17,6 @@ from PIL import Image
 
 from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
-from rknn_jax.answers.concerns import shifted
 from rknn_jax.answers.measured import Measured
 from rknn_jax.federation import reading, wire
 from rknn_jax.federation.collector import Collector, Sum, most_shift
@@ -104,11 +103,8 @@ def publish(
     found, rows_asked, guarantee = checked.labeled
     measured = checked.measured
     features = rows_asked.features
-    listed = reading.concerns(round, found, rows_asked)
-    if measured is not None:
-        if not shifted(listed):
-            found = found.calibrated(measured.right)
-        listed = [*measured.beside(listed, asked.classes)]
+    doubts = reading.concerns(round, found, rows_asked)
+    found, listed = found.judged(doubts, measured, asked.classes)
     rows = {**found.rows, "class_names": np.array(asked.classes), **carried(public.others)}
     words = reading.words(round, len(found.probabilities))
     told = _statement(asked, collector, guarantee, words=words, measured=measured)

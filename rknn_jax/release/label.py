@@ -24,7 +24,7 @@ from rknn_jax import postprocessing
 from rknn_jax._internal import memory as memories
 from rknn_jax._internal.disk import write_arrays, write_text
 from rknn_jax.answers import Decoded
-from rknn_jax.answers.concerns import Concern, shifted
+from rknn_jax.answers.concerns import Concern
 from rknn_jax.answers.measured import Measured
 from rknn_jax.check import Drawn
 from rknn_jax.labelers._sum_labeler import Labeling
@@ -300,12 +300,7 @@ def judged(
     question = plan.question
     read = question.labeler.concerns(found, question.public, plan.num_votes)
     usual = rehearsal.concerns(plan.settings, plan.data, question, plan.num_voters)
-    listed = (*read, *usual)
-    if measured is None:
-        return found, listed
-    if not shifted(listed):
-        found = found.calibrated(measured.right)
-    return found, measured.beside(listed, question.public.names)
+    return found.judged((*read, *usual), measured, question.public.names)
 
 
 def unsure_share(done: Release) -> float:
