@@ -35,6 +35,13 @@ class PublicSide(NamedTuple):
     num_answers: int | None = None
 
 
+def product(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return the product of soft labels, float32 `[m, num_classes]`, rows summing to 1."""
+    found = np.asarray(one, np.float64) * other
+    both: np.ndarray = found / found.sum(axis=1, keepdims=True)
+    return both.astype(np.float32)
+
+
 @dataclass(frozen=True)
 class PublicLabels:
     """Labels of the public rows after a release or a federation's round.
@@ -76,6 +83,20 @@ class PublicLabels:
         if self._other_shares or self.sets is not None:
             return self
         return replace(self, probabilities=calibration.measured(self.probabilities, share))
+
+    def beside(self, before: np.ndarray) -> Self:
+        """Return labels by this round and those before, which saw the same records.
+
+        A label that this round alone would not give counts as decided by noise.
+
+        Args:
+          before: Soft labels of the rounds before, `[m, num_classes]`.
+        """
+        both = product(self.probabilities, before)
+        same = both.argmax(axis=1) == self.probabilities.argmax(axis=1)
+        decoded = self.decoded and replace(self.decoded, probabilities=both)
+        sure = np.where(same, self.confidence, np.float32(0))
+        return replace(self, probabilities=both, confidence=sure, decoded=decoded)
 
     def judged(
         self, listed: Sequence[Concern], measured: Measured | None, names: Sequence[str]

@@ -6,7 +6,7 @@ post-processing.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,10 +19,23 @@ from rknn_jax.labelers._sum_labeler import (
     Words,
 )
 from rknn_jax.labelers._tally import Tally
-from rknn_jax.labels import PublicLabels
+from rknn_jax.labels import PublicLabels, product
 from rknn_jax.mechanisms.base import Payer
+from rknn_jax.privacy.accounting import compose
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Queries
+
+
+class Before(NamedTuple):
+    """Labels of the rounds before, which were released.
+
+    Attributes:
+      probabilities: Soft labels of the public rows, float32 `[m, num_classes]`.
+      guarantee: Guarantee of all rounds before.
+    """
+
+    probabilities: np.ndarray
+    guarantee: Guarantee
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,7 @@ class Question:
       sum: Sum over the private records.
       noise: Noise of the sum.
       guarantee: Guarantee of what is released: of the noisy sum, and of a check beside it.
+      before: Labels of the rounds before. Defaults to None, in a first round.
     """
 
     labeler: SumLabeler[Any]
@@ -44,6 +58,15 @@ class Question:
     sum: Tally
     noise: CuratorNoise
     guarantee: Guarantee
+    before: Before | None = None
+
+    @property
+    def whole(self) -> Guarantee:
+        """Guarantee of this round and of those before it together."""
+        if self.before is None:
+            return self.guarantee
+        parts = (self.before.guarantee, self.guarantee)
+        return compose(parts, sum(one.delta for one in parts))
 
     @property
     def queries(self) -> Queries:
@@ -75,11 +98,24 @@ class Question:
 
     def read(self, drawn: np.ndarray) -> PublicLabels:
         """Return the labels of the public rows: post-processing of what was drawn."""
-        return self.labeler.public_labels(self._noisy(drawn), self.public)
+        found = self.labeler.public_labels(self._noisy(drawn), self.public)
+        return found if self.before is None else found.beside(self.before.probabilities)
 
     def labelings(self, drawn: np.ndarray) -> tuple[Labeling, ...]:
-        """Return the labelings to choose from, by post-processing; the usual one is first."""
-        return self.labeler.labelings(self._noisy(drawn), self.public)
+        """Return the labelings to choose from, by post-processing; the usual one is first.
+
+        After a round before, that is the product of its probabilities and this one's.
+        """
+        found = self.labeler.labelings(self._noisy(drawn), self.public)
+        if self.before is None:
+            return found
+        usual, before = found[0], self.before.probabilities
+        both = usual._replace(
+            name=f"all rounds, the last by {usual.name}",
+            probabilities=product(usual.probabilities, before),
+            labels=lambda: usual.labels().beside(before),
+        )
+        return (both, usual._replace(weights=None), *found[1:])
 
     @property
     def words(self) -> Words:
@@ -100,4 +136,4 @@ class Question:
         return self.labeler.lines(self.mechanism, self.queries, self.sum, self.noise)
 
     def _noisy(self, drawn: np.ndarray) -> NoisySum:
-        return NoisySum(drawn, self.noise.stddev, self.guarantee)
+        return NoisySum(drawn, self.noise.stddev, self.whole)

@@ -3,7 +3,7 @@
 import json
 import shlex
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -16,7 +16,7 @@ from rknn_jax._internal.option_files import OPTIONS
 from rknn_jax._internal.terminal import err, metered, sure_interrupts, tell
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.ledger import Amount
-from rknn_jax.release.release_folder import RESULTS, warned_after
+from rknn_jax.release.release_folder import RESULTS, STAGING, refuse_results, warned_after
 from rknn_jax.release.settings import Settings
 
 LONG = 30.0
@@ -31,6 +31,7 @@ FOLDER_ONLY = ("out", "json")
 
 # JAX, scikit-learn and OpenDP take seconds to import, and --help needs none of them.
 if TYPE_CHECKING:
+    from rknn_jax.question import Before
     from rknn_jax.release.label import Release
     from rknn_jax.release.planning import Plan
     from rknn_jax.release.preview import Expected, Preview
@@ -39,14 +40,60 @@ if TYPE_CHECKING:
 def run(settings: Settings) -> dict[str, Any]:
     """Release labels for the public rows, or preview a release, and return what `--json` prints."""
     with err.status("loading"):  # visible on a terminal only
+        from rknn_jax.release import rounds
+
+    every = rounds.of(settings)
+    if len(every) == 1:
+        return _run(settings)
+    if settings.dry_run:
+        tell(err, "rounds", f"{len(every)}, of which a dry run simulates the first")
+        return _run(every[0])
+    if settings.out is None:
+        raise ValueError(
+            f"Expected --out with --rounds {settings.rounds}, got none; name a folder, in which a "
+            "stopped run goes on."
+        )
+    if not (settings.out / STAGING).exists():  # else the last round may be paid for
+        refuse_results(settings.out)
+    before: Before | None = None
+    for number, one in enumerate(every[:-1], 1):
+        _tell_round(number, every)
+        found = rounds.finished(one)
+        if found is None:
+            _run(one, before, whole=settings if before is None else None)
+            found = rounds.finished(one)
+        else:
+            tell(err, "found", f"its labels are in {one.out}; they cost nothing more")
+        before = found
+    _tell_round(len(every), every)
+    return _run(every[-1], before)
+
+
+def _tell_round(number: int, every: Sequence[Settings]) -> None:
+    tell(err, "round", f"{number} of {len(every)}, at epsilon = {every[number - 1].epsilon:g}")
+
+
+def _run(
+    settings: Settings, before: "Before | None" = None, whole: Settings | None = None
+) -> dict[str, Any]:
+    """Make one round of a release, or preview it, and return what `--json` prints.
+
+    Args:
+      settings: Settings of the round.
+      before: Labels of the rounds before. Defaults to None, in a first round.
+      whole: Settings of all rounds, whose cost the budget must allow. Defaults to None, for one.
+    """
+    with err.status("loading"):  # visible on a terminal only
         from rknn_jax.release import label as job
-        from rknn_jax.release import planning
-    with metered("reading the public rows"), sure_interrupts(), _nothing_spent():
-        plan = planning.prepare(settings)
+        from rknn_jax.release import planning, rounds
+    with metered("reading the public rows"), sure_interrupts(), _nothing_spent(before):
+        plan = planning.prepare(settings, before=before)
+        if whole is not None and not plan.paid:
+            rounds.check_budget(whole, plan)
     _tell_plan(plan)
     if settings.dry_run:
         job.check_memory(plan)
-        with metered("simulating releases"), sure_interrupts(), _nothing_spent():
+        with metered("simulating releases"), sure_interrupts(), _nothing_spent(None):
             expected = planning.expect(plan)
         _tell_preview(plan, expected)
         told = {name: _text_keys(value) for name, value in asdict(expected).items()}
@@ -67,7 +114,7 @@ def run(settings: Settings) -> dict[str, Any]:
         _warnings_told(),
         metered("counting") as meter,
         sure_interrupts(),
-        _nothing_spent(),
+        _nothing_spent(before),
     ):
         meter.begin("counting", len(plan.data.private))
         counted = job.count(plan, meter.advance)
@@ -127,12 +174,15 @@ def _warnings_told() -> Iterator[None]:
 
 
 @contextmanager
-def _nothing_spent() -> Iterator[None]:
-    """Say after Ctrl-C that this command has spent nothing."""
+def _nothing_spent(before: "Before | None") -> Iterator[None]:
+    """Say after Ctrl-C that this command has spent nothing, but for rounds before this one."""
     try:
         yield
     except KeyboardInterrupt as error:
-        error.add_note("This command has spent nothing and written nothing.")
+        words = "This command has spent nothing and written nothing."
+        if before is not None:
+            words = "This round has spent nothing; the same command goes on with it."
+        error.add_note(words)
         raise
 
 

@@ -86,7 +86,13 @@ def ask(settings: "Settings", data: Data, num_queries: int | None = None) -> Que
     rows = PublicRows(queries, data.public, names, side)
     assert settings.mechanism is not None
     return Question(
-        labeler, settings.mechanism, rows, sum=total, noise=noise, guarantee=noise.guarantee
+        labeler,
+        settings.mechanism,
+        rows,
+        sum=total,
+        noise=noise,
+        guarantee=noise.guarantee,
+        before=data.before,
     )
 
 

@@ -125,19 +125,20 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Chain:
-    """Encoder followed by a scaling.
+    """Encoder followed by a map of its features, such as a scaling.
 
     Attributes:
       encode: Function that maps records to features.
-      scaling: Scaling of the features.
+      then: Function that maps features to others, each record by itself.
     """
 
     encode: Callable[[Any], Any]
-    scaling: Scaling
+    then: Callable[[Any], Any]
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        """Return the scaled features."""
-        return self.scaling(np.asarray(self.encode(values), np.float32))
+        """Return the features that come out."""
+        found: np.ndarray = self.then(np.asarray(self.encode(values), np.float32))
+        return found
 
 
 @dataclass(frozen=True)

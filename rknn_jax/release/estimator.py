@@ -38,10 +38,11 @@ from rknn_jax.neighbors import Metric, nearest, usable_rows
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.question import Before
 from rknn_jax.records import features, frames, public_values
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.persons import find_columns
-from rknn_jax.release import choosing, inputs, planning
+from rknn_jax.release import choosing, inputs, planning, rounds
 from rknn_jax.release import label as job
 from rknn_jax.release.accounts import open_ledger, spend_stands
 from rknn_jax.release.encoding import Scaling
@@ -122,6 +123,9 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         and choose among ways to read the votes, at no epsilon. 0 turns it off. Defaults to None: as
         many as make the measure exact to 3 points, at most a tenth, and none if that is too few, or
         if the ledger has `accounting="renyi"` and the votes are pure, for which it would pay more.
+      rounds: Number T of rounds of Algorithm 1, which share epsilon: each later round asks in
+        features that the labels of the last one teach, and has more of it. Each charges the ledger.
+        Defaults to 1.
       mechanism: Noise mechanism of `rknn`: `discrete_laplace`, `permute_and_flip` for fewer wrong
         labels but no counts, `one_to_one` where each query is another class, or `gaussian` for many
         neighbors. Of `prototypes` and `least_squares`: `discrete_laplace` or `gaussian`. Defaults
@@ -188,6 +192,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         "person_name": [str, None],
         "records_per_person": [Interval(Integral, 1, None, closed="left"), None],
         "labels_per_record": [Interval(Integral, 1, None, closed="left"), None],
+        "rounds": [Interval(Integral, 1, None, closed="left")],
         "check_share": [Interval(Real, 0, 0.5, closed="both"), None],
         "labeler": [str],
         "mechanism": [str, None],
@@ -219,6 +224,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         records_per_person: int | None = None,
         labels_per_record: int | None = None,
         check_share: float | None = None,
+        rounds: int = 1,
         mechanism: str | None = None,
         relation: Relation = "replace-one",
         standardize: bool = False,
@@ -246,6 +252,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         self.records_per_person = records_per_person
         self.labels_per_record = labels_per_record
         self.check_share = check_share
+        self.rounds = rounds
         self.mechanism = mechanism
         self.relation = relation
         self.standardize = standardize
@@ -317,8 +324,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
           ValueError: If the input or the parameters cannot be used.
         """
         X = self._private(X)
-        plan = self._plan(X, None, self._assumed_classes(), person)
-        open_ledger(plan.settings, plan.cost, fingerprint(X))
+        settings, plan = self._first(X, person)
+        open_ledger(settings, rounds.cost(settings, plan), fingerprint(X))
         expected = planning.expect(plan)
         return replace(
             expected,
@@ -340,9 +347,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
           LedgerError: If the ledger is damaged, or has another rule than `accounting`.
           ValueError: If the input or the parameters cannot be used.
         """
-        X = self._private(X)
-        classes = self._assumed_classes()
-        return self._plan(X, None, classes, person).cost
+        return rounds.cost(*self._first(self._private(X), person))
 
     def label(self, X: ArrayLike, y: ArrayLike, person: ArrayLike | None = None) -> np.ndarray:
         """Release labels for the public rows.
@@ -391,11 +396,19 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             labels, values = frames.several(y, self.classes)
         check_consistent_length(X, labels)
         named = _named(values, "inferred" if self.classes is None else "given")
-        plan = self._plan(X, labels, named, person)
-        with errors_in_parameters():
-            counted = job.count(plan)
-        with spend_stands(plan.settings.ledger_path, "The labels did not reach the caller"):
-            done = job.draw(plan, counted)
+        settings, data = self._asked(X, labels, named, person)
+        before: Before | None = None
+        with spend_stands(settings.ledger_path, "The labels did not reach the caller"):
+            with errors_in_parameters():
+                every = rounds.of(settings)
+            for one in every:
+                with errors_in_parameters():
+                    plan = planning.plan(one, data, before)
+                    if before is None:
+                        rounds.check_budget(settings, plan)
+                    counted = job.count(plan)
+                done = job.draw(plan, counted)
+                before = Before(done.probabilities, done.answers.guarantee)
             self.classes_ = values
             sets = done.found.sets
             released: np.ndarray = (
@@ -495,14 +508,20 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         with np.errstate(all="ignore"):  # a cell that overflows is its row's own
             return usable_rows(rows.astype(np.float64))
 
-    def _plan(
+    def _first(self, X: np.ndarray, person: ArrayLike | None) -> tuple[Settings, planning.Plan]:
+        """Return the settings of a dry run, and the plan of its first round."""
+        settings, data = self._asked(X, None, self._assumed_classes(), person)
+        with errors_in_parameters():
+            return settings, planning.plan(rounds.of(settings)[0], data)
+
+    def _asked(
         self,
         X: np.ndarray,
         labels: np.ndarray | None,
         classes: Classes,
         person: ArrayLike | None,
-    ) -> planning.Plan:
-        """Plan a release, or a dry run if there are no labels."""
+    ) -> tuple[Settings, inputs.Data]:
+        """Return the settings and the input of a release, or of a dry run without labels."""
         self._validate_params()
         persons = None if person is None else frames.column(person)
         check_consistent_length(X, persons)
@@ -542,6 +561,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             labeler=self.labeler,
             mechanism=self.mechanism,
             standardize=self.standardize,
+            rounds=self.rounds,
             **{name: getattr(self, name) for name in _CHOICES},
         )
         with errors_in_parameters():
@@ -550,7 +570,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             data = inputs.data_of(self.X_, X, labels, classes=classes, persons=persons)
             if self.standardize:
                 data = inputs.standardized(data)
-            return planning.plan(settings, data)
+        return settings, data
 
 
 def _named(values: np.ndarray, source: Any = "given") -> Classes:

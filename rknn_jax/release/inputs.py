@@ -3,17 +3,20 @@
 Private rows are counted by `rknn_jax.release.counting`, once everything else is known.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rknn_jax import discriminant
 from rknn_jax._internal import ranges
 from rknn_jax.formats import Columns, Layout
+from rknn_jax.neighbors import Metric
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import LARGE_EPSILON
+from rknn_jax.question import Before
 from rknn_jax.records import classes as sets
 from rknn_jax.records import features, labels, persons
 from rknn_jax.records.classes import Classes
@@ -73,6 +76,7 @@ class Data:
       doubts: Sentences on public columns that may be no features, on columns that may be in
         another order on the other side, and on private ones that are named like persons. Defaults
         to none.
+      before: Labels of the round before. Defaults to None, in a first round.
     """
 
     public: np.ndarray
@@ -87,6 +91,7 @@ class Data:
     reading: str = ""
     names: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    before: Before | None = None
 
 
 def check(settings: "Settings") -> None:
@@ -194,19 +199,48 @@ def standardized(data: Data) -> Data:
     Args:
       data: Public rows and private records, not scaled yet.
     """
-    scaling = Scaling.learned(data.public)
-    public = scaling(data.public)
+    return _mapped(data, Scaling.learned(data.public))
+
+
+def taught(data: Data, before: Before, metric: Metric) -> Data:
+    """Return the data of a later round, with features that the labels of the last one teach.
+
+    They are learned on public rows and their labels, and applied to the private records one by one,
+    when their votes are counted.
+
+    Args:
+      data: Public rows and private records as they were read, or scaled.
+      before: Labels of the round before.
+      metric: Metric of the features. Those of the result are squared Euclidean.
+
+    Raises:
+      ValueError: If the labels are of other rows or classes.
+    """
+    shape = (len(data.public), data.classes.count)
+    if before.probabilities.shape != shape:
+        raise ValueError(
+            f"Expected labels of {shape[0]:,} public rows and {shape[1]} classes in the round "
+            f"before, got {before.probabilities.shape}; name another --out for these settings."
+        )
+    learned = discriminant.learned(data.public, before.probabilities, metric)
+    return replace(_mapped(data, learned), before=before)
+
+
+def _mapped(data: Data, then: Callable[[Any], Any]) -> Data:
+    """Return the data with features that are mapped, each record by itself."""
+    public = then(data.public)
     digest = data.digest or fingerprint(data.public)
+    width = public.shape[1]
     if data.encode is not None:
-        encode = replace(data.encode, encode=Chain(data.encode.encode, scaling))
+        encode = replace(data.encode, encode=Chain(data.encode.encode, then), width=width)
         return replace(data, public=public, encode=encode, digest=digest)
-    width = data.public.shape[1]
-    shards = tuple(UsableShard(shard, width) for shard in data.private.shards)
+    own = data.public.shape[1]
+    shards = tuple(UsableShard(shard, own) for shard in data.private.shards)
     return replace(
         data,
         public=public,
         private=Records(shards, data.private.rows),
-        encode=Encoding(scaling, data.public[:1], width),
+        encode=Encoding(then, data.public[:1], width),
         digest=digest,
     )
 

@@ -20,12 +20,12 @@ from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.roles import Roles, guarantee
 from rknn_jax.privacy.statement import Contribution
-from rknn_jax.question import Question
+from rknn_jax.question import Before, Question
 from rknn_jax.release import asking, choosing, rehearsal, release_folder
 from rknn_jax.release.accounts import first_budget, open_ledger
 from rknn_jax.release.choosing import Choice
 from rknn_jax.release.counting import Counter
-from rknn_jax.release.inputs import Data, check, read, refuse_inside
+from rknn_jax.release.inputs import Data, check, read, refuse_inside, taught
 from rknn_jax.release.labeler_settings import public_size
 from rknn_jax.release.preview import USUAL, Expected
 from rknn_jax.release.shards import Shard
@@ -38,6 +38,7 @@ UNSEEN = (
     "out",
     "json",
     "dry_run",
+    "rounds",
     "private",
     "public",
     "private_labels",
@@ -210,13 +211,16 @@ class Plan:
         return Roles.drawn(*chosen) if chosen.measure else None
 
 
-def prepare(settings: "Settings", private: Sequence[Shard] | None = None) -> Plan:
+def prepare(
+    settings: "Settings", private: Sequence[Shard] | None = None, before: Before | None = None
+) -> Plan:
     """Read the public rows, check everything and do the long work on public rows.
 
     Args:
-      settings: Settings of the release.
+      settings: Settings of the release, or of one round of it.
       private: Shards of the private records, as for `inputs.read`. Defaults to the files that the
         settings name.
+      before: Labels of the rounds before. Defaults to None, in a first round.
 
     Raises:
       ValueError: If the input or the settings cannot be used. Nothing was changed or spent then.
@@ -224,6 +228,7 @@ def prepare(settings: "Settings", private: Sequence[Shard] | None = None) -> Pla
     check(settings)
     choosing.check(settings)
     data = read(settings, private)
+    settings, data = after(settings, data, before)
     choice = choosing.choose(settings, data)
     wanted = request(choice.settings, data)
     folder = (
@@ -241,16 +246,25 @@ def prepare(settings: "Settings", private: Sequence[Shard] | None = None) -> Pla
     )
 
 
-def plan(settings: "Settings", data: Data) -> Plan:
+def after(settings: "Settings", data: Data, before: Before | None) -> tuple["Settings", Data]:
+    """Return the settings and the input of a round after others; see `inputs.taught`."""
+    if before is None:
+        return settings, data
+    return replace(settings, metric="sqeuclidean"), taught(data, before, settings.metric)
+
+
+def plan(settings: "Settings", data: Data, before: Before | None = None) -> Plan:
     """Choose the labeler, open the ledger and do the long work on public rows.
 
     Args:
       settings: Settings of the release, which `choosing.check` and `inputs.check` have passed.
       data: Input of the release.
+      before: Labels of the rounds before. Defaults to None, in a first round.
 
     Raises:
       ValueError: As in `prepare`.
     """
+    settings, data = after(settings, data, before)
     return _planned(choosing.choose(settings, data), data)
 
 
@@ -307,5 +321,8 @@ def request(settings: "Settings", data: Data) -> str:
         del public["standardize"]
     public["records"] = public_size(settings, data)
     rows = data.digest or fingerprint(data.public)
-    words = repr([sorted(public.items()), data.classes, rows])
+    found: list[object] = [sorted(public.items()), data.classes, rows]
+    if data.before is not None:
+        found.append(fingerprint(data.before.probabilities))
+    words = repr(found)
     return hashlib.sha256(words.encode()).hexdigest()

@@ -49,6 +49,7 @@ class Settings:
       representation: for raw records in place of embeddings: a file of rknn_jax/representations, learned from the public images alone, or a function of your own that treats each record by itself, as package.module:function. It is applied where the records are read.
       standardize: center and scale each column of the features by its mean and standard deviation among the public rows. Use it if columns have different units.
       metric: of the embeddings.
+      rounds: number T of rounds of Algorithm 1, which share epsilon: each later round asks in features that the labels of the last one teach, and has more of it. More than one needs --out, where the folder round-1 has what the first round released, with a statement of its own. Several rounds are worth their share where classes overlap or are linear and many records vote; one is the default.
       smoothing: auto labels each public row by what all noisy votes tell about rows like it; the votes themselves choose how far rows share them. Without votes, as with permute_and_flip, each query's label stands for its votes; with another labeler, similar rows share labels. none gives each row the arg max of its query, or what the labeler says of the row.
       classes: number of classes, or their names, with commas between them or as words; a list in a file of options. If a name is a number, numbers among the labels are names, and otherwise class numbers from 0 on.
       classes_file: file with a name of a class a line, or a .json file with a list of them.
@@ -90,6 +91,7 @@ class Settings:
     representation: str | None = None
     standardize: bool = False
     metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"
+    rounds: Count = 1
     smoothing: Literal["auto", "none"] = "auto"
     classes: str | tuple[str, ...] | None = None
     classes_file: Path | None = None

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rknn_jax.answers.measured import Measured
+from rknn_jax.privacy.charges import exact_amount
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.statement import (
     ONE_LEDGER,
@@ -44,6 +45,7 @@ def card(plan: Plan, told: Statement, measured: Measured | None = None) -> dict[
       measured: Agreement with records that did not vote. Defaults to None, if not measured.
     """
     settings = plan.settings
+    before = plan.question.before
     choices = ("relation", "representation", "standardize", "smoothing")
     return told.card(
         **{f"num_{settings.unit}s": plan.num_records},
@@ -53,6 +55,7 @@ def card(plan: Plan, told: Statement, measured: Measured | None = None) -> dict[
         labeler=plan.question.labeler.name,
         **{name: getattr(settings, name) for name in choices},
         **plan.words.facts,
+        **({"rounds_before": before.guarantee.asdict()} if before else {}),
         **_check(plan),
         measured=measured and measured.asdict(),
         **({"model": asdict(plan.data.model)} if plan.data.model else {}),
@@ -128,6 +131,18 @@ def _scaled(settings: "Settings") -> dict[str, str]:
     return {"scale of columns": "mean 0 and standard deviation 1 among the public rows"}
 
 
+def _before(plan: Plan) -> dict[str, str]:
+    """Return what the statement says about earlier rounds, or nothing in a first one."""
+    before = plan.question.before
+    if before is None:
+        return {}
+    cost, earlier = (exact_amount(one.epsilon, one.delta) for one in (plan.cost, before.guarantee))
+    return {
+        "rounds": f"{earlier} for the rounds before, whose labels teach this one its features, and "
+        f"{cost} for this one; the guarantee is that of all of them together"
+    }
+
+
 def _inferred(plan: Plan) -> str:
     """Return a sentence on classes that were read from private labels, or an empty string."""
     if plan.data.classes.source != "inferred":
@@ -157,7 +172,7 @@ def statement(
     if unit == "person":
         records = f"the records of {records}"
     return Statement(
-        plan.cost,
+        plan.question.whole,
         f"Whoever ran this release holds {records}, as they are, in one place.",
         (*plan.words.released, *checks),
         not_covered=tuple(not_covered(plan)),
@@ -177,6 +192,7 @@ def statement(
             "representation": settings.representation or "embeddings, as given",
             **({"embedding model": plan.data.model} if plan.data.model else {}),
             **_scaled(settings),
+            **_before(plan),
             "labeler": plan.question.labeler.name,
             **plan.words.details,
             **checked,

@@ -1,0 +1,231 @@
+"""Rounds of a release: one budget, a statement of all, and features that labels teach."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+from rknn_jax import discriminant
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.ledger import Ledger
+from rknn_jax.question import Before
+from rknn_jax.records.classes import Classes
+from rknn_jax.release import choosing, inputs, label, planning, rounds
+from rknn_jax.release.estimator import ReverseKNNLabeler
+from rknn_jax.release.settings import Settings
+
+NUM_CLASSES = 4
+PARTS = ["333333/1000000", "666667/1000000"]
+
+
+def sides(num_public=400, num_private=4000, seed=0):
+    """Return public rows, private rows and their labels, of classes that overlap."""
+    rng = np.random.default_rng(seed)
+    centers = 1.2 * rng.normal(size=(NUM_CLASSES, 5))
+    labels = rng.integers(NUM_CLASSES, size=num_public + num_private)
+    rows = (centers[labels] + rng.normal(size=(len(labels), 5))).astype(np.float32)
+    return rows[:num_public], rows[num_public:], labels[num_public:], labels[:num_public]
+
+
+def written(folder):
+    """Write the sides, and return the options of a release."""
+    public, private, labels, _ = sides()
+    np.savez(folder / "public.npz", embeddings=public)
+    np.savez(folder / "private.npz", embeddings=private, labels=labels)
+    return ["--public", "public.npz", "--private", "private.npz", "--classes", NUM_CLASSES]
+
+
+def spends(path="private.npz.ledger.jsonl"):
+    return [json.loads(line) for line in Path(path).read_text().splitlines() if '"spend"' in line]
+
+
+def soft(labels, num_classes=NUM_CLASSES):
+    return np.full((len(labels), num_classes), 0.02) + 0.92 * np.eye(num_classes)[labels]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 7])
+def test_the_parts_of_an_amount_add_up_to_it_exactly(number):
+    rng = np.random.default_rng(number)
+    amounts = [1.0, 0.1, 0.3, 1e-5, *rng.lognormal(0, 3, 200)]
+    for amount in map(float, amounts):
+        parts = rounds.parts(amount, number)
+        left = Fraction(repr(amount)) - sum(Fraction(repr(part)) for part in parts)
+        assert 0 <= left <= amount * 1e-15
+        assert parts == sorted(parts)
+        assert len(parts) == number
+
+
+def test_two_rounds_share_one_budget_and_one_statement(rknn, tmp_path):
+    options = written(tmp_path)
+    asked = ["label", *options, "--epsilon", "1", "--rounds", "2", "--out", "out"]
+    assert rknn(*asked).status == 0
+    final, first = (
+        json.loads((tmp_path / folder / "privacy.json").read_text())
+        for folder in ("out", "out/round-1")
+    )
+    assert final["guarantee"]["epsilon"] == 1
+    assert first["guarantee"]["epsilon"] == pytest.approx(1 / 3, abs=1e-6)
+    assert final["rounds_before"] == first["guarantee"]
+    assert "0.333333" in (tmp_path / "out" / "privacy.html").read_text()
+    assert [one["epsilon"] for one in spends()] == PARTS
+    assert Ledger.open(tmp_path / "private.npz.ledger.jsonl").remaining.epsilon == 0
+    again = rknn(*asked)
+    assert again.status == 2
+    assert "without an earlier release" in again.err
+    assert len(spends()) == 2
+
+
+def test_rounds_that_a_budget_does_not_allow_are_refused_before_the_first(rknn, tmp_path):
+    options = written(tmp_path)
+    asked = ["label", *options, "--out", "out", "--rounds", "2"]
+    assert rknn(*asked, "--epsilon", "1", "--budget", "0.9").status != 0
+    assert not (tmp_path / "private.npz.ledger.jsonl").exists()
+    assert rknn("label", *options, "--epsilon", "0.5", "--budget", "1", "--out", "one").status == 0
+    refused = rknn(*asked, "--epsilon", "0.6")
+    assert refused.status != 0
+    assert "This release costs epsilon=0.6" in refused.err
+    assert len(spends()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--rounds", "2"), "Expected --out with --rounds 2"),
+        (("--rounds", "2", "--labels-per-record", "2", "--out", "out"), "one label a record"),
+        (("--rounds", "0", "--out", "out"), "rounds"),
+    ],
+)
+def test_rounds_that_cannot_be_are_refused(rknn, tmp_path, options, words):
+    result = rknn("label", *written(tmp_path), "--epsilon", "1", *options)
+    assert result.status == 2
+    assert words in result.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_stopped_run_goes_on_after_its_first_round(rknn, tmp_path):
+    options = written(tmp_path)
+    settings = Settings("public.npz", "private.npz", 1.0, classes="4", out=Path("out"), rounds=2)
+    first = rounds.of(settings)[0]
+    assert not first.check_share
+    plan = planning.prepare(first)
+    label.release(plan)  # all that a run leaves that was stopped here
+    done = rknn("label", *options, "--epsilon", "1", "--rounds", "2", "--out", "out")
+    assert done.status == 0
+    assert "its labels are in out/round-1" in done.err
+    assert [one["epsilon"] for one in spends()] == PARTS
+
+
+def test_a_first_round_of_another_ledger_or_of_other_rows_is_refused(rknn, tmp_path):
+    options = written(tmp_path)
+    asked = ["label", *options, "--epsilon", "1", "--rounds", "2", "--out", "out"]
+    assert rknn(*asked).status == 0
+    for path in (tmp_path / "out").iterdir():
+        if path.is_file():
+            path.unlink()
+    other = rknn(*["5" if word == NUM_CLASSES else word for word in asked])
+    assert other.status == 2
+    assert "in the round before" in other.err
+    os.rename("private.npz.ledger.jsonl", "elsewhere.jsonl")
+    other = rknn(*asked)
+    assert other.status == 2
+    assert "a release of another one" in other.err
+
+
+@pytest.mark.long
+def test_a_run_that_is_killed_pays_once_for_each_round(tmp_path):
+    options = [str(one) for one in written(tmp_path)]
+    command = [sys.executable, "-m", "rknn_jax", "label", *options, "--epsilon", "1"]
+    command += ["--rounds", "2", "--out", "out"]
+    waited = tmp_path / "out" / "round-1" / "privacy.json"
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not waited.exists():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 0
+    found = spends(tmp_path / "private.npz.ledger.jsonl")
+    assert [one["epsilon"] for one in found] == PARTS
+
+
+def test_the_estimator_asks_in_rounds(tmp_path):
+    public, private, labels, truth = sides()
+    ledger = tmp_path / "ledger.jsonl"
+    labeler = ReverseKNNLabeler(
+        epsilon=6.0, rounds=2, classes=range(NUM_CLASSES), ledger=ledger, metric="cosine"
+    ).fit(public)
+    assert labeler.cost(private).epsilon == 6
+    found = labeler.label(private, labels)
+    assert labeler.guarantee_.epsilon == pytest.approx(6)
+    assert labeler.card_["guarantee"]["epsilon"] == pytest.approx(6)
+    assert np.mean(found == truth) > 0.6
+    assert [one["epsilon"] for one in spends(ledger)] == ["2", "4"]
+    assert (labeler.confidence_ >= 0).all()
+
+
+def test_a_record_moves_a_later_round_by_no_more_than_its_own_votes():
+    public, private, labels, truth = sides(num_private=60)
+    guarantee = Guarantee(1.0, 0.0, "replace-one", "central", ())
+    before = Before(soft(truth).astype(np.float32), guarantee)
+    settings = Settings("", "", 1.0, check_share=0.0, ledger=Path("none"), queries=40)
+    inputs.check(settings)
+    choosing.check(settings)
+
+    def counted(rows, classes):
+        data = inputs.data_of(public, rows, classes, Classes(NUM_CLASSES), None)
+        return label.count(planning.plan(settings, data, before)).counts
+
+    counts = counted(private, labels)
+    assert counts.sum() == len(private)
+    for row in range(0, 60, 7):
+        moved, other = private.copy(), labels.copy()
+        moved[row], other[row] = [np.inf, 0, 0, 0, 0], 0
+        assert np.abs(counted(moved, other) - counts).sum() == 1
+        moved[row], other[row] = -5 * private[row], (labels[row] + 1) % NUM_CLASSES
+        assert np.abs(counted(moved, other) - counts).sum() == 2
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
+def test_a_record_is_mapped_by_itself_bit_for_bit(metric):
+    public, private, _, truth = sides(num_private=130)
+    learned = discriminant.learned(public, soft(truth), metric)
+    together = learned(private)
+    for size, start in ((1, 0), (1, 77), (2, 5), (31, 40), (129, 1)):
+        assert np.array_equal(learned(private[start : start + size]), together[start:][:size])
+    doubled = learned(2 * private)
+    near = metric == "cosine"
+    assert np.allclose(doubled, together, atol=1e-5) == near
+
+
+def test_the_directions_are_those_of_the_linear_discriminant():
+    public, private, labels, truth = sides(num_public=3000)
+    learned = discriminant.learned(public, np.eye(NUM_CLASSES)[truth], "sqeuclidean")
+    peer = LinearDiscriminantAnalysis().fit(public, truth)
+    own = learned(private)[:, : NUM_CLASSES - 1]
+    theirs = peer.transform(private)
+    # The ridge turns them a little.
+    for axis in range(2):
+        assert abs(np.corrcoef(own[:, axis], theirs[:, axis])[0, 1]) > 0.98
+
+
+@pytest.mark.parametrize("kind", ["wide", "one class", "constant", "one feature", "huge"])
+def test_features_of_any_kind_are_mapped_to_finite_ones(kind):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(50, 1500 if kind == "wide" else 3)).astype(np.float32)
+    labels = np.zeros(50, int) if kind == "one class" else rng.integers(NUM_CLASSES, size=50)
+    if kind == "constant":
+        rows[:] = 3
+    if kind == "one feature":
+        rows = rows[:, :1]
+    if kind == "huge":
+        rows *= np.float32(1e15)
+    learned = discriminant.learned(rows, soft(labels), "sqeuclidean")
+    found = learned(rows)
+    assert found.shape[1] >= rows.shape[1]
+    assert np.isfinite(found).all()
