@@ -89,6 +89,24 @@ def test_the_likelihood_is_that_of_the_counts():
         assert process.log_likelihood(seen, root @ root.T) == pytest.approx(total, rel=1e-9)
 
 
+def test_a_query_that_nobody_voted_for_says_nothing():
+    """Which covariance is likelier depends on it by less than half a nat, and once by 10."""
+    rng = np.random.default_rng(0)
+    size = np.r_[rng.integers(50, 200, 20), np.ones(10)].astype(float)
+    counts = np.round(6 * size[:, None] * rng.dirichlet(np.full(6, 0.3), 30))
+    counts[20:] = 0
+    seen = process.standardized(counts, np.full(counts.shape, 0.5), size, np.ones(6))
+    names = ("residual", "noise", "chance", "votes")
+    heard = seen._replace(**{name: getattr(seen, name)[:20] for name in names})
+    said = []
+    for _ in range(9):
+        root = rng.normal(size=(30, 8))
+        between = root @ root.T * rng.uniform(0.03, 0.3) + 0.1 * np.eye(30)
+        whole = process.log_likelihood(seen, between)
+        said.append(whole - process.log_likelihood(heard, between[:20, :20]))
+    assert np.ptp(said) < 0.5
+
+
 def test_redrawn_counts_are_those_of_the_posterior():
     """Mean and variance of the coefficients of 20,000 draws; false alarms below 1e-4."""
     rng = np.random.default_rng(3)

@@ -38,11 +38,8 @@ NOT_LOCAL = 3.0
 CLASS_SHARE = 0.1
 """Prior variance of a class's share of all records, in units of that of evenly shared classes."""
 
-FEWEST_VOTES = 0.2
+FEWEST_VOTES = 0.01
 """Least number of votes of a query, as a part of what its public rows let expect."""
-
-STANDS_OUT = 3.0
-"""Standard deviations of noise by which a sum of votes counts as heard, whatever was expected."""
 
 LEAST_SHARE = 1e-3
 """Least prior share of a class."""
@@ -111,10 +108,14 @@ def standardized(
     counts = counts * ratio
     variance = (stddev * ratio) ** 2
     total = total_votes(counts, variance)
-    votes = _votes(counts.sum(axis=1), variance.sum(axis=1), total * size / size.sum())
+    expected = total * size / size.sum()
+    noise = variance.sum(axis=1)
+    mean = _votes(counts.sum(axis=1), noise, expected, size)
+    # A query that hardly anybody voted for says nothing, and not that no class is there.
+    votes = np.maximum(mean, FEWEST_VOTES * expected + 1e-9)
     prior = _prior(counts.sum(axis=0) / total, variance.sum(axis=0) / total**2)
     spread = _spread(prior)
-    residual = (counts / votes[:, None] - prior) / spread
+    residual = (counts - np.maximum(mean, 0)[:, None] * prior) / votes[:, None] / spread
     chance = ratio / votes[:, None] * np.ones_like(counts)
     if np.ptp(ratio) == 0:
         # One variance for all classes, so that one factorization serves them.
@@ -138,13 +139,20 @@ def _spread(prior: np.ndarray) -> np.ndarray:
     return spread
 
 
-def _votes(sums: np.ndarray, noise: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return the number of votes of each query, in units of public rows, `[s]`."""
-    square = np.mean(expected**2)
-    uneven = max(np.mean((sums - expected) ** 2 - noise - expected), 0) / square
-    believed = uneven * expected**2 / (uneven * expected**2 + noise + 1e-9)
-    least = np.minimum(FEWEST_VOTES * expected + 1e-9, STANDS_OUT * np.sqrt(noise) + 1)
-    votes: np.ndarray = np.maximum(expected + believed * (sums - expected), least)
+def _votes(
+    sums: np.ndarray, noise: np.ndarray, expected: np.ndarray, size: np.ndarray
+) -> np.ndarray:
+    """Return the number of votes of each query, in units of public rows, `[s]`.
+
+    Few rows say little of how many votes to expect: their own number is by chance, and a query that
+    lies at a lone row has hardly a record near it.
+    """
+    by_chance = expected**2 / np.maximum(size, 1)
+    excess = np.mean((sums - expected) ** 2 - noise - expected - by_chance)
+    uneven = max(excess, 0) / np.mean(expected**2)
+    differ = uneven * expected**2 + by_chance
+    believed = differ / (differ + noise + 1e-9)
+    votes: np.ndarray = expected + believed * (sums - expected)
     return votes
 
 

@@ -1,0 +1,102 @@
+"""Right labels by a release in one round, two and three, at the same epsilon in all.
+
+    python -m benchmarks.rounds [--resume]
+
+The data sets are those of `benchmarks.measured`, three splits each that it does not use, and of two
+of them more records. All records vote. A cell is kept in `runs/rounds` once it is done. The weights
+of the features that labels teach were chosen on other splits of those with a *.
+"""
+
+import argparse
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import _measured_cases as cases
+from benchmarks._decoding_cases import Sides
+from benchmarks._measure import save
+from benchmarks.measured import Nobody, plan_of, right
+from rknn_jax.question import Before
+from rknn_jax.release import label, planning, rounds
+from train.json_files import write_json
+
+SEEDS = (100, 101, 102)
+EPSILONS = (0.5, 1.0, 3.0)
+ROUNDS = (1, 2, 3)
+PARTS = Path("runs/rounds")
+LOOKED_AT = (
+    "MNIST",
+    "CIFAR-10, HOG",
+    "packages, 10 sections",
+    "waves",
+    "wrong labels",
+    "lengths",
+    "linear",
+)
+
+
+def linear(seed: int, num_private: int) -> Sides:
+    """Return five linear classes in 20 dimensions, whose labels are noisy."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(num_private + 4000, 20))
+    scores = rows @ rng.normal(size=(20, 5)) + rng.gumbel(size=(len(rows), 5))
+    return cases._sides(rows, scores.argmax(axis=1), 4000)
+
+
+def overlapping(seed: int, num_private: int) -> Sides:
+    """Return 60 overlapping clouds of 10 classes in 10 dimensions."""
+    rng = np.random.default_rng(seed)
+    clouds = rng.integers(60, size=num_private + 4000)
+    rows = 1.6 * rng.normal(size=(60, 10))[clouds] + rng.normal(size=(len(clouds), 10))
+    return cases._sides(rows, rng.integers(10, size=60)[clouds], 4000)
+
+
+DATA: dict[str, Callable[[int], Sides]] = {
+    **{name: case.make for name, case in cases.CASES.items()},
+    "linear, 50,000 records": functools.partial(linear, num_private=50_000),
+    "overlapping clouds, 50,000 records": functools.partial(overlapping, num_private=50_000),
+}
+
+
+def released(sides: Sides, epsilon: float, num_rounds: int) -> float:
+    """Return the share of right labels of one release."""
+    first = plan_of(sides, epsilon, 0.0)
+    settings = replace(first.settings, rounds=num_rounds)
+    before: Before | None = None
+    for one in rounds.of(settings):
+        plan = planning.plan(one, first.data, before)
+        counted = label.count(plan)
+        drawn = plan.question.draw(counted.counts, counted.units, Nobody(), "")
+        found = plan.question.read(drawn)
+        before = Before(found.probabilities, found.answers.guarantee)
+    return right(found.probabilities, sides)
+
+
+def main() -> None:
+    """Measure all cells and save them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--resume", action="store_true", help="keep the cells that are there")
+    given = parser.parse_args()
+    PARTS.mkdir(parents=True, exist_ok=True)
+    for name, make in DATA.items():
+        for seed in SEEDS:
+            path = PARTS / f"{name.replace(' ', '_')}-{seed}.json"
+            if given.resume and path.exists():
+                continue
+            sides = make(seed)
+            found = {
+                str(epsilon): [released(sides, epsilon, number) for number in ROUNDS]
+                for epsilon in EPSILONS
+            }
+            write_json(path, {"data": name, "seed": seed, "right": found})
+            print(name, seed, found)
+    rows = [json.loads(path.read_text()) for path in sorted(PARTS.glob("*.json"))]
+    save("rounds", rows, seeds=list(SEEDS), rounds=list(ROUNDS), looked_at=list(LOOKED_AT))
+
+
+if __name__ == "__main__":
+    main()
