@@ -149,3 +149,23 @@ def query_numbers() -> str:
     epsilons = sorted({one["epsilon"] for one in found})
     header = ["data", "reached of 200 queries", *(f"ε = {e:g}" for e in epsilons)]
     return table(header, rows, "query_numbers")
+
+
+def rounds() -> str:
+    """Right labels in one, two and three rounds of the same epsilon in all."""
+    found = load("rounds")
+    rows = []
+    for name in dict.fromkeys(one["data"] for one in found["results"]):
+        mine = [one["right"] for one in found["results"] if one["data"] == name]
+        shown = [f"{name}{' *' if name in found['looked_at'] else ''}"]
+        for epsilon in mine[0]:
+            means = np.mean([one[epsilon] for one in mine], axis=0)
+            worst = np.min([one[epsilon] for one in mine], axis=0)
+            shown.append(
+                ", ".join(f"{a:.1%} ({b:.1%})" for a, b in zip(means, worst, strict=True))
+            )
+        gains = [one[epsilon][1] - one[epsilon][0] for one in mine for epsilon in one]
+        rows.append([*shown, f"{100 * np.mean(gains):+.1f}"])
+    rows.sort(key=lambda row: -float(row[-1]))
+    epsilons = [f"ε = {epsilon}" for epsilon in found["results"][0]["right"]]
+    return table(["data", *epsilons, "points by a second round"], rows, "rounds")

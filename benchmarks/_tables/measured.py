@@ -183,3 +183,30 @@ def _rate(cells: list[dict[str, Any]], kind: str, event: bool) -> str:
     """Return in how many of the cells with, or without, its event a warning was given."""
     those = [one for one in cells if (kind in one["true"]) == event]
     return f"{sum(kind in one['warned'] for one in those)} of {len(those)}"
+
+
+WORST = 6
+"""Cells of `withheld` that are shown, those that lose most."""
+
+
+def withheld() -> str:
+    """Points that the votes of checking records would have been worth: the worst cells, and all."""
+    cells = load("withheld")["results"]
+    lost: dict[tuple[str, float, bool], list[float]] = {}
+    for one in cells:
+        name, plain = one["name"], not (one["shifted"] or one["wrong"])
+        found = [100 * (voted - chosen) for voted, chosen in one["pairs"]]
+        lost.setdefault((name, one["epsilon"], plain), []).extend(found)
+
+    def row(words: str, epsilon: str, points: list[float]) -> list[str]:
+        error = np.std(points, ddof=1) / np.sqrt(len(points))
+        return [words, epsilon, f"{np.mean(points):+.1f} ± {error:.1f}"]
+
+    rows = []
+    for plain, words in ((True, "all like the public rows"), (False, "all others")):
+        mine = {key: points for key, points in lost.items() if key[2] == plain}
+        worst = sorted(mine, key=lambda key: -np.mean(mine[key]))[:WORST]
+        rows += [row(key[0], f"{key[1]:g}", mine[key]) for key in worst]
+        means = [float(np.mean(points)) for points in mine.values()]
+        rows.append(row(f"{words}, {len(mine)} cells", "all", means))
+    return table(["data", "ε", "points lost"], rows, "withheld")
