@@ -113,6 +113,20 @@ def test_a_complex_number_is_missing_without_a_warning(cell):
     assert not caught
 
 
+@pytest.mark.parametrize("cell", [np.ma.masked, [np.longdouble(1e308) * 10] * WIDTH, *ODD])
+def test_no_cell_is_warned_of(cell):
+    made = frame(name_of)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for embedding in (tuple(NAMES), ("vector",)):
+            for column in (embedding[0], "diagnosis", "person"):
+                cells = made[column].to_list()
+                cells[3] = cell
+                other = made.assign(**{column: pd.Series(cells, dtype=object)})
+                columns = Columns(embedding, "diagnosis", person="person", width=WIDTH)
+                assert len([*ArrowShard("patients", other, columns).blocks(NUM_RECORDS)]) == 1
+
+
 @pytest.mark.parametrize("kind", [object, "string"])
 @pytest.mark.parametrize(
     "labels",
