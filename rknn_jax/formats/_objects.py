@@ -117,9 +117,13 @@ def _column(series: Any, read: Any) -> np.ndarray:
 
 
 def _is_object(kind: Any) -> bool:
-    """Return whether a column of a type of pandas, or of such categories, holds objects."""
+    """Return whether a column of a type of pandas, or of such categories, holds objects.
+
+    So does one of text whose cells are Python's, which may be no Unicode.
+    """
     kind = getattr(getattr(kind, "categories", None), "dtype", kind)
-    return isinstance(kind, np.dtype) and kind.kind == "O"
+    of_python = getattr(kind, "storage", "") == "python"
+    return of_python or (isinstance(kind, np.dtype) and kind.kind == "O")
 
 
 def _number(cell: Any) -> float | None:
