@@ -1,6 +1,7 @@
 """Private selection of the classes: its guarantee, its threshold and its command."""
 
 import math
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -201,3 +202,25 @@ def test_the_command_line_prints_it_as_json(folder, capsys):
     asked = "classes --private R.npz --epsilon 1 --delta 1e-6 --json"
     assert main.main(asked.split()) == 0
     assert '"classes": ["cold", "flu", "measles"]' in capsys.readouterr().out
+
+
+def test_a_long_label_makes_no_other_one_long():
+    """An array of text has the length of its longest one: 160 MB for these records."""
+    labels = np.array(["a", "b"] * 10_000)
+    odd = labels.astype("U400")
+    odd[0] = "x" * 400
+    blocks = [odd, *[labels] * 4]
+
+    class Blocks(ArrayShard):
+        def labels(self, size):
+            yield from blocks
+
+    shard = Blocks("a file", np.zeros((100_000, 1)), np.concatenate([labels] * 5))
+    tracemalloc.start()
+    try:
+        found = occurrences([shard], "record")
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.counts == {"a": 49_999, "b": 50_000, "x" * 400: 1}
+    assert most < 120e6, "of which the first block takes a part by itself"

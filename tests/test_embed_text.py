@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tokenizers.models import WordLevel
 
-from rknn_jax.embedding import text
+from rknn_jax.embedding import text, tokens
 from tests import tiny_network
 
 TEXTS = ["cat runs", "dog", "", "fast cat sleeps dog", "unknown dog", None, " ", "runs fast"]
@@ -55,6 +56,23 @@ def test_a_transformer_sees_one_text_a_run(tmp_path, attends):
         np.testing.assert_array_equal(among[row], alone)
         if attends == "mask":
             np.testing.assert_allclose(alone, expected(TEXTS[row]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["onnx", "vectors"])
+def test_a_text_that_a_tokenizer_cannot_take_is_its_record_s_own_affair(tmp_path, form):
+    """One without a token for unknown words fails on all texts if one has such a word."""
+    path = tiny_network.write_text(tmp_path)
+    model = text.load(str(path))
+    if form == "vectors":
+        np.save(path.with_suffix(".npy"), np.eye(model.tokenizer.get_vocab_size(), 3))
+        model = text.load(str(path.with_suffix(".npy")))
+    usual = ["a text", "cat runs", "dog", "runs", "fast cat"]
+    expected = model(table(usual)).features
+    model.tokenizer.model = WordLevel({word: row for word, row in ROWS.items()}, "[none]")
+    odd = model(table([*usual[:2], "unknown", *usual[3:]]))
+    np.testing.assert_array_equal(odd.features[[1, 3, 4]], expected[[1, 3, 4]])
+    assert odd.reasons == dict.fromkeys((0, 2), tokens.UNREAD)
+    assert np.isnan(odd.features[[0, 2]]).all()
 
 
 def test_normalized_features_have_length_one_and_one_direction(tmp_path):

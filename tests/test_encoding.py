@@ -85,7 +85,26 @@ def dropped(values):
     return flattened(values)[values[:, 0, 0, 0] >= 100]
 
 
-for function in (centered, scaled, last_bit, emptied, dropped):
+def placed(values):
+    """Flatten records, with a bit of their places, and fail if one is bright in its corner."""
+    if (values[:, 0, 0, 0] > 200).any():
+        raise RuntimeError("a bright corner")
+    return flattened(values) + 1e-3 * np.arange(len(values), dtype=np.float32)[:, None]
+
+
+def placed_alone(values):
+    return placed(values)
+
+
+def tired(values):
+    """Flatten records, until there is no memory left."""
+    CALLS.append(len(values))
+    if len(CALLS) > 4:
+        raise MemoryError
+    return flattened(values)
+
+
+for function in (centered, scaled, last_bit, emptied, dropped, placed):
     function.batched = True
 
 
@@ -224,6 +243,37 @@ def test_an_encoder_that_makes_no_row_of_a_record_moves_no_other_record(name):
     records[7, 0, 0, 0] = 200  # makes two rows, so that all together are as many as records
     expected[7] = np.nan if name == "sections" else flattened(records)[7]
     np.testing.assert_array_equal(encode(records), expected)
+
+
+@pytest.mark.parametrize("odd", [(0,), (5,), (70, 3), range(64), range(64, 128)])
+def test_records_on_which_a_batch_fails_leave_all_others_in_their_places(odd):
+    """Features that depend on a place would show that batches were formed anew."""
+    records = np.full((150, 2, 2, 1), 100, np.uint8)
+    records[:, 1, 1, 0] = np.arange(150)
+    encode = Encoding(encoding.Imported("tests.test_encoding:placed"), records[:1].copy(), 4)
+    expected = encode(records)
+    assert not np.array_equal(expected[0, :3], expected[1, :3]), "or this shows nothing"
+    expected[list(odd)] = np.nan
+    records[list(odd), 0, 0, 0] = 255
+    np.testing.assert_array_equal(encode(records), expected)
+    records[:, 0, 0, 0] = 255
+    np.testing.assert_array_equal(encode(records), np.full_like(expected, np.nan))
+
+
+def test_an_encoder_that_breaks_down_in_between_is_an_error():
+    CALLS.clear()
+    records = np.zeros((10, 2, 2, 1), np.uint8)
+    encode = Encoding(encoding.Imported("tests.test_encoding:tired"), records[:1], 4)
+    with pytest.raises(ValueError, match="fails on a public record"):
+        encode(records)
+
+
+def test_a_public_record_without_features_is_named():
+    public = np.full((6, 2, 2, 1), 100, np.uint8)
+    public[4, 0, 0, 0] = 255
+    given = {"num_classes": 2, "num_queries": 2, "seed": 0}
+    with pytest.raises(ValueError, match="got none of record 4, from 0 on"):
+        encoding.learned("tests.test_encoding:placed_alone", [public], **given)
 
 
 @pytest.mark.long

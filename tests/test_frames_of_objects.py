@@ -113,6 +113,40 @@ def test_a_complex_number_is_missing_without_a_warning(cell):
     assert not caught
 
 
+LONG = np.longdouble(2) ** 2000
+"""Number that is too large for a float of 64 bits."""
+
+
+@pytest.mark.parametrize("cell", [np.ma.masked, LONG, np.full(WIDTH, LONG), *ODD])
+def test_no_cell_is_warned_of(cell):
+    made = frame(name_of)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for embedding in (tuple(NAMES), ("vector",)):
+            for column in (embedding[0], "diagnosis", "person"):
+                cells = np.fromiter(made[column], object, NUM_RECORDS)
+                cells[3] = cell
+                other = made.assign(**{column: pd.Series(cells, dtype=object)})
+                columns = Columns(embedding, "diagnosis", person="person", width=WIDTH)
+                assert len([*ArrowShard("patients", other, columns).blocks(NUM_RECORDS)]) == 1
+    assert not caught
+
+
+def test_text_of_pandas_that_is_no_unicode_is_its_record_s_own_affair():
+    made = frame(name_of)
+    columns = Columns(("vector",), "diagnosis", person="person", width=WIDTH)
+    ids = []
+    for odd in ("a", "\udcff"):
+        texts = {"diagnosis": made["diagnosis"].to_list(), "person": made["person"].to_list()}
+        for cells in texts.values():
+            cells[3] = odd
+        kind = pd.StringDtype("python")
+        other = made.assign(**{name: pd.Series(texts[name], dtype=kind) for name in texts})
+        [block] = ArrowShard("patients", other, columns).blocks(NUM_RECORDS)
+        ids.append(np.delete(encode(block.labels, parse_classes("a,b")).ids, 3))
+    np.testing.assert_array_equal(*ids)
+
+
 @pytest.mark.parametrize("kind", [object, "string"])
 @pytest.mark.parametrize(
     "labels",

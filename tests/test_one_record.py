@@ -231,6 +231,31 @@ def test_a_category_is_its_records_alone(tmp_path, suffix, kind, odd):
         np.testing.assert_array_equal(one[others], other[others])
 
 
+def test_sets_of_categories_come_as_their_values(tmp_path):
+    """Each batch numbers its own, and all of them are more than the numbers of one can count."""
+    parts = []
+    for letter in "xy":
+        numbers = pa.array(range(100), pa.int8())
+        values = pa.array([f"{letter}{i}" for i in range(100)])
+        sets = pa.ListArray.from_arrays(
+            pa.array(range(0, 101, 2), pa.int32()), pa.DictionaryArray.from_arrays(numbers, values)
+        )
+        parts.append(pa.table({"x": np.arange(50.0), "labels": sets}))
+    write(tmp_path / "t.arrow", pa.concat_tables(parts), 50)
+    source = TableFile(tmp_path / "t.arrow", "--table", ("x",), "labels", private=True)
+    (found,) = source.blocks(100)
+    sets = found.columns["labels"].to_pylist()
+    assert sets == [[f"{s}{i}", f"{s}{i + 1}"] for s in "xy" for i in range(0, 100, 2)]
+
+
+def test_sets_of_categories_of_polars_are_embedded(tmp_path):
+    sets = pl.Series([["a", "b"], ["c"], None], dtype=pl.List(pl.Categorical))
+    pl.DataFrame({"x": [1.0, 2.0, 3.0], "labels": sets}).write_ipc(tmp_path / "t.arrow")
+    source = TableFile(tmp_path / "t.arrow", "--table", ("x",), "labels", private=True)
+    (found,) = source.blocks(100)
+    assert found.columns["labels"].to_pylist() == [["a", "b"], ["c"], None]
+
+
 @pytest.mark.parametrize("compliant", [True, False])
 def test_categories_beside_lists_come_as_their_values(tmp_path, compliant):
     """Writers have named the items of lists in two ways."""

@@ -1,9 +1,11 @@
 """A cell of a list, tuple, text or object array decides about its own record alone."""
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -145,3 +147,32 @@ def test_a_cell_of_arrow_that_is_no_unicode_casts_no_vote(of_pandas):
     expected = ROWS.copy()
     expected[3] = np.nan
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("kind", [pl.Date, pl.Datetime("ms"), pl.List(pl.Datetime("ms"))])
+def test_a_time_of_polars_that_python_cannot_hold_is_its_record_s_own_affair(kind):
+    """Polars panics at it, which no `except Exception` catches."""
+    read = []
+    for odd in (1, 2**31 - 1 if kind == pl.Date else 2**62):
+        days = changed(list(range(NUM_RECORDS)), odd)
+        values = [[day] for day in days] if kind.is_nested() else days
+        read.append(frames.column(pl.Series(values).cast(kind)))
+    assert np.delete(read[0], 3).tolist() == np.delete(read[1], 3).tolist()
+    assert cast(ROWS, LABELS, pl.Series(range(NUM_RECORDS)).cast(pl.Date)) == 0
+
+
+def test_a_table_of_arrow_tells_names_of_columns_and_no_value():
+    """Its `columns` are values: they were in errors, and as the person's name in the ledger."""
+    secrets = [f"secret {row // 2}" for row in range(NUM_RECORDS)]
+    persons = pa.table({"patient": secrets})
+    assert frames.name_of(persons, None) == "patient"
+    with pytest.raises(ValueError, match="Expected person_name='patient'"):
+        frames.name_of(persons, "visit")
+    assert cast(ROWS, LABELS, persons) == 0
+    assert "secret" not in Path("ledger").read_text()
+    with pytest.raises(ValueError, match=r"got \['patient'\]; pass"):
+        frames.several(persons, ["a", "b"])
+    with pytest.raises(ValueError, match="got a frame of 2 columns"):
+        frames.column(pa.table({"a": secrets, "b": secrets}))
+    both = pa.table({"a": np.eye(2)[0], "b": np.eye(2)[1]})
+    np.testing.assert_array_equal(frames.several(both, ["a", "b"])[0], np.eye(2) > 0)

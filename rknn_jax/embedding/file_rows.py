@@ -141,9 +141,7 @@ class FileRows:
     def take(self, rows: Sequence[int | None]) -> dict[str, Any]:
         """Return the columns at some rows, with null for None."""
         places = _arrow.pyarrow().array(rows, "int64")
-        return {
-            name: _arrow.without_views(column).take(places) for name, column in self.columns.items()
-        }
+        return {name: _arrow.storable(column).take(places) for name, column in self.columns.items()}
 
 
 def _key(name: str, by: By) -> str:

@@ -201,7 +201,7 @@ def _table(rows: Rows, model: Model, name_column: str, private: bool) -> Any:
     columns = {
         EMBEDDINGS: pa.FixedSizeListArray.from_arrays(flat, model.width),
         name_column: pa.array(rows.names),
-        **{name: _arrow.without_views(column) for name, column in rows.columns.items()},
+        **{name: _arrow.storable(column) for name, column in rows.columns.items()},
     }
     kept = np.ones(len(features), bool)
     if not private:

@@ -19,6 +19,7 @@ import numpy as np
 from rknn_jax.embedding import Embedded, doubts, table_files
 from rknn_jax.formats import _arrow
 from rknn_jax.formats.csv import NUMBER
+from rknn_jax.neighbors import LARGEST
 from rknn_jax.records.classes import MISSING_WORDS
 from rknn_jax.records.features import flattened
 
@@ -58,7 +59,8 @@ class Number:
     def features(self, column: Any) -> np.ndarray:
         """Return standardized numbers, float64 `[b, 1]`, from an Arrow column; NaN for others."""
         values = self._numbers(column)
-        scaled = (values - self.mean) / self.std
+        with np.errstate(invalid="ignore", over="ignore"):  # a warning would tell of a record
+            scaled = (values - self.mean) / self.std
         return np.where(np.isfinite(values), scaled, np.nan)[:, None]
 
     def _numbers(self, column: Any) -> np.ndarray:
@@ -67,7 +69,7 @@ class Number:
     def review(self, column: Any, found: doubts.Unread) -> None:
         """Count the values of a private Arrow column that are no numbers."""
         values = self.features(column)[:, 0]
-        held = values[np.isfinite(values)]
+        held = values[np.abs(values) <= LARGEST]  # the square of a larger one may overflow
         found.sum += float(held.sum())
         found.squares += float(np.square(held).sum())
         odd = [] if len(held) == len(values) else no_numbers(texts(column), values)

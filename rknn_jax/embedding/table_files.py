@@ -319,8 +319,8 @@ def _parts(
             for batch in reader.iter_batches(batch_size=size, columns=list(columns)):
                 yield pa.Table.from_batches([batch]).select(list(columns))
         else:
-            for batch in feather.record_batches(file):
-                yield _decoded(pa.Table.from_batches([batch]).select(list(columns)))
+            for batch in feather.record_batches(file, columns):
+                yield _decoded(pa.Table.from_batches([batch]))
 
 
 def _decoded(table: Any) -> Any:
@@ -329,11 +329,12 @@ def _decoded(table: Any) -> Any:
     Batches have dictionaries of their own. Joined, one value more may be one too many for the type
     of their numbers, and the error would tell of it.
     """
-    for place, field in enumerate(table.schema):
-        if _arrow.pyarrow().types.is_dictionary(field.type):
-            values = _arrow.plain(table.column(place))
-            table = table.set_column(place, field.with_type(values.type), values)
-    return table
+    values = [_arrow.decoded(column.combine_chunks()) for column in table.columns]
+    fields = zip(table.schema, values, strict=True)
+    kinds = [field.with_type(column.type) for field, column in fields]
+    return _arrow.pyarrow().table(
+        values, schema=_arrow.pyarrow().schema(kinds, table.schema.metadata)
+    )
 
 
 def _as_unicode(table: Any) -> Any:

@@ -100,15 +100,20 @@ class OnnxModel:
 
         A row depends on its own text alone, bit for bit.
         """
-        encoded = self.tokenizer.encode_batch(rows.texts(records))
+        encoded = tokens.each(self.tokenizer.encode_batch, rows.texts(records))
         features = np.full((len(encoded), self.width), np.nan, np.float32)
-        empty = [all(one.special_tokens_mask) for one in encoded]
-        used = [row for row in range(len(encoded)) if not empty[row]]
+        reasons = {}
+        for row, one in enumerate(encoded):
+            if one is None:
+                reasons[row] = tokens.UNREAD
+            elif all(one.special_tokens_mask):
+                reasons[row] = "no text"
+        used = [row for row in range(len(encoded)) if row not in reasons]
         if used:
             given = [encoded[row] for row in used]
             features[used] = onnx.each(self._features, given, lambda: self.width)
-        reasons = {row: "no text" for row in range(len(encoded)) if empty[row]}
-        return Embedded(features, reasons, sum(bool(one.overflowing) for one in encoded))
+        truncated = sum(one is not None and bool(one.overflowing) for one in encoded)
+        return Embedded(features, reasons, truncated)
 
     def _features(self, encoded: Any) -> np.ndarray:
         """Return features of one tokenized text, float32 `[f]`, without padding."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rknn_jax._internal import onnx
-from rknn_jax.embedding import Embedded, rows
+from rknn_jax.embedding import Embedded, rows, tokens
 from rknn_jax.embedding.images import versions
 from rknn_jax.embedding.text_onnx import PROBE
 
@@ -80,8 +80,12 @@ class SentenceModel:
         longest = self.network.max_seq_length
         if longest is None or not texts:
             return 0
-        encoded = self.network.tokenizer(texts, truncation=False, verbose=False)
-        return sum(len(ids) > longest for ids in encoded["input_ids"])
+
+        def ids_of(some: list[str]) -> Any:
+            return self.network.tokenizer(some, truncation=False, verbose=False)["input_ids"]
+
+        encoded = tokens.each(ids_of, texts)
+        return sum(ids is not None and len(ids) > longest for ids in encoded)
 
 
 def load(name: str) -> SentenceModel:

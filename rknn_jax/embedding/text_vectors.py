@@ -4,6 +4,7 @@ A text's embedding is the mean of its tokens' vectors. The vectors are a matrix 
 or `.npy` file, with `tokenizer.json` beside it, or those that the package `wordllama` ships.
 """
 
+import functools
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,11 +64,13 @@ class StaticModel:
     def __call__(self, records: Any) -> Embedded:
         """Return the features of texts in one or more columns of an Arrow table."""
         texts = rows.texts(records)
-        encoded = self.tokenizer.encode_batch(texts, add_special_tokens=False)
+        encode = functools.partial(self.tokenizer.encode_batch, add_special_tokens=False)
         features = np.full((len(texts), self.width), np.nan, np.float32)
         reasons = {}
-        for row, tokenized in enumerate(encoded):
-            if not tokenized.ids:
+        for row, tokenized in enumerate(tokens.each(encode, texts)):
+            if tokenized is None:
+                reasons[row] = tokens.UNREAD
+            elif not tokenized.ids:
                 reasons[row] = "no text"
             else:
                 features[row] = self.vectors[tokenized.ids].mean(axis=0)

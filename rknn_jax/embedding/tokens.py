@@ -1,12 +1,15 @@
 """Files of tokenizers, which lie beside the models of text."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 NAME = "tokenizer.json"
 """Name of a tokenizer's file, beside that of its model."""
+
+UNREAD = "a text that the tokenizer cannot take, such as a word that it does not know"
+"""Reason why a text cannot be used."""
 
 
 def tokenizer(path: Path) -> Any:
@@ -28,6 +31,25 @@ def tokenizer(path: Path) -> Any:
     read.no_padding()
     read.no_truncation()
     return read
+
+
+def each(encode: Callable[[list[str]], Sequence[Any]], texts: list[str]) -> list[Any]:
+    """Return what a tokenizer makes of each text, and None for one that it cannot take.
+
+    A tokenizer without a token for unknown words fails on a batch that has one. Its error would
+    reveal the text.
+
+    Args:
+      encode: Function of texts, which makes as many results and treats each by itself.
+      texts: Texts.
+    """
+    try:
+        return list(encode(texts))
+    except Exception:  # the package raises nothing more special
+        if len(texts) <= 1:
+            return [None] * len(texts)
+    half = len(texts) // 2
+    return each(encode, texts[:half]) + each(encode, texts[half:])
 
 
 def digest(files: Sequence[Path], model: str) -> str:

@@ -4,9 +4,15 @@ A file in this folder is registered by its name. It offers `SUFFIXES` and functi
 of any file system: `layout(file, columns)`, which reads no row, `num_rows(file, columns)`,
 `blocks(file, columns, size)`, and `others(file, columns)`, the columns of a public file that have
 no role, as numbers or text `[n]` by their names. A reader holds no more than a block, or what the
-format compresses as one. The number of rows comes from the file's head if it is there. `EXAMPLES`
-are functions that write features and labels to a path, on which `tests/contracts/test_formats.py`
-checks the module.
+format compresses as one. The number of rows comes from the file's head if it is there.
+
+A file is refused by its names, shapes and types alone. A private value that cannot be read, or is
+none of its type, is missing in its own record: no value is an error or a warning, moves another
+record, or is decoded together with others in a way that can fail. `tests/odd_files.py` has such
+values of each format.
+
+`EXAMPLES` are functions that write features and labels to a path, on which
+`tests/contracts/test_formats.py` checks the module.
 """
 
 import importlib

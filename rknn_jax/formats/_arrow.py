@@ -54,29 +54,32 @@ def plain(column: Any) -> Any:
     return column
 
 
-def without_views(column: Any) -> Any:
-    """Return a column that Parquet and all kernels take: no text or bytes in it are views.
+def storable(column: Any) -> Any:
+    """Return a column that Parquet and all kernels take, whatever its values are.
 
-    Polars writes such views in Arrow files, in dictionaries and in lists too.
+    Polars writes views of text and bytes in Arrow files, in dictionaries and in lists too. Parquet
+    counts times in milliseconds, and a time in seconds that is too large for these becomes another
+    one: an error would reveal its record.
     """
     types = pyarrow().types
-    if types.is_dictionary(column.type) and _viewless(column.type.value_type) != (
-        column.type.value_type
-    ):
-        return plain(column)
-    kind = _viewless(column.type)
-    return column if kind == column.type else column.cast(kind)
+    if types.is_dictionary(column.type):
+        values = column.type.value_type
+        return column if _storable(values) == values else storable(plain(column))
+    kind = _storable(column.type)
+    return column if kind == column.type else column.cast(kind, safe=False)
 
 
-def _viewless(kind: Any) -> Any:
-    """Return an Arrow type with text and bytes in place of their views, at any depth."""
+def _storable(kind: Any) -> Any:
+    """Return an Arrow type without views of text and bytes, and times in seconds, at any depth."""
     pa = pyarrow()
     types = pa.types
     if types.is_string_view(kind):
         return pa.large_string()
     if types.is_binary_view(kind):
         return pa.large_binary()
-    return _rebuilt(kind, _viewless)
+    if types.is_timestamp(kind) and kind.unit == "s":
+        return pa.timestamp("ms", kind.tz)
+    return _rebuilt(kind, _storable)
 
 
 def without_dictionaries(schema: Any) -> Any:
@@ -86,6 +89,20 @@ def without_dictionaries(schema: Any) -> Any:
     """
     fields = [field.with_type(_undictionaried(field.type)) for field in schema]
     return pyarrow().schema(fields, schema.metadata)
+
+
+def decoded(column: Any) -> Any:
+    """Return an array with values in place of dictionaries of them, at any depth."""
+    kind = _undictionaried(column.type)
+    if kind == column.type:
+        return column
+    if pyarrow().types.is_dictionary(column.type):
+        return plain(column)
+    if hasattr(column, "offsets") and is_list(column.type):  # cast has no kernels of views
+        return type(column).from_arrays(
+            column.offsets, decoded(column.values), mask=column.is_null()
+        )
+    return column.cast(kind)
 
 
 def _undictionaried(kind: Any) -> Any:
@@ -101,6 +118,8 @@ def _rebuilt(kind: Any, change: Callable[[Any], Any]) -> Any:
     types = pa.types
     if types.is_struct(kind):
         return pa.struct([(one.name, change(one.type)) for one in kind])
+    if types.is_map(kind):
+        return pa.map_(change(kind.key_type), change(kind.item_type), kind.keys_sorted)
     if types.is_fixed_size_list(kind):
         return pa.list_(change(kind.value_type), kind.list_size)
     if types.is_large_list(kind):
@@ -113,7 +132,8 @@ def _rebuilt(kind: Any, change: Callable[[Any], Any]) -> Any:
 def check_offsets(column: Any) -> None:
     """Raise ArrowInvalid if a column points beyond its data, which would end the process.
 
-    Bytes that are no UTF-8 are no error: it would tell which record has them.
+    What a value is, is no error, such as text that is no UTF-8, a date within a day, or a decimal
+    of too many digits: it would tell which record has it.
     """
     pa = pyarrow()
     if isinstance(column.type, pa.BaseExtensionType):
@@ -121,25 +141,29 @@ def check_offsets(column: Any) -> None:
     elif pa.types.is_run_end_encoded(column.type):
         check_offsets(column.values)
     else:
-        kind = _textless(column.type)
+        kind = _valueless(column.type)
         (column if kind == column.type else column.view(kind)).validate(full=True)
 
 
-def _textless(kind: Any) -> Any:
-    """Return an Arrow type with bytes in place of text, at any depth, of the same layout."""
+def _valueless(kind: Any) -> Any:
+    """Return an Arrow type of the same layout, at any depth, in which every value is valid."""
     pa = pyarrow()
     types = pa.types
-    plain_kinds = (
-        (types.is_string, pa.binary),
-        (types.is_large_string, pa.large_binary),
-        (types.is_string_view, pa.binary_view),
-    )
-    for is_kind, of_bytes in plain_kinds:
-        if is_kind(kind):
-            return of_bytes()
+    if types.is_string(kind):
+        return pa.binary()
+    if types.is_large_string(kind):
+        return pa.large_binary()
+    if types.is_string_view(kind):
+        return pa.binary_view()
+    if types.is_date64(kind) or types.is_time64(kind):
+        return pa.int64()
+    if types.is_time32(kind):
+        return pa.int32()
+    if types.is_decimal(kind):
+        return pa.binary(kind.bit_width // 8)
     if types.is_dictionary(kind):
-        return pa.dictionary(kind.index_type, _textless(kind.value_type), kind.ordered)
-    return _rebuilt(kind, _textless)
+        return pa.dictionary(kind.index_type, _valueless(kind.value_type), kind.ordered)
+    return _rebuilt(kind, _valueless)
 
 
 def unlabeled(labels: np.ndarray, missing: np.ndarray) -> np.ndarray:

@@ -86,7 +86,8 @@ def block(batch: Any, features: Sequence[str], columns: Columns) -> Block:
     if len(parts) == 1 and (_arrow.is_list(parts[0].type) or features[0] == EMBEDDINGS):
         return Block(_arrow.list_column(parts[0], features[0], columns.width), labels, persons)
     values = [_arrow.feature_column(part, name) for part, name in zip(parts, features, strict=True)]
-    return Block(np.stack(values, axis=1), labels, persons)
+    with np.errstate(invalid="ignore"):  # signaling NaN; a warning would tell of one
+        return Block(np.stack(values, axis=1), labels, persons)
 
 
 def _raw_block(

@@ -5,6 +5,7 @@ others. Here the column has no type, and each cell stands for itself: what canno
 missing, in its own record alone. Columns with a type are read through Arrow, as in a file.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,6 +62,12 @@ def _features(frame: Any, columns: Columns) -> list[str]:
 
 def _block(part: Any, features: list[str], columns: Columns) -> Block:
     """Return rows of a frame as a block."""
+    with warnings.catch_warnings():  # of a cell, which would reveal its record
+        warnings.simplefilter("ignore")
+        return _read(part, features, columns)
+
+
+def _read(part: Any, features: list[str], columns: Columns) -> Block:
     pa = _arrow.pyarrow()
     labels = _column(part[columns.label], _arrow.label_column) if columns.reads_label else None
     persons = None
@@ -110,14 +117,18 @@ def _column(series: Any, read: Any) -> np.ndarray:
 
 
 def _is_object(kind: Any) -> bool:
-    """Return whether a column of a type of pandas, or of such categories, holds objects."""
+    """Return whether a column of a type of pandas, or of such categories, holds objects.
+
+    So does one of text whose cells are Python's, which may be no Unicode.
+    """
     kind = getattr(getattr(kind, "categories", None), "dtype", kind)
-    return isinstance(kind, np.dtype) and kind.kind == "O"
+    of_python = getattr(kind, "storage", "") == "python"
+    return of_python or (isinstance(kind, np.dtype) and kind.kind == "O")
 
 
 def _number(cell: Any) -> float | None:
     try:
-        return None if np.iscomplexobj(cell) else float(cell)  # a warning would reveal it too
+        return None if np.iscomplexobj(cell) else float(cell)
     except Exception:  # an error would reveal the record, whatever it holds
         return None
 

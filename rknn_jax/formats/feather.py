@@ -4,7 +4,7 @@ Record batches are read whole, so write batches of some ten thousand rows.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -71,12 +71,12 @@ def schema(file: IO[bytes]) -> Any:
     return _opened(file).schema
 
 
-def record_batches(file: IO[bytes]) -> Iterator[Any]:
-    """Yield the record batches of the file, whose offsets are checked."""
+def record_batches(file: IO[bytes], names: Sequence[str]) -> Iterator[Any]:
+    """Yield the named columns of the record batches of the file, whose offsets are checked."""
     for batch in _batches(_opened(file)):
-        for column in batch.columns:
-            _arrow.check_offsets(column)
-        yield batch
+        for name in names:
+            _arrow.check_offsets(batch.column(name))
+        yield batch.select(list(names))
 
 
 def _opened(file: IO[bytes]) -> Any:

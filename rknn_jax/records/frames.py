@@ -69,10 +69,10 @@ def several(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     known = np.array(plain)
     if len(sorted_classes(classes)) < len(plain):
         raise ValueError(f"Expected every class once, got classes={plain}.")
-    columns = getattr(y, "columns", None)
-    if columns is not None and list(columns) != plain:
+    columns = _column_names(y)
+    if columns is not None and columns != plain:
         raise ValueError(
-            f"Expected the columns of y to be the classes in their order, got {list(columns)[:5]}; "
+            f"Expected the columns of y to be the classes in their order, got {columns[:5]}; "
             "pass y[classes]."
         )
     matrix = _dense(y)
@@ -153,8 +153,11 @@ def column(values: Any) -> np.ndarray:
 def _listed(values: Any) -> Any:
     """Return a series or an array of Arrow as a list, and anything else as it is.
 
-    Text of Arrow may be no Unicode, and an error would reveal the record.
+    Text of Arrow may be no Unicode, and an error would reveal the record. So does the panic of
+    Polars at a time that Python cannot hold, which is a number instead.
     """
+    if hasattr(values, "to_physical") and _is_temporal(values.dtype):
+        values = values.to_physical()
     named = [name for name in ("to_list", "to_pylist") if hasattr(values, name)]
     if not named:
         return values
@@ -163,6 +166,13 @@ def _listed(values: Any) -> Any:
     except Exception:  # of one record or of several, whatever they hold
         places = values.iloc if hasattr(values, "iloc") else values
         return [_at(places, place) for place in range(len(values))]
+
+
+def _is_temporal(kind: Any) -> bool:
+    """Return whether a type of Polars is one of times, or of lists of them."""
+    while hasattr(kind, "inner"):
+        kind = kind.inner
+    return bool(kind.is_temporal())
 
 
 def _at(values: Any, place: int) -> Any:
@@ -190,7 +200,7 @@ def _only_column(values: Any) -> Any:
     Raises:
       ValueError: If a frame or table has none or several.
     """
-    columns = getattr(values, "columns", None)
+    columns = _column_names(values)
     if columns is None:
         return values
     if len(columns) != 1:
@@ -200,6 +210,15 @@ def _only_column(values: Any) -> Any:
     if hasattr(values, "iloc"):
         return values.iloc[:, 0]
     return values.column(0) if hasattr(values, "column_names") else values[columns[0]]
+
+
+def _column_names(values: Any) -> list[Any] | None:
+    """Return the names of the columns of a frame or table, or None for anything else.
+
+    The `columns` of a table of Arrow are its values.
+    """
+    names = getattr(values, "column_names", getattr(values, "columns", None))
+    return None if names is None else list(names)
 
 
 def _only(value: Any) -> Any:
@@ -350,7 +369,7 @@ def name_of(person: Any, name: str | None) -> str:
     Raises:
       ValueError: If the user gives another name than the series has.
     """
-    columns = getattr(person, "columns", None)
+    columns = _column_names(person)
     found = getattr(person, "name", None) if columns is None else next(iter(columns), None)
     own = "" if found is None else str(found)
     if name and own and name != own:

@@ -211,8 +211,10 @@ def _shape(labels: np.ndarray) -> str:
 def _class_numbers(values: np.ndarray, count: int) -> np.ndarray:
     """Return numbers as class numbers from 0 to `count`, int64."""
     if values.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # of longer floats; a warning would tell of one
+        # Of longer floats, and of signaling NaN; a warning would tell of one.
+        with np.errstate(over="ignore", invalid="ignore"):
             values = values.astype(np.float64)
+        values = np.where(np.isnan(values), np.float64(MISSING), values)
         foreign = (values >= count) | ((values > 0) & (values != np.round(values)))
     else:
         foreign = values >= count

@@ -81,9 +81,8 @@ def bare_names(values: np.ndarray, where: str) -> np.ndarray:
     """
     if values.dtype.kind not in "USO":
         return person_names(values, where)[0]
-    bare = np.empty(len(values), object)
-    bare[:] = [_bare(value) for value in in_unicode(values).tolist()]
-    return person_names(bare, where)[0]
+    bare = [_bare(value) for value in in_unicode(values).tolist()]
+    return person_names(np.fromiter(bare, object, len(bare)), where)[0]
 
 
 def _bare(value: Any) -> Any:

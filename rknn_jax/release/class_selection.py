@@ -27,7 +27,7 @@ References: Korolova et al., "Releasing Search Queries and Clicks Privately", 20
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,24 +82,29 @@ def occurrences(shards: Sequence[Shard], unit: Unit, seed: int = 0) -> Occurrenc
     Raises:
       ValueError: If the labels are of different kinds, or cannot be read.
     """
-    labels = [_no_labels(shard) for shard in shards]
-    labels += [
-        rules.plain(block, shard.where) for shard in shards for block in shard.labels(ROWS_AT_ONCE)
-    ]
-    kinds = {block.dtype.kind for block in labels}
+    kinds = {_no_labels(shard).dtype.kind for shard in shards}
+    place: dict[Any, int] = {}
+    codes = [np.zeros(0, np.int64)]
+    for shard in shards:
+        for block in shard.labels(ROWS_AT_ONCE):
+            labels = rules.plain(block, shard.where)
+            kinds.add(labels.dtype.kind)
+            # Numbers of names: one long name makes an array of text long for all records.
+            names, number = np.unique(labels, return_inverse=True)
+            known = [place.setdefault(name, len(place)) for name in names.tolist()]
+            codes.append(np.array(known, np.int64)[number])
     if len(kinds) != 1:
         raise ValueError(
             "Expected labels of one kind in all files of --private, got "
             f"{'numbers and text' if kinds else 'none'}; save them alike."
         )
-    given = np.concatenate(labels)
-    numbers = kinds == {"i"}
-    known = _known(given)
+    code = np.concatenate(codes)
+    counted = np.array([*map(_is_class, place)], bool)[code]
     if unit == "person":
-        known &= _drawn(shards, known, seed)
-    names, counts = np.unique(given[known], return_counts=True)
-    pairs = zip(names.tolist(), counts.tolist(), strict=True)
-    return Occurrences({str(name): count for name, count in pairs}, numbers)
+        counted &= _drawn(shards, counted, seed)
+    counts = np.bincount(code[counted], minlength=len(place)).tolist()
+    found = {str(name): count for name, count in zip(place, counts, strict=True) if count}
+    return Occurrences(found, kinds == {"i"})
 
 
 def _no_labels(shard: Shard) -> np.ndarray:
@@ -203,13 +208,11 @@ def least_threshold(scale: float, delta: float) -> int:
     return 1 + math.ceil(-scale * (math.log(allowed) + math.log1p(math.exp(-1 / scale))))
 
 
-def _known(labels: np.ndarray) -> np.ndarray:
-    """Return which records have a class. Words for missing values are no class."""
-    if labels.dtype.kind != "U":
-        number: np.ndarray = (labels != MISSING) & (labels < FOREIGN)
-        return number
-    known: np.ndarray = ~np.isin(np.char.lower(labels), ["", *MISSING_WORDS])
-    return known
+def _is_class(label: str | int) -> bool:
+    """Return whether a label is a class. Words for missing values are none."""
+    if isinstance(label, str):
+        return label.lower() not in ("", *MISSING_WORDS)
+    return MISSING != label < FOREIGN
 
 
 def _drawn(shards: Sequence[Shard], known: np.ndarray, seed: int) -> np.ndarray:

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,23 +51,72 @@ class Imported:
     Attributes:
       name: Module and function, as in `package.module:function`. The function maps records
         `[b, ...]`, or an object array of text or bytes `[b]`, to features `[b, f]`.
+      width: Number of features f. Defaults to None, if it is not known yet.
     """
 
     name: str
+    width: int | None = None
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        """Return the features."""
-        function = _function(self.name)
-        size = BATCH if getattr(function, "batched", False) else 1
-        parts = []
-        for start in range(0, len(values), size):
-            block = values[start : start + size]
-            filled = np.concatenate([block, np.repeat(block[:1], size - len(block), axis=0)])
-            made = np.asarray(function(filled), np.float32)
-            if made.ndim != 2 or len(made) != size:  # the rows of other records would move
-                raise ValueError(f"features of shape {made.shape} for {size} records")
-            parts.append(made[: len(block)])
-        return np.concatenate(parts)
+        """Return the features. A record on which the function fails is a row of NaN.
+
+        Raises:
+          ValueError: If it fails on every record.
+        """
+        size = BATCH if getattr(_function(self.name), "batched", False) else 1
+        blocks = [values[start : start + size] for start in range(0, len(values), size)]
+        parts = [self._of_block(block, size) for block in blocks]
+        known = [part for part in parts if part is not None]
+        if not known:
+            self._made(_filled(values[:1], size))  # its error says why
+            raise ValueError(f"no features of any of {len(values)} records, at the first attempt")
+        nothing = np.full((size, known[0].shape[1]), np.nan, np.float32)
+        return np.concatenate(
+            [
+                nothing[: len(block)] if part is None else part
+                for block, part in zip(blocks, parts, strict=True)
+            ]
+        )
+
+    def _of_block(self, block: np.ndarray, size: int) -> np.ndarray | None:
+        """Return the features of at most `size` records, or None if the function fails on each.
+
+        If it fails on a batch, each record is tried among copies of itself. Then a copy of another
+        record is where it fails, so that all others are where they were.
+        """
+        made = self._attempted(_filled(block, size))
+        if made is None and len(block) > 1:
+            fails = np.array([self._attempted(_filled(one[None], size)) is None for one in block])
+            if fails.all():
+                return None
+            others = block.copy()
+            others[fails] = block[np.argmin(fails)]
+            made = self._attempted(_filled(others, size))
+            if made is not None:
+                made[: len(block)][fails] = np.nan
+        return None if made is None else made[: len(block)]
+
+    def _attempted(self, filled: np.ndarray) -> np.ndarray | None:
+        """Return the features of a filled batch, or None if the function fails, or exits.
+
+        An error would tell that there is such a record.
+        """
+        try:
+            return self._made(filled)
+        except (Exception, SystemExit):
+            return None
+
+    def _made(self, filled: np.ndarray) -> np.ndarray:
+        made = np.array(_function(self.name)(filled.copy()), np.float32)
+        width = made.shape[-1] if self.width is None else self.width
+        if made.shape != (len(filled), width):  # the rows of other records would move
+            raise ValueError(f"features of shape {made.shape} for {len(filled)} records")
+        return made
+
+
+def _filled(block: np.ndarray, size: int) -> np.ndarray:
+    """Return `size` records, the last ones copies of the first."""
+    return np.concatenate([block, np.repeat(block[:1], size - len(block), axis=0)])
 
 
 @functools.cache
@@ -163,14 +212,18 @@ class Encoding:
         Raises:
           ValueError: If the encoder fails on a public record too.
         """
+        made = None
         # Every error of the encoder is caught, also an exit: one record must not decide whether
         # there is a release.
         with suppress(Exception, SystemExit):
-            return self._encoded(values)
+            made = self._encoded(values)
+        if made is None or not np.isfinite(made).all():
+            self._check_works()
+        if made is not None:
+            return made
         if len(values) > 1:
             half = len(values) // 2
             return np.concatenate([self(values[:half]), self(values[half:])])
-        self._check_works()
         return np.full((len(values), self.width), np.nan, np.float32)
 
     @property
@@ -237,7 +290,14 @@ def learned(
         parts.append(encoding._encoded(values))
     if encoding is None:
         raise ValueError("Expected public records to encode, got none.")
-    return encoding, np.concatenate(parts)
+    made = np.concatenate(parts)
+    holes = np.logical_not(np.isfinite(made).all(axis=1))
+    if holes.any():
+        raise ValueError(
+            f"Expected finite features of every public record from --representation {name}, got "
+            f"none of record {int(np.argmax(holes))}, from 0 on; remove it, or mend the function."
+        )
+    return encoding, made
 
 
 def checked(encode: Callable[[Any], Any], values: np.ndarray, name: str) -> Encoding:
@@ -282,8 +342,10 @@ def checked(encode: Callable[[Any], Any], values: np.ndarray, name: str) -> Enco
                 "statistics and random draws, as for evaluation, or leave out its attribute "
                 "`batched`."
             )
-    not_covered = (UNPROVED,) if isinstance(encode, Imported) else ()
-    return Encoding(encode, some[:1], made.shape[1], not_covered)
+    if not isinstance(encode, Imported):
+        return Encoding(encode, some[:1], made.shape[1])
+    known = replace(encode, width=made.shape[1])
+    return Encoding(known, some[:1], made.shape[1], (UNPROVED,))
 
 
 def _extreme(values: np.ndarray) -> list[np.ndarray]:
