@@ -22,8 +22,9 @@ import jax
 import numpy as np
 
 from benchmarks._measure import RESULTS, mnist_folder, save, seconds
+from rknn_jax._internal.terminal import show_progress
 from rknn_jax.students import fit as students
-from train import commandline, distill, stages, sweep
+from train import commandline, distill, sweep
 from train.environment import environment
 
 RUNS = Path("runs/rows")
@@ -190,7 +191,6 @@ def main(names: list[str]) -> None:
     known = [row.name for row in rows()]
     if unknown := [name for name in names if name not in known]:
         sys.exit(f"Expected names of rows, got {unknown}; choose from {known}.")
-    stages.show_progress()
     prepared = sweep.sharing(2)
     found = kept()
     for row in rows():
@@ -204,4 +204,5 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["networks"]:
         save("networks", [cost(network) for network in NETWORKS])
     else:
-        main(sys.argv[1:])
+        with show_progress():
+            main(sys.argv[1:])

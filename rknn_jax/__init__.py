@@ -38,6 +38,7 @@ _MODULES = {
     "load": "data",
     "nearest": "neighbors",
     "nearest_votes": "neighbors",
+    "show_progress": "_internal.terminal",
     "sum_votes": "bsvs",
 }
 

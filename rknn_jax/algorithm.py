@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import jax
 
+from rknn_jax._internal import progress
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import Labeler
 from rknn_jax.labels import Labels, PublicSide
@@ -117,21 +118,25 @@ def distill(
     student: Student | None = None
     num_asked = 0
     for step in range(num_rounds):
-        features = encode(images)
+        with progress.phase("encoding public records"):
+            features = encode(images)
         queries = ask(stage_key(keys.public, Stage.QUERIES, step), features, labels, student)
         queries = replace(queries, images=images[queries.index])
         predicted = None if student is None else student.predict_proba(images[queries.index])
-        key = stage_key(keys.noise, Stage.SAMPLING, step)
-        contribution = labeler.contribute(
-            key, task.private, encode, queries=queries, num_classes=num_classes
-        )
-        key = stage_key(keys.noise, Stage.NOISE, step)
-        answers = labeler.release(
-            key, contribution, queries, num_classes=num_classes, predicted=predicted
-        )
+        with progress.phase(f"labeling by {labeler.name}"):
+            key = stage_key(keys.noise, Stage.SAMPLING, step)
+            contribution = labeler.contribute(
+                key, task.private, encode, queries=queries, num_classes=num_classes
+            )
+            key = stage_key(keys.noise, Stage.NOISE, step)
+            answers = labeler.release(
+                key, contribution, queries, num_classes=num_classes, predicted=predicted
+            )
         # Everything from here on is post-processing.
-        side = labeler.public_side(queries, features, num_classes, smoothing)
-        labels = labels.after(queries, answers, num_asked, side)
+        with progress.phase("joining similar public records"):
+            side = labeler.public_side(queries, features, num_classes, smoothing)
+        with progress.phase("reading labels"):
+            labels = labels.after(queries, answers, num_asked, side)
         num_asked += len(queries.index)
         if not labels.known.any():
             raise ValueError(

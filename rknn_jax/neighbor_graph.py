@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import scipy.sparse
 
+from rknn_jax._internal import progress
 from rknn_jax._internal.cores import num_cores
 from rknn_jax.neighbors import Metric, distances, nearest
 from rknn_jax.types import Array
@@ -108,8 +109,13 @@ def inverted_file(
             distance[some] = np.maximum(np.take_along_axis(found, order, axis=1), 0)
 
     # Each thread multiplies alone; BLAS would start threads of its own in each of them.
-    with threadpool_limits(1), ThreadPoolExecutor(num_cores()) as pool:
-        list(pool.map(search, range(num_cells)))
+    with (
+        progress.phase("joining neighbors", num_cells, "cells") as done,
+        threadpool_limits(1),
+        ThreadPoolExecutor(num_cores()) as pool,
+    ):
+        for _ in pool.map(search, range(num_cells)):
+            done.advance()
     return index, distance
 
 

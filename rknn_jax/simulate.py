@@ -12,7 +12,6 @@ the same result.
 
 import functools
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -23,7 +22,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from rknn_jax import mechanisms
-from rknn_jax._internal import ray_map
+from rknn_jax._internal import progress, ray_map
 from rknn_jax.mechanisms import _distributed
 from rknn_jax.mechanisms.local import LocalRandomizer
 
@@ -65,7 +64,6 @@ def simulate(
     level: Literal["message", "count"] = "message",
     seed: int = 0,
     mesh: Mesh | None = None,
-    on_progress: Callable[[float], None] = lambda share: None,
 ) -> Simulation:
     """Simulate one collection.
 
@@ -75,8 +73,6 @@ def simulate(
       level: Level of the module's docstring, message or count. Defaults to message.
       seed: Seed of votes and messages. Defaults to 0.
       mesh: Devices of the message level. Defaults to all.
-      on_progress: Function that is called with the share done, at the message level. Defaults to
-        none.
 
     Raises:
       ValueError: If there are fewer than one client, or more than a message's number can hold. Also
@@ -85,10 +81,11 @@ def simulate(
     _check(clients, level)
     if level == "message":
         mesh = mesh or _distributed.all_devices()
-        return _messages(mechanism, clients, seed, mesh=mesh, on_progress=on_progress)
+        return _messages(mechanism, clients, seed, mesh)
     votes_key, _ = jax.random.split(jax.random.key(seed))
     rng = np.random.default_rng(np.asarray(jax.random.key_data(votes_key)))
-    return _counts(mechanism, clients, rng)
+    with progress.phase("drawing totals"):
+        return _counts(mechanism, clients, rng)
 
 
 def simulate_on_ray(
@@ -96,7 +93,6 @@ def simulate_on_ray(
     clients: int,
     seed: int = 0,
     address: str | None = None,
-    on_progress: Callable[[float], None] = lambda share: None,
 ) -> Simulation:
     """Simulate one collection at the message level on a Ray cluster, as `simulate` does.
 
@@ -107,7 +103,6 @@ def simulate_on_ray(
       clients: Number of clients n, one record each.
       seed: Seed of votes and messages. Defaults to 0.
       address: Address of a cluster. Defaults to none, for one that is started on this machine.
-      on_progress: Function that is called with the share done. Defaults to none.
 
     Raises:
       ValueError: As in `simulate`, and if the cluster cannot be reached or ends the job.
@@ -116,9 +111,11 @@ def simulate_on_ray(
     count = -(-clients // CLIENTS_AT_ONCE)
     whole = Block.zero(mechanism)
     started = time.perf_counter()
-    for row in ray_map.results(_Messages, (mechanism, clients, seed), count, address):
-        whole += Block(**{name: row[name] for name in Block.__dataclass_fields__})
-        on_progress(whole.clients / clients)
+    with progress.phase("simulating on Ray", clients, "clients") as done:
+        for row in ray_map.results(_Messages, (mechanism, clients, seed), count, address):
+            block = Block(**{name: row[name] for name in Block.__dataclass_fields__})
+            whole += block
+            done.advance(block.clients)
     seconds = time.perf_counter() - started
     return replace(whole, seconds=seconds).compared(mechanism, "message")
 
@@ -154,13 +151,7 @@ def _check(clients: int, level: str) -> None:
         )
 
 
-def _messages(
-    mechanism: LocalRandomizer,
-    clients: int,
-    seed: int,
-    mesh: Mesh,
-    on_progress: Callable[[float], None],
-) -> Simulation:
+def _messages(mechanism: LocalRandomizer, clients: int, seed: int, mesh: Mesh) -> Simulation:
     """Let all clients vote and randomize, in three kinds of blocks.
 
     The first blocks fill all devices. The next one holds an equal share of the rest for each
@@ -172,16 +163,14 @@ def _messages(
     # Every process adds the last few clients by itself.
     mine = Mesh(np.array(jax.local_devices()[:1]), mesh.axis_names)
     whole = Block.zero(mechanism)
-    for size, times, devices in (
-        (block, clients // block, mesh),
-        (spread, 1, mesh),
-        (left - spread, 1, mine),
-    ):
-        for i in range(times if size else 0):
-            whole += messages(
-                mechanism, seed, whole.clients, size=size, mesh=devices, compiled=i > 0
-            )
-            on_progress(whole.clients / clients)
+    kinds = ((block, clients // block, mesh), (spread, 1, mesh), (left - spread, 1, mine))
+    with progress.phase("simulating", clients, "clients") as done:
+        for size, times, devices in kinds:
+            for i in range(times if size else 0):
+                whole += messages(
+                    mechanism, seed, whole.clients, size=size, mesh=devices, compiled=i > 0
+                )
+                done.advance(size)
     return whole.compared(mechanism, "message")
 
 

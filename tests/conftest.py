@@ -5,7 +5,6 @@ import gc
 import importlib
 import itertools
 import json
-import logging
 import os
 import pkgutil
 import tempfile
@@ -113,20 +112,6 @@ def index(states, monkeypatch):
     Tests compare releases on the same records, each with a budget of its own.
     """
     monkeypatch.setenv("RKNN_STATE_DIR", tempfile.mkdtemp(dir=states))
-
-
-@pytest.fixture(autouse=True)
-def progress():
-    """Let no test print progress to the closed stderr of another one.
-
-    A run that shows its progress adds a handler to the library's logger.
-    """
-    log = logging.getLogger("rknn_jax")
-    handlers, level, propagate = [*log.handlers], log.level, log.propagate
-    yield
-    log.handlers[:] = handlers
-    log.setLevel(level)
-    log.propagate = propagate
 
 
 def crossed(**axes) -> pytest.MarkDecorator:

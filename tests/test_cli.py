@@ -20,7 +20,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from rknn_jax import bsvs, mechanisms, simulate
-from rknn_jax._internal import terminal
+from rknn_jax._internal import progress, terminal
 from rknn_jax.cli.main import main
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import asking, label
@@ -316,15 +316,21 @@ def test_rows_are_unsure_whose_label_noise_turns_in_more_than_5_percent_of_runs(
 def test_under_add_remove_n_is_not_told(files, rknn):
     embeddings, labels = blobs(977, 1)
     np.savez(files / "R.npz", embeddings=embeddings, labels=labels)
+    events = []
     for more in ([], ["--dry-run"]):
-        done = rknn(
-            *arguments(relation="add-remove", out="dry" if more else "new"), *more, "--json"
-        )
+        with progress.listening(events.append):
+            done = rknn(
+                *arguments(relation="add-remove", out="dry" if more else "new"), *more, "--json"
+            )
         assert done.status == 0, done.err
         assert not re.search(
             r"(?<![\w.])977(?!\w)", done.out + done.err
         )  # as a number of its own: hashes and noise have any digits
         assert done.json["num_records"] is None
+    counting = [event for event in events if event.phase == "counting"]
+    assert {event.state for event in counting} == {"begun", "done"}
+    assert {(event.step, event.steps) for event in counting} == {(0, None)}
+    assert not any("977" in str(event.asdict() | {"memory": 0, "seconds": 0}) for event in events)
     card = json.loads((files / "new/privacy.json").read_text())
     assert card["guarantee"]["relation"] == "add-remove"
     assert not any("number of private records" in line for line in card["not_covered"])
@@ -801,11 +807,6 @@ def test_the_console_script_answers_without_loading_jax(copy):
     )
     assert json.loads(done.stdout.splitlines()[0])["remaining"]["epsilon"] == 9
     assert "usage: rknn" in done.stdout
-
-
-@pytest.mark.long
-def test_progress_shows_on_a_terminal_only(files, rknn):
-    assert "clustering" not in rknn(*arguments(), "--dry-run").err
 
 
 @pytest.mark.long

@@ -271,8 +271,9 @@ def test_persons_are_the_unit_of_every_cell():
 @pytest.mark.long
 def test_stopped_it_goes_on_and_runs_nothing_twice(tmp_path, monkeypatch):
     config = replace(BASE, out=tmp_path, epsilons=(0.1, 1.0))
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as stopped:
         run(monkeypatch, config, stop_after=4)
+    assert stopped.value.__notes__ == ["4 of 18 runs are done"]
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/*/*")}
     first = json.loads(told(tmp_path, "json"))
     assert (first["measured"], first["runs"]) == (4, 18)

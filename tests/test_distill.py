@@ -48,6 +48,7 @@ FILES = {
     "result.json",
     "privacy.json",
     "metrics.jsonl",
+    "events.jsonl",
     "labels.npz",
     "queries.npz",
     "student",

@@ -2,8 +2,8 @@
 and the API leaves no module out.
 
 Of README.md, docs/label.md, tutorial.md, tutorial_images.md, tutorial_text.md, recipes.md,
-choosing.md, extending.md and scale.md every block of Python and bash is **run**, in order, in one
-folder a document:
+choosing.md, export.md, extending.md and scale.md every block of Python and bash is **run**, in
+order, in one folder a document:
 
     python                         in one namespace a document; a block with a title is written
                                    to that file of the package instead; one that imports a
@@ -92,7 +92,7 @@ find.
 LONG_AUDITS = {"--labeler", "--release", "--ledger"}
 """Options of `rknn audit` with which it is parsed only; tests/test_audit_commands.py runs all."""
 
-OTHERS = {"torch"}
+OTHERS = {"torch", "cleanlab"}
 """Packages that a page may use and that no extra of ours installs."""
 
 REQUIRED = {
@@ -547,6 +547,16 @@ def comparisons_and_benchmarks_take_the_files() -> None:
     assert "random_directions" in importlib.reload(fresh["labels"]).REPRESENTATIONS
 
 
+def exported(_: dict) -> None:
+    """Check what the page's commands wrote, and that progress was told."""
+    with np.load("labels/cleanlab.npz") as arrays:
+        labels = arrays["labels"]
+        assert (arrays["pred_probs"].max(axis=1) >= 0.8).all()
+        assert 0 < len(labels) < len(load_digits().target)
+    tasks = json.loads(Path("labels/label_studio.json").read_text())
+    assert sum(len(task["predictions"]) for task in tasks) > len(labels)
+
+
 CHECKS = {
     "README.md": readme,
     "docs/label.md": label_page,
@@ -555,6 +565,7 @@ CHECKS = {
     "docs/tutorial_text.md": own_records,
     "docs/recipes.md": recipes,
     "docs/choosing.md": choosing,
+    "docs/export.md": exported,
     "docs/extending.md": extending,
     "docs/scale.md": scale,
 }

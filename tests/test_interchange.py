@@ -11,20 +11,26 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import jax
 import numpy as np
+import onnx
+import onnxruntime
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from safetensors import safe_open
 
+from rknn_jax._internal import onnx_file
+from rknn_jax._internal.disk import write_arrays
 from rknn_jax.federation import publish, round_folder, wire
 from rknn_jax.federation.collector import Collector, Reply
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.labelers import rknn as labeler
 from rknn_jax.labelers.noisy_sgd import Head
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.release import export
+from rknn_jax.release import export, networks
 from rknn_jax.representations import pca
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
@@ -63,10 +69,8 @@ def folder_of(path: Path, **changes) -> Path:
         "confidence": np.float32([0.1, np.nan, 1.0]),
         "probability": np.float32([[0.1, 0.2, 0.7], [0, 0, 0], [1 / 3, 1 / 3, 1 / 3]]),
     }
-    np.savez(
-        path / "labels.npz",
-        **{name: array for name, array in (rows | changes).items() if array is not None},
-    )
+    held = {name: array for name, array in (rows | changes).items() if array is not None}
+    np.savez(path / "labels.npz", **held)
     (path / "privacy.json").write_text(json.dumps({"guarantee": GUARANTEE}))
     return path
 
@@ -276,6 +280,87 @@ def test_a_missing_package_is_named_with_its_extra(rknn, tmp_path, monkeypatch):
     assert "pip install 'rknn-jax[stablehlo]'" in rknn("export", "run", "--format", "stablehlo").err
 
 
+# Programs for annotation
+
+
+def annotated(folder: Path, form: str, threshold: float = 0.0) -> tuple[Path, ...]:
+    """Three records with pictures and texts, of which the second has no label."""
+    carried = {
+        "class_names": np.array(AWKWARD),
+        "row": np.int64([4, 5, 6]),
+        "file": np.array(["a.png", "b.png", "c.png"]),
+        "public_note": np.array(["<1>", "2", "3"]),
+        "public_age": np.float64([30, 40, 50]),
+    }
+    folder_of(folder)
+    write_arrays(folder / "labels.npz", arrays(folder / "labels.npz") | carried)
+    return export.write(folder, form, threshold)
+
+
+def test_label_studio_shows_pictures_and_has_no_prediction_without_a_label(tmp_path):
+    tasks_path, interface = annotated(tmp_path, "label-studio")
+    tasks = json.loads(tasks_path.read_text())
+    assert [task["data"]["row"] for task in tasks] == [4, 5, 6]
+    assert tasks[0]["data"] == {"row": 4, "file": "a.png", "note": "<1>", "age": 30.0}
+    assert [len(task["predictions"]) for task in tasks] == [1, 0, 1]
+    [prediction] = tasks[0]["predictions"]
+    assert prediction["score"] == pytest.approx(0.7)
+    view = ElementTree.fromstring(interface.read_text())
+    shown, choices = view
+    assert (shown.tag, shown.get("name"), shown.get("value")) == ("Image", "record", "$file")
+    assert (choices.get("name"), choices.get("toName")) == ("label", "record")
+    # A line break in an attribute is a blank to an XML parser, and so would be one in Label Studio.
+    names = [choice.get("value") for choice in choices]
+    assert names == AWKWARD
+    [result] = prediction["result"]
+    assert (result["from_name"], result["to_name"], result["type"]) == (
+        "label",
+        "record",
+        "choices",
+    )
+    assert result["value"] == {"choices": [AWKWARD[2]]}
+
+
+def test_argilla_gets_a_suggestion_for_each_label_above_the_threshold(tmp_path):
+    [path] = annotated(tmp_path, "argilla", 0.5)
+    records = json.loads(path.read_text())
+    assert [record["id"] for record in records] == ["4", "5", "6"]
+    assert records[0]["fields"] == {"file": "a.png", "note": "<1>"}
+    assert records[0]["metadata"] == {"row": 4, "age": 30.0}
+    suggested = records[0]["suggestions"]["label"]
+    assert suggested == {"value": AWKWARD[2], "score": pytest.approx(0.7), "agent": "rknn_jax"}
+    assert [record["suggestions"] for record in records[1:]] == [{}, {}], "1/3 is below 0.5"
+
+
+@pytest.mark.parametrize(("threshold", "rows"), [(0.0, [4, 6]), (0.5, [4]), (0.8, [])])
+def test_cleanlab_gets_records_with_a_label_alone(tmp_path, threshold, rows):
+    [path] = annotated(tmp_path, "cleanlab", threshold)
+    found = arrays(path)
+    assert found["row"].tolist() == rows
+    assert found["labels"].tolist() == [2, 0][: len(rows)]
+    np.testing.assert_allclose(found["pred_probs"].sum(axis=1), 1, atol=1e-6)
+    assert found["class_names"].tolist() == AWKWARD
+
+
+def test_a_threshold_leaves_labels_out_of_tables_and_is_refused_elsewhere(tmp_path):
+    folder = folder_of(tmp_path / "run")
+    export.write(folder, "csv", 0.5)
+    assert [row["label"] for row in csv_rows(folder / "labels.csv")] == ["2", "", ""]
+    head(linear.Model(4), 0).save(folder / "model")
+    for form in ("onnx", "registry"):
+        with pytest.raises(ValueError, match=f"--threshold, got --format {form}"):
+            export.write(folder, form, 0.5)
+    sets = {"present": np.ones((3, 3), bool), "stability": np.ones((3, 3), np.float32)}
+    folder_of(folder, **sets)
+    with pytest.raises(ValueError, match="got sets of classes"):
+        export.write(folder, "csv", 0.5)
+    with pytest.raises(ValueError, match="got sets of classes"):
+        export.write(folder, "cleanlab")
+    export.write(folder, "argilla")
+    records = json.loads((folder / "argilla.json").read_text())
+    assert records[0]["suggestions"]["label"]["value"] == ["0", "1", "2"]
+
+
 # Networks
 
 MODELS = {
@@ -338,7 +423,7 @@ def test_a_network_is_one_function_of_any_batch(name, tmp_path):
     model = made(name)
     given = given_to(made(name), 7)
     kind = saved(model, tmp_path)
-    function = export.exported(export.networks(tmp_path)[kind])
+    function = networks.exported(networks.networks(tmp_path)[kind])
     expected = model.predict_proba(given)
     assert np.ptp(expected, axis=0).max() > 0.01, "inputs matter"
     assert np.abs(expected - 0.25).max() > 0.05
@@ -347,6 +432,85 @@ def test_a_network_is_one_function_of_any_batch(name, tmp_path):
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, expected[:count], atol=1e-5)
     assert ".py" not in function.mlir_module(), "no path of this machine"
+
+
+def in_onnxruntime(path: Path, given: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(path.read_bytes())
+    [end] = session.get_outputs()
+    [start] = session.get_inputs()
+    assert (start.name, start.shape) == ("records", ["n", *given.shape[1:]])
+    assert (end.name, end.shape) == ("probability", ["n", 4])
+    [found] = session.run(None, {"records": given})
+    return found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in MODELS],
+)
+def test_onnxruntime_answers_as_the_checkpoint_does(name, tmp_path):
+    folder = folder_of(tmp_path)
+    kind = saved(made(name), folder)
+    [path] = export.write(folder, "onnx")
+    assert path == folder / f"{kind}.onnx"
+    given = given_to(made(name), 7)
+    expected = networks.networks(folder)[kind].predict_proba(given)
+    for count in (1, 7):
+        found = in_onnxruntime(path, given[:count])
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected[:count], atol=1e-5)
+    held = onnx.load(path).metadata_props
+    assert {one.key: json.loads(one.value) for one in held} == {"guarantee": GUARANTEE}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", students.MODELS)
+def test_every_network_of_students_is_one_of_onnx(model, tmp_path):
+    """Logits are divided by their size: random networks are sure of one class otherwise."""
+    student = weighted(model, (33, 32, 3), 0)
+    students.save(student, folder_of(tmp_path) / "model")
+    given = given_to(student, 7)
+    logits = np.log(np.maximum(student.predict_proba(given), 1e-30))
+    [path] = export.write(tmp_path, "onnx")
+    found = np.log(np.maximum(in_onnxruntime(path, given), 1e-30))
+    np.testing.assert_allclose(found, logits, rtol=1e-3, atol=1e-3)
+
+
+def test_an_operation_that_onnx_is_not_told_of_is_named():
+    with pytest.raises(ValueError, match="got cumsum; export it with --format stablehlo"):
+        onnx_file.onnx_bytes(lambda x: jax.numpy.cumsum(x), (3,), np.float32, {})
+
+
+@pytest.mark.parametrize("name", ["mlp head", "ensemble of cnn"])
+def test_safetensors_hold_every_weight_by_name(name, tmp_path):
+    folder = folder_of(tmp_path)
+    model = made(name)
+    kind = saved(model, folder)
+    [path] = export.write(folder, "safetensors")
+    assert path == folder / f"{kind}.safetensors"
+    with safe_open(path, "numpy") as file:
+        found = {key: file.get_tensor(key) for key in file.keys()}
+        told = file.metadata()
+    assert json.loads(told["guarantee"]) == GUARANTEE
+    if name == "mlp head":
+        x = (given_to(model, 7) - found["centre"]) / found["scale"]
+        hidden = np.maximum(x @ found["params.Dense_0.kernel"] + found["params.Dense_0.bias"], 0)
+        logits = hidden @ found["params.Dense_1.kernel"] + found["params.Dense_1.bias"]
+        raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+        likely = raised / raised.sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(likely, model.predict_proba(given_to(model, 7)), atol=1e-5)
+        return
+    assert (told["network"], told["members"], json.loads(told["input_shape"])) == (
+        "cnn",
+        "2",
+        [9, 8, 3],
+    )
+    for number, member in enumerate(model.members):
+        kept = {"params": member.params, "batch_stats": member.batch_stats}
+        for path_of, leaf in jax.tree.leaves_with_path(kept):
+            key = ".".join([str(number), *(part.key for part in path_of)])
+            np.testing.assert_array_equal(found.pop(key), leaf)
+    assert not found
 
 
 @pytest.mark.slow  # in one process tests/test_interchange.py: a network is one function
@@ -373,7 +537,7 @@ def test_networks_answer_without_this_package_as_their_checkpoints_do(tmp_path, 
         env=environment,
     )
     for name, folder in folders.items():
-        [checkpoint] = export.networks(folder).values()
+        [checkpoint] = networks.networks(folder).values()
         given = np.load(folder / "given.npy")
         for count, found in arrays(folder / "found.npz").items():
             np.testing.assert_allclose(

@@ -20,7 +20,7 @@ from rknn_jax.federation import inputs, round_folder
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.records.classes import FOREIGN
 from rknn_jax.records.labels import plain
-from rknn_jax.release import export, tables
+from rknn_jax.release import export, label_table, networks, tables
 from tests.fuzz.targets import round_folder as fuzzed
 from train import buy
 
@@ -140,14 +140,14 @@ def test_a_damaged_release_is_a_value_error_for_export(tmp_path):
     (folder / "privacy.json").write_text(json.dumps({"guarantee": guarantee.asdict()}))
     for seed in range(200):
         (folder / "labels.npz").write_bytes(damaged(buffer.getvalue(), seed))
-        words = refusal(export.read, folder)
+        words = refusal(label_table.read, folder)
         assert not words or "damaged or something else" in words, f"seed {seed}"
     (folder / "labels.npz").write_bytes(buffer.getvalue())
     odd = json.dumps({"guarantee": guarantee.asdict() | {"more": float("nan")}})
     for text in (odd, "1", "null", "[]", "{}", '{"guarantee": 3}', "[" * 100_000, ""):
         (folder / "privacy.json").write_text(text)
         with pytest.raises(ValueError, match="damaged or something else|Expected"):
-            export.read(folder)
+            label_table.read(folder)
 
 
 def test_many_classes_cost_no_square_of_them(monkeypatch):
@@ -224,10 +224,10 @@ def test_a_damaged_head_names_its_file(tmp_path, arrays):
     (tmp_path / "model").mkdir()
     path = npz(tmp_path / "model" / "head.npz", **arrays)
     with pytest.raises(ValueError, match="head.npz"):
-        export.networks(tmp_path)
+        networks.networks(tmp_path)
     path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(ValueError, match="head.npz"):
-        export.networks(tmp_path)
+        networks.networks(tmp_path)
 
 
 @pytest.mark.parametrize(

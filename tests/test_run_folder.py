@@ -4,12 +4,14 @@ run begins again.
 
 import dataclasses
 import fcntl
+import functools
 import os
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from rknn_jax._internal import progress
 from rknn_jax.representations import pixels
 from train import distill, environment, run_folder
 from train.experiment import TRAINING, Experiment, plain_settings
@@ -61,6 +63,35 @@ def test_clearing_removes_only_what_a_run_writes(started):
     assert held_files(started) == ["my_notes", "my_notes/idea.txt", "notes.txt"]
 
 
+def test_a_run_that_was_killed_before_its_settings_were_written_begins_again(experiment):
+    folder = run_folder.make_folder(experiment)
+    with progress.listening(functools.partial(run_folder._write_event, folder / "events.jsonl")):
+        with progress.phase("loading"):
+            pass
+    assert run_folder.find_result(experiment) is None
+    with run_folder.opened(experiment, again=False):
+        assert not held_files(folder)
+
+
+def test_a_run_that_fails_before_its_settings_are_written_leaves_no_folder(experiment):
+    def fail():
+        with run_folder.opened(experiment, again=False), progress.phase("loading"):
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert not experiment.out.exists()
+
+
+def test_events_of_another_program_are_left_alone(experiment):
+    folder = run_folder.make_folder(experiment)
+    (folder / "events.jsonl").write_text('{"event": "mine"}\n')
+    with pytest.raises(ValueError, match="got other files"):
+        run_folder.find_result(experiment)
+    run_folder.clear_partial_run(folder)
+    assert held_files(folder) == ["events.jsonl"]
+
+
 @pytest.mark.long  # what is cleared is tested without a run, and a run's files in test_distill
 def test_every_file_of_a_run_is_known_to_be_one_and_a_killed_run_begins_again_by_the_same_command(
     experiment, started
@@ -68,7 +99,7 @@ def test_every_file_of_a_run_is_known_to_be_one_and_a_killed_run_begins_again_by
     distill.main(experiment)
     mine = {"notes.txt", "my_notes"}
     written = {path.name for path in started.iterdir()} - mine
-    assert written <= {*run_folder.FILES, *run_folder.FOLDERS}
+    assert written <= {*run_folder.FILES, *run_folder.FOLDERS, run_folder.EVENTS}
     assert run_folder.find_result(experiment)["epsilon"] == 1.0
     assert (started / "my_notes/idea.txt").read_text() == "mine too"
     with pytest.raises(ValueError, match="already holds a run"):

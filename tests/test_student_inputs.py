@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rknn_jax.labels import Labels
-from rknn_jax.release import export
+from rknn_jax.release import networks
 from rknn_jax.students import base, ensemble, fit, inputs, mixmatch, supervised
 from tests import tiny
 
@@ -124,7 +124,7 @@ def test_an_exported_student_of_features_agrees_also_far_from_zero():
     rows = (FEATURES + [0, 0, 3]).astype(np.float32)
     assert abs(np.float32(rows[:, 2].mean(dtype=float)) - rows[:, 2].mean(dtype=float)) > 0.01
     trained = few(supervised.Config).fit(jax.random.key(0), rows, TRUTH)
-    found = export.exported(trained).call(rows)
+    found = networks.exported(trained).call(rows)
     np.testing.assert_allclose(found, trained.predict_proba(rows), atol=1e-5)
 
 

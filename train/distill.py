@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 
-from rknn_jax._internal import compilation
+from rknn_jax._internal import compilation, progress
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax._internal.terminal import run_program
 from rknn_jax.algorithm import Round, Student
@@ -118,7 +118,9 @@ def main(
         )
         stages.console.print(f"\n{whole}\n")
         if benchmark:
-            stages.console.print(f"The report: {report.write(folder)}")
+            with progress.phase("writing the report"):
+                path = report.write(folder)
+            stages.console.print(f"The report: {path}")
     return folder
 
 
@@ -142,7 +144,6 @@ def run(experiment: Experiment, prepared: Prepare = stages.prepare) -> dict[str,
 def cli() -> int:
     """Run from the command line. Exit status 2 means bad input, and 130 a run that was stopped."""
     compilation.keep()
-    stages.show_progress()
     try:
         main(commandline.parsed(sys.argv[1:], __doc__))
     except (ValueError, OSError) as error:

@@ -7,6 +7,7 @@ runs/<name>/
   privacy.json    the guarantee of the whole run and of every round
   privacy.html    the promise of that guarantee, in plain words
   metrics.jsonl   one line an epoch
+  events.jsonl    one line for each phase that begins, goes on or ends: steps, time left, memory
   bought.npz      index and label of the public records whose labels were bought, if any
   labels.npz      label, query, confidence and probability of every public record
   queries.npz     the queries with their pictures, noisy votes and labels
@@ -24,23 +25,29 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rknn_jax._internal import progress
 from rknn_jax._internal.disk import is_partial, locked, new_path
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.roles import Roles
 from rknn_jax.types import Queries
 
 from .experiment import TRAINING, Experiment, plain_settings
-from .json_files import plain, write_json
+from .json_files import append_jsonl, plain, write_json
 
 FILES = (
     *("config.json", "result.json", "privacy.json", "privacy.html", "labels.npz", "queries.npz"),
     *("bought.npz", "metrics.jsonl", "report.html"),
 )
+
+EVENTS = "events.jsonl"
+"""Progress of the run, written from its first second on, before `config.json` is."""
 
 FOLDERS = ("student", "model", "generator")
 """Folders that a run writes into its own folder. With `FILES`, everything but `TRAINING`."""
@@ -132,11 +139,18 @@ def opened(experiment: Experiment, *, again: bool) -> Iterator[Path]:
     with held(folder):
         begin(experiment, folder, again=again)
         try:
-            yield folder
+            with progress.listening(partial(_write_event, folder / EVENTS)):
+                yield folder
         except BaseException:
-            if not any(folder.iterdir()):
-                folder.rmdir()
+            if not (folder / "config.json").exists():
+                clear_partial_run(folder)
+                if not any(folder.iterdir()):
+                    folder.rmdir()
             raise
+
+
+def _write_event(path: Path, event: progress.Event) -> None:
+    append_jsonl(path, {"time": datetime.now(UTC).isoformat(timespec="seconds"), **event.asdict()})
 
 
 def find_result(experiment: Experiment) -> dict[str, Any] | None:
@@ -209,7 +223,10 @@ def clear_partial_run(folder: Path) -> None:
 
 
 def _is_temporary(path: Path) -> bool:
-    """Return whether a killed write of one of our files left this file."""
+    """Return whether a killed run left this file, which holds no result."""
+    if path.name == EVENTS:
+        with path.open(errors="replace") as file:
+            return file.readline().startswith('{"time": ')
     before = path.name.removesuffix(".partial")  # name in earlier versions
     return path.name != before in FILES or any(is_partial(path.name, name) for name in FILES)
 

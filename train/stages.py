@@ -1,15 +1,15 @@
 """Stages of an experiment that see public data alone: data, representation, queries."""
 
-import logging
 import math
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from rich.console import Console
 
 from rknn_jax import bsvs, data, mechanisms
+from rknn_jax._internal import progress
 from rknn_jax._internal.keys import Stage, fresh_noise_key, stage_key
+from rknn_jax._internal.terminal import err
 from rknn_jax.algorithm import Keys, Student
 from rknn_jax.labelers import Labeler, rknn
 from rknn_jax.labels import Labels
@@ -19,7 +19,7 @@ from rknn_jax.types import Array, Encoder, Queries, Task
 
 from .experiment import Experiment
 
-console = Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+console = err
 
 OF_REPRESENTATION = (
     "dataset",
@@ -44,14 +44,6 @@ The values are those of Private-kNN on MNIST.
 """
 
 
-def show_progress() -> None:
-    """Print what the library logs, such as the progress of a long training."""
-    progress = logging.getLogger("rknn_jax")
-    progress.addHandler(logging.StreamHandler())
-    progress.setLevel(logging.INFO)
-    progress.propagate = False
-
-
 class Prepared(NamedTuple):
     """Inputs of a run that do not depend on the votes.
 
@@ -68,16 +60,17 @@ class Prepared(NamedTuple):
 
 def prepare(experiment: Experiment) -> Prepared:
     """Load the data and fit the representation."""
-    task = data.load(experiment.dataset, experiment.seed, experiment.data_dir)
+    with progress.phase(f"loading {experiment.dataset}"):
+        task = data.load(experiment.dataset, experiment.seed, experiment.data_dir)
     console.print(
         f"{task.card.name}: {len(task.public.images):,} public, {len(task.private.labels):,} "
         f"private, {len(task.test.labels):,} test"
     )
     check(task, experiment)
     console.print(f"learning {experiment.representation.name} from the public images ...")
-    encode = fit_representation(
-        stage_key(jax.random.key(experiment.seed), Stage.ENCODER), task, experiment
-    )
+    key = stage_key(jax.random.key(experiment.seed), Stage.ENCODER)
+    with progress.phase(f"learning {experiment.representation.name}"):
+        encode = fit_representation(key, task, experiment)
     trained = experiment.representation.backbone is not None
     return Prepared(task, encode, network_of(encode) if trained else None)
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from rknn_jax._internal import compilation
+from rknn_jax._internal import compilation, progress
 from rknn_jax._internal.terminal import run_program
 from rknn_jax.types import Array, Encoder
 
@@ -70,19 +70,20 @@ def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]
     names = [name for name in varied if name not in CHANCE]
     found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     prepared = sharing()
-    for values in itertools.product(*(varied[name] for name in slow)):
-        setting = dict(zip(slow, values, strict=True))
-        options = [
-            text
-            for name, value in setting.items()
-            for text in (f"--{name.replace('_', '-')}", value)
-        ]
-        folder = "-".join(f"{name}={setting[name]}" for name in varied).replace("/", "_") or "run"
-        experiment = commandline.parsed([*arguments, *options, "--out", str(out / folder)])
-        if run_folder.find_result(experiment) is None:
-            stages.console.print(f"\n{folder}")
-        result = distill.run(experiment, prepared)
-        found.setdefault(tuple(setting[name] for name in names), []).append(result)
+    settings = [
+        dict(zip(slow, values, strict=True))
+        for values in itertools.product(*(varied[name] for name in slow))
+    ]
+    runs = [_experiment(arguments, setting, out, varied) for setting in settings]
+    left = [run for run in runs if run_folder.find_result(run) is None]
+    stages.console.print(f"{len(runs) - len(left)} of {len(runs)} runs are done, {len(left)} to do")
+    with progress.phase("sweep", len(runs), "runs", done=len(runs) - len(left)) as done:
+        for setting, run in zip(settings, runs, strict=True):
+            if run in left:
+                stages.console.print(f"\n{run.out}")
+            result = distill.run(run, prepared)
+            found.setdefault(tuple(setting[name] for name in names), []).append(result)
+            done.advance(run in left)
     rows = [
         dict(zip(names, values, strict=True)) | summary(results)
         for values, results in found.items()
@@ -104,6 +105,17 @@ def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]
         + (f", {out / 'sweep.png'}" if names else "")
     )
     return rows
+
+
+def _experiment(
+    arguments: list[str], setting: dict[str, str], out: Path, varied: Values
+) -> Experiment:
+    """Return the experiment of a setting, in a folder of its name."""
+    options = [
+        text for name, value in setting.items() for text in (f"--{name.replace('_', '-')}", value)
+    ]
+    folder = "-".join(f"{name}={setting[name]}" for name in varied).replace("/", "_") or "run"
+    return commandline.parsed([*arguments, *options, "--out", str(out / folder)])
 
 
 def draw(rows: list[dict[str, Any]], names: list[str]) -> Figure:

@@ -161,9 +161,7 @@ def rounds() -> str:
         for epsilon in mine[0]:
             means = np.mean([one[epsilon] for one in mine], axis=0)
             worst = np.min([one[epsilon] for one in mine], axis=0)
-            shown.append(
-                ", ".join(f"{a:.1%} ({b:.1%})" for a, b in zip(means, worst, strict=True))
-            )
+            shown.append(", ".join(f"{a:.1%} ({b:.1%})" for a, b in zip(means, worst, strict=True)))
         gains = [one[epsilon][1] - one[epsilon][0] for one in mine for epsilon in one]
         rows.append([*shown, f"{100 * np.mean(gains):+.1f}"])
     rows.sort(key=lambda row: -float(row[-1]))

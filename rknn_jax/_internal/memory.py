@@ -1,4 +1,4 @@
-"""Memory that this process can still take."""
+"""Memory that this process holds, and that it can still take."""
 
 import resource
 from collections.abc import Iterator
@@ -18,6 +18,13 @@ _CGROUPS = (
 def available() -> int | None:
     """Return the bytes that can still be taken, or None if the system does not tell."""
     return min(_limits(), default=None)
+
+
+def taken() -> int | None:
+    """Return the bytes of memory that this process holds, or None if the system does not tell."""
+    with suppress(OSError, KeyError, ValueError):
+        return _numbers(Path("/proc/self/status"))["VmRSS"]
+    return None
 
 
 def _limits() -> Iterator[int]:

@@ -1,17 +1,14 @@
 """Terminal output of the command line, and parsing of whole numbers such as 1e6."""
 
 import atexit
-import functools
-import logging
 import os
 import re
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import IO, NoReturn, TextIO, cast
 
@@ -19,14 +16,17 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from rknn_jax._internal import progress
+from rknn_jax._internal.progress import Event
+
 STOPPED = 130
 """Exit status after Ctrl-C."""
 
 UNFLUSHED = 120
 """Exit status if the last output cannot be written, as Python has it."""
 
-SECONDS_A_LINE = 5.0
-"""Time between two lines of progress where no terminal is."""
+SECONDS_IN_PLACE = 0.2
+"""Time between two states of a phase that a terminal shows in place."""
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 """Control characters but for the line break."""
@@ -106,91 +106,58 @@ def tell(told: Console, name: str, text: str) -> None:
     told.print(Text.assemble((f"{name:<11} ", "bold cyan"), shown))
 
 
-class Meter(logging.Handler):
-    """Progress of a long job: its phase, rows, rate and time left.
+class _InPlace:
+    """Listener that shows the open phase in place, as long as there is one."""
 
-    A terminal shows it in place; anything else gets a line every few seconds. As a handler of
-    the library's log, it takes every message as the name of a new phase.
-    """
+    def __init__(self) -> None:
+        self._status: Status | None = None
 
-    def __init__(self, phase: str) -> None:
-        super().__init__(logging.INFO)
-        self.begin(phase)
+    def __call__(self, event: Event) -> None:
+        shown = event.outer if event.state in ("done", "stopped") else event
+        if self._status is not None and shown is not None:
+            self._status.update(str(shown))
+        elif self._status is not None:
+            self._status.stop()
+            self._status = None
+        elif shown is not None:
+            self._status = err.status(str(shown))
+            self._status.start()
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Begin the phase that a message names."""
-        self.begin(record.getMessage())
 
-    def begin(self, phase: str, total: int | None = None) -> None:
-        """Begin a phase, of `total` rows if they are known."""
-        self._phase = phase
-        self._total = total
-        self._rows = 0
-        self._since = time.monotonic()
+class _ByLine:
+    """Listener that prints a line while a phase goes on, if it says something new."""
 
-    def advance(self, rows: int) -> None:
-        """Count rows of the phase."""
-        self._rows += rows
+    def __init__(self) -> None:
+        self._said = ""
 
-    def text(self) -> str:
-        """Return the state in words."""
-        seconds = time.monotonic() - self._since
-        if not self._total or not self._rows:
-            return f"{self._phase}, for {seconds:.0f} s"
-        rate = self._rows / max(seconds, 1e-9)
-        left = max(self._total - self._rows, 0) / rate
-        return (
-            f"{self._phase}: {self._rows:,} of {self._total:,} rows "
-            f"({self._rows / self._total:.0%}), {rate:,.0f} a second, {left:.0f} s left"
-        )
+    def __call__(self, event: Event) -> None:
+        if event.state == "running" and str(event) != self._said:
+            self._said = str(event)
+            tell(err, "working", self._said)
 
 
 @contextmanager
-def metered(phase: str) -> Iterator[Meter]:
-    """Show the progress of what runs inside, also of what the library logs."""
-    meter = Meter(phase)
-    log = logging.getLogger("rknn_jax")
-    level = log.level
-    log.addHandler(meter)
-    propagates, log.propagate = log.propagate, False  # other handlers would say it again
-    log.setLevel(logging.INFO)
-    try:
-        with watched("working", meter.text):
-            yield meter
-    finally:
-        log.removeHandler(meter)
-        log.propagate = propagates
-        log.setLevel(level)
+def show_progress(listener: progress.Listener | None = None) -> Iterator[None]:
+    """Show on stderr how far the work inside is.
 
+    A terminal shows it in place. A pipe, a file or a notebook gets a line every five seconds. What
+    is shown is for whoever runs the work, as it may be about private records.
 
-@contextmanager
-def watched(name: str, text: Callable[[], str]) -> Iterator[None]:
-    """Show a text that changes while what is inside runs.
+        with rknn_jax.show_progress():
+            labeler.fit(private, labels)
 
-    A terminal shows it in place. Anything else gets a line under a name every few seconds, if the
-    text has changed.
+    Args:
+      listener: Function that gets every event instead, such as one that logs it elsewhere. Defaults
+        to stderr.
     """
-    done = threading.Event()
-
-    def show(every: float, say: Callable[[str], None]) -> None:
-        said = ""
-        while not done.wait(every):
-            if (new := text()) != said:
-                said = new
-                say(new)
-
-    with err.status(text()) if err.is_terminal else nullcontext() as status:
-        if isinstance(status, Status):
-            thread = threading.Thread(target=show, args=(0.2, status.update), daemon=True)
-        else:
-            line = functools.partial(tell, err, name)
-            thread = threading.Thread(target=show, args=(SECONDS_A_LINE, line), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
+    if listener is not None:
+        shown = progress.listening(listener)
+    elif err.is_terminal:
+        shown = progress.listening(_InPlace(), SECONDS_IN_PLACE)
+    else:
+        shown = progress.listening(_ByLine())
+    with shown:
+        yield
 
 
 def whole(name: str, number: float) -> int:
@@ -254,10 +221,12 @@ def silence(stream: TextIO) -> None:
 def run_program(program: Callable[[], int]) -> NoReturn:
     """Run a program, and end the process with its exit status, as `leave` does.
 
-    An exception that the program does not catch is shown with its traceback, and ends it with 1.
+    Its progress is shown. An exception that the program does not catch is shown with its traceback,
+    and ends it with 1.
     """
     try:
-        status = program()
+        with show_progress():
+            status = program()
     except SystemExit as end:
         status = status_of(end)
     except KeyboardInterrupt:

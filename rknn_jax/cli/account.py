@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import subcommand
 
+from rknn_jax._internal import progress
 from rknn_jax._internal.ranges import Count, Delta, Epsilon, Many, PositiveDelta, ShuffledEpsilon
 from rknn_jax._internal.terminal import err, out, tell, whole
 from rknn_jax.cli.account_queries import GNMax, LNMax, PrivateKNN, gnmax, lnmax, private_knn
@@ -129,16 +130,17 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
     clients = whole("clients", settings.clients)
     variation = _total_variation(settings)
     used = amplification.bound_for(clients, bound)
-    if settings.local_epsilon is not None:
-        local = settings.local_epsilon
-        central = amplification.epsilon(
-            local, clients, settings.delta, bound=bound, total_variation=variation
-        )
-    else:
-        central = settings.epsilon or 0.0
-        local = amplification.local_epsilon(
-            central, clients, settings.delta, bound=bound, total_variation=variation
-        )
+    with progress.phase("converting"):
+        if settings.local_epsilon is not None:
+            local = settings.local_epsilon
+            central = amplification.epsilon(
+                local, clients, settings.delta, bound=bound, total_variation=variation
+            )
+        else:
+            central = settings.epsilon or 0.0
+            local = amplification.local_epsilon(
+                central, clients, settings.delta, bound=bound, total_variation=variation
+            )
     told = err if settings.json else out
     tell(told, "one message", f"epsilon = {rounded_up(local, 6)} (pure)")
     tell(
@@ -167,7 +169,7 @@ def _total_variation(settings: Shuffle) -> "TotalVariation | None":
     """
     if settings.mechanism is None:
         return None
-    with err.status("loading"):
+    with progress.phase("loading"):
         from rknn_jax import simulate as job
     name = settings.mechanism
     sizes = {"num_queries": settings.queries, "num_classes": settings.classes}
@@ -199,8 +201,9 @@ def rounds(settings: Rounds) -> dict[str, Any]:
         **({"delta": settings.release_delta} if mechanism.needs_delta else {}),
     ).guarantee(1)
     times = whole("rounds", settings.rounds)
-    together = accounting.compose([one], settings.delta, times)
-    found = accounting.epsilons(together.events, settings.delta)
+    with progress.phase("composing"):
+        together = accounting.compose([one], settings.delta, times)
+        found = accounting.epsilons(together.events, settings.delta)
     told = err if settings.json else out
     for name, epsilon in found.items():
         tell(

@@ -15,6 +15,7 @@ rknn audit --ledger --epsilon 1 --delta 1e-5
 from dataclasses import replace
 from typing import Any
 
+from rknn_jax._internal import progress
 from rknn_jax._internal.terminal import err, tell, whole
 from rknn_jax.cli.audit_settings import DELTA, Audit, check
 from rknn_jax.cli.audit_subjects import find_subject
@@ -38,7 +39,7 @@ RUNS = {
 def run(settings: Audit) -> dict[str, Any]:
     """Audit, print the verdict, and return what `--json` prints."""
     check(settings)
-    with err.status("loading"):
+    with progress.phase("loading"):
         import jax
 
         from rknn_jax._internal import compilation
@@ -54,7 +55,7 @@ def run(settings: Audit) -> dict[str, Any]:
     tell(err, "claimed", str(subject.guarantee))
     if subject.exact:
         tell(err, "stated law", f"{subject.exact}  {subject.exact.inputs}")
-    with err.status(f"playing {len(subject.games)} games"):
+    with progress.phase(f"playing {len(subject.games)} games"):
         try:
             control = None
             if not settings.skip_power and subject.weaker is not None:
@@ -93,7 +94,7 @@ def _ledger(settings: Audit) -> dict[str, Any]:
         budgets += [("sum", delta), ("renyi", delta)]
     found = []
     for rule, spendable in budgets:
-        with err.status(f"buying from a ledger with accounting={rule}"):
+        with progress.phase(f"buying from a ledger with accounting={rule}"):
             found.append(of_ledger(settings.epsilon, spendable, rule))
         tell(err, f"accounting={rule}", str(found[-1]))
     worst = max(found, key=lambda one: one.lower_bound)
@@ -120,7 +121,7 @@ def _one_run(settings: Audit) -> dict[str, Any]:
             f"records, got --labeler {settings.labeler}; noisy_sgd is one."
         )
     tell(err, "labeler", str(config))
-    with err.status(f"training {runs} times"):
+    with progress.phase(f"training {runs} times"):
         signs, scores, guarantee = games_training.canary_runs(
             jax.random.key(settings.seed), runs, replace(config, relation=settings.relation)
         )

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional
 
+from rknn_jax._internal import progress
 from rknn_jax._internal.ranges import Count
-from rknn_jax._internal.terminal import err, metered, out, sure_interrupts, tell
+from rknn_jax._internal.terminal import err, out, sure_interrupts, tell
 from rknn_jax.formats import Columns
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def run(settings: Check) -> dict[str, Any]:
     Raises:
       ValueError: If the settings or the files as a whole cannot be used.
     """
-    with err.status("loading"):
+    with progress.phase("loading"):
         from rknn_jax.records import features, public_values
         from rknn_jax.release import embedding_models, known_classes, public_rows, tables, usability
         from rknn_jax.release.data_files import find
@@ -74,7 +75,7 @@ def run(settings: Check) -> dict[str, Any]:
     columns = Columns(
         settings.embedding or None, settings.label, person=settings.person, drop=settings.drop
     )
-    with metered("reading the private records"), sure_interrupts():
+    with progress.phase("reading the private records"), sure_interrupts():
         files = find(settings.private, "PRIVATE").files
         classes = known_classes.find(settings, files)
         if classes is None:

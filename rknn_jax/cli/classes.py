@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rknn_jax._internal import progress
 from rknn_jax._internal.ranges import Delta, Epsilon, PositiveDelta, ReleaseEpsilon, Seconds
-from rknn_jax._internal.terminal import err, metered, out, stdout, sure_interrupts, tell
+from rknn_jax._internal.terminal import err, out, stdout, sure_interrupts, tell
 from rknn_jax.formats import Columns
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Unit
 
@@ -72,7 +73,7 @@ def run(settings: SelectClasses) -> dict[str, Any]:
       LedgerError: If the ledger does not allow the selection; nothing was drawn then.
       ValueError: If the settings or the records cannot be used; nothing was spent then.
     """
-    with err.status("loading"):
+    with progress.phase("loading"):
         from rknn_jax.privacy.ledger import LedgerError
         from rknn_jax.records import features
         from rknn_jax.release import accounts, adoption, class_selection, known_classes
@@ -99,7 +100,7 @@ def run(settings: SelectClasses) -> dict[str, Any]:
         )
     cost = class_selection.cost(epsilon, delta, settings.relation, settings.unit)
     public = None if settings.public is None else _listed(settings.public)
-    with metered("reading the private records"), sure_interrupts():
+    with progress.phase("reading the private records"), sure_interrupts():
         data = adoption.data_set(private, columns, public, settings.relation)
         records = adoption.private_records(private, columns, public)
         found = class_selection.occurrences(records.shards, settings.unit)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rknn_jax._internal import progress
 from rknn_jax._internal.checks import check_together
-from rknn_jax._internal.terminal import err, metered, sure_interrupts, tell
+from rknn_jax._internal.terminal import err, sure_interrupts, tell
 from rknn_jax.cli import embed_images
 from rknn_jax.cli.embed_settings import NAMED, Embed, check, refuse_absent
 from rknn_jax.formats import LABELS
@@ -30,20 +31,17 @@ def run(settings: Embed) -> dict[str, Any]:
     Raises:
       ValueError: If the settings, the model or the records cannot be used.
     """
-    with err.status("loading"):
+    with progress.phase("loading"):
         from rknn_jax.embedding import cards
         from rknn_jax.embedding import run as job
     check(settings)
-    with metered("embedding") as meter, sure_interrupts():
+    with progress.phase("reading the records"), sure_interrupts():
         source, model = embed_images.source_of(settings) if settings.images else _columns(settings)
-        meter.begin("embedding", len(source))
+    with progress.phase("embedding", len(source), "rows") as done, sure_interrupts():
+        done.kept(settings.out)
         try:
             written = job.embed(
-                source,
-                model,
-                settings.out,
-                private=settings.private,
-                advance=meter.advance,
+                source, model, settings.out, private=settings.private, advance=done.advance
             )
         except KeyboardInterrupt as error:
             error.add_note("The same command goes on.")

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from rknn_jax._internal import ranges
+from rknn_jax._internal import progress, ranges
 from rknn_jax._internal.checks import check_together
 from rknn_jax._internal.disk import locked
-from rknn_jax._internal.terminal import err, tell, watched
+from rknn_jax._internal.terminal import err, tell
 from rknn_jax.federation.settings import Join, Serve, asked, join_command, settled
 from rknn_jax.privacy import ledger_index
 
@@ -33,7 +33,7 @@ REFUSED = 3
 
 def serve(settings: Serve) -> dict[str, Any]:
     """Serve one round, or merge what servers have collected; return the statement of privacy."""
-    with err.status("loading"):
+    with progress.phase("loading"):
         from rknn_jax.federation.inputs import read_public
         from rknn_jax.federation.round_folder import check_request
     settings = _with_test_certificates(settings)
@@ -149,7 +149,7 @@ def _check_sum(settings: Serve, wanted: "Asked") -> None:
 
 def _merge(settings: Serve, mine: "Public", wanted: "Asked") -> dict[str, Any]:
     """Count the answers of several folders in a new one, and publish the results."""
-    with err.status("loading"):
+    with progress.phase("loading"):
         from rknn_jax.federation import publish, round_folder
         from rknn_jax.federation.collector import Collector
         from rknn_jax.federation.merge import merge
@@ -168,7 +168,7 @@ def _serve_held(
     settings: Serve, mine: "Public", wanted: "Asked", clients: dict[bytes, int] | None
 ) -> dict[str, Any]:
     """Serve one round in a folder that this process holds, and return the statement."""
-    with err.status("loading"):
+    with progress.phase("loading"):
         from rknn_jax.federation import checking, hosting, publish, round_folder, tls
         from rknn_jax.federation.desk import Desk
         from rknn_jax.federation.listener import listening
@@ -201,7 +201,7 @@ def _serve_held(
     ) as port:
         secured = f" with TLS, for {len(clients)} keys" if clients else " without TLS, on this host"
         _told("listening", f"on {settings.host}:{port}{secured}")
-        with watched("progress", lambda: _progress(desk, wanted, answers)):
+        with progress.phase("clients", note=lambda: _progress(desk, wanted, answers)):
             answers = _answers(settings, wanted, desk, answers)
         if settings.collect_only:
             card = publish.collected(answers)
@@ -274,7 +274,7 @@ def _answers(
 
 def join(settings: Join) -> dict[str, Any]:
     """Take part in a round; return the server's statement and what is left in the ledger."""
-    with err.status("loading"):
+    with progress.phase("loading"):
         from rknn_jax.federation import joining
     *_, context, agreement, records = check_together(
         _needs_libraries,
@@ -285,7 +285,6 @@ def join(settings: Join) -> dict[str, Any]:
         lambda: joining.agreed(settings),
         lambda: joining.read_records(settings),
     )
-    from rknn_jax.federation.certificate_errors import printable
     from rknn_jax.federation.connection import Connection, take_part
 
     path = joining.ledger_path(settings)
@@ -301,14 +300,15 @@ def join(settings: Join) -> dict[str, Any]:
         "leaves, and loses nothing",
     )
     server = _url(settings.server, secured=context is not None)
+    said = ["waiting for the server"]
     with (
-        err.status("joining") as status,
+        progress.phase("joining", note=lambda: said[-1]),
         contextlib.closing(Connection(server, context, _told, settings.wait)) as connection,
     ):
 
         def told(name: str, text: str) -> None:
             _told(name, text)
-            status.update(f"{name} {printable(text)}")
+            said.append(name)
 
         outcome = take_part(client, connection, told)
     if not outcome.took_part:

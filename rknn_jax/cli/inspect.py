@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from tyro.conf import Positional
 
+from rknn_jax._internal import progress
 from rknn_jax._internal.terminal import err, out, tell
 from rknn_jax.report.text import percent, shortened
 
@@ -46,7 +47,7 @@ class Inspect:
 
 def run(settings: Inspect) -> dict[str, Any]:
     """Show a release or write its page, and return what `--json` prints."""
-    with err.status("loading"):
+    with progress.phase("loading"):
         from rknn_jax._internal.disk import write_text
         from rknn_jax.report import release, results
     found = results.read(settings.folder)

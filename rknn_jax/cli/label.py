@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rknn_jax._internal import progress
 from rknn_jax._internal.disk import OWNER, write_whole
 from rknn_jax._internal.option_files import OPTIONS
-from rknn_jax._internal.terminal import err, metered, sure_interrupts, tell
+from rknn_jax._internal.terminal import err, sure_interrupts, tell
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.ledger import Amount
 from rknn_jax.release.release_folder import RESULTS, STAGING, refuse_results, warned_after
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 def run(settings: Settings) -> dict[str, Any]:
     """Release labels for the public rows, or preview a release, and return what `--json` prints."""
-    with err.status("loading"):  # visible on a terminal only
+    with progress.phase("loading"):
         from rknn_jax.release import rounds
 
     every = rounds.of(settings)
@@ -83,17 +84,17 @@ def _run(
       before: Labels of the rounds before. Defaults to None, in a first round.
       whole: Settings of all rounds, whose cost the budget must allow. Defaults to None, for one.
     """
-    with err.status("loading"):  # visible on a terminal only
+    with progress.phase("loading"):
         from rknn_jax.release import label as job
         from rknn_jax.release import planning, rounds
-    with metered("reading the public rows"), sure_interrupts(), _nothing_spent(before):
+    with progress.phase("reading the public rows"), sure_interrupts(), _nothing_spent(before):
         plan = planning.prepare(settings, before=before)
         if whole is not None and not plan.paid:
             rounds.check_budget(whole, plan)
     _tell_plan(plan)
     if settings.dry_run:
         job.check_memory(plan)
-        with metered("simulating releases"), sure_interrupts(), _nothing_spent(None):
+        with progress.phase("simulating releases"), sure_interrupts(), _nothing_spent(None):
             expected = planning.expect(plan)
         _tell_preview(plan, expected)
         told = {name: _text_keys(value) for name, value in asdict(expected).items()}
@@ -112,12 +113,10 @@ def _run(
         )
     with (
         _warnings_told(),
-        metered("counting") as meter,
         sure_interrupts(),
         _nothing_spent(before),
     ):
-        meter.begin("counting", len(plan.data.private))
-        counted = job.count(plan, meter.advance)
+        counted = job.count(plan)
     if counted.ignored:
         words = f"{counted.ignored:,} {plan.question.labeler.ignored}; tell nobody how many"
         tell(err, "ignored", words)
@@ -127,7 +126,7 @@ def _run(
             "warning",
             "no private record adds anything, so noise alone is released; tell nobody",
         )
-    with _warnings_told(), metered("releasing"), sure_interrupts():
+    with _warnings_told(), progress.phase("releasing"), sure_interrupts():
         done = job.release(plan, counted)
         with warned_after(plan.folder, "its options could not be written to config.json"):
             keep_options(settings, plan.folder)

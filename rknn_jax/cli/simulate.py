@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from rknn_jax._internal import compilation
+from rknn_jax._internal import compilation, progress
 from rknn_jax._internal.ranges import Count, CountOrNone, Many, ReleaseEpsilon, Seed
 from rknn_jax._internal.terminal import err, tell, whole
 
@@ -49,7 +49,7 @@ class Simulate:
 
 def run(settings: Simulate) -> dict[str, Any]:
     """Simulate, print the error, and return what `--json` prints."""
-    with err.status("loading"):
+    with progress.phase("loading"):
         import jax
 
         from rknn_jax import mechanisms
@@ -75,19 +75,10 @@ def run(settings: Simulate) -> dict[str, Any]:
         mechanism = job.make(settings.mechanism, epsilon=settings.epsilon, **sizes)
     tell(err, "mechanism", str(mechanism))
     clients = whole("clients", settings.clients)
-    with err.status("simulating") as status:
-
-        def shown(share: float) -> None:
-            status.update(f"simulating: {share:.0%}")
-
-        if settings.engine == "ray":
-            found = job.simulate_on_ray(
-                mechanism, clients, settings.seed, settings.address, on_progress=shown
-            )
-        else:
-            found = job.simulate(
-                mechanism, clients, settings.level, settings.seed, on_progress=shown
-            )
+    if settings.engine == "ray":
+        found = job.simulate_on_ray(mechanism, clients, settings.seed, settings.address)
+    else:
+        found = job.simulate(mechanism, clients, settings.level, settings.seed)
     tell(
         err,
         "speed",

@@ -7,6 +7,7 @@ the noise (`rknn_jax.privacy.events`), so that several guarantees compose tightl
 (`rknn_jax.privacy.accounting.compose`).
 """
 
+import html
 import math
 from dataclasses import dataclass, fields
 from decimal import ROUND_CEILING, Context
@@ -123,6 +124,20 @@ class Guarantee:
                 "is not a private release."
             )
         return sentence
+
+    def _repr_html_(self) -> str:
+        """Return the guarantee as notebooks show it."""
+        shown = {
+            "epsilon": rounded_up(self.epsilon, 6),
+            "delta": rounded_up(self.delta, 3) if self.delta else "0",
+            "neighbors": RELATION_WORDS[self.relation].format(unit=self.unit),
+            "trust": MODELS[self.trust].words,
+            "accountant": self.accountant,
+        }
+        rows = "".join(
+            f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in shown.items()
+        )
+        return f"<table>{rows}</table><p>{html.escape(str(self))}</p>"
 
     @classmethod
     def of(cls, told: dict[str, Any]) -> "Guarantee":

@@ -9,7 +9,6 @@ Reference: Arthur & Vassilvitskii, "k-means++: The Advantages of Careful Seeding
 """
 
 import functools
-import logging
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -18,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax._internal import compilation
+from rknn_jax._internal import compilation, progress
 from rknn_jax.neighbors import nearest
 from rknn_jax.types import Array, Queries
 
@@ -44,8 +43,6 @@ ROWS_TRAINED = 256
 
 The second number is that of FAISS.
 """
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -100,14 +97,15 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
             "ask fewer queries or bring more public records."
         )
     seed = int(_seed(key))
-    if features.size * num_queries <= LARGE:
-        model = _fit(features, num_queries, seed, config)
-        index = _medoids(model.cluster_centers_, features)
-    else:
-        model = _fit_sample(features, num_queries, seed, config)
-        if len(np.unique(model.labels_)) < num_queries:  # a sample may miss rare rows
+    with progress.phase(f"clustering {len(features):,} public rows into {num_queries:,} queries"):
+        if features.size * num_queries <= LARGE:
             model = _fit(features, num_queries, seed, config)
-        index = pairwise_distances_argmin(model.cluster_centers_, features)
+            index = _medoids(model.cluster_centers_, features)
+        else:
+            model = _fit_sample(features, num_queries, seed, config)
+            if len(np.unique(model.labels_)) < num_queries:  # a sample may miss rare rows
+                model = _fit(features, num_queries, seed, config)
+            index = pairwise_distances_argmin(model.cluster_centers_, features)
     centres = jnp.asarray(model.cluster_centers_, jnp.float32)
     cluster = model.labels_.astype(np.int32)
     index = index.astype(np.int32)
@@ -182,22 +180,21 @@ def _fit_sample(features: np.ndarray, num_queries: int, seed: int, config: Confi
     trained = features
     if len(features) > ROWS_TRAINED * num_queries:
         trained = features[order[: ROWS_TRAINED * num_queries]]
-        _log.info(
-            "clustering a sample of %s of %s public rows into %s queries",
-            f"{len(trained):,}",
-            f"{len(features):,}",
-            f"{num_queries:,}",
-        )
-    keys = jax.random.split(jax.random.key(seed), config.num_starts)
     trials = 2 + int(np.log(num_queries))  # as scikit-learn
-    starts = [plus_plus(start, seeded, num_queries, trials) for start in keys]
+    starts = []
+    with progress.phase(f"choosing {num_queries:,} seeds", config.num_starts, "starts") as done:
+        for start in jax.random.split(jax.random.key(seed), config.num_starts):
+            starts.append(jax.block_until_ready(plus_plus(start, seeded, num_queries, trials)))
+            done.advance()
     seeds, _ = min(starts, key=lambda start: float(start[1]))
-    model = KMeans(
-        num_queries, init=np.asarray(seeded[seeds]), n_init=1, max_iter=config.max_iterations
-    ).fit(trained)
+    with progress.phase(f"clustering a sample of {len(trained):,} public rows"):
+        model = KMeans(
+            num_queries, init=np.asarray(seeded[seeds]), n_init=1, max_iter=config.max_iterations
+        ).fit(trained)
     if trained is features:
         return model
-    return KMeans(num_queries, init=model.cluster_centers_, n_init=1, max_iter=1).fit(features)
+    with progress.phase(f"assigning {len(features):,} public rows to {num_queries:,} queries"):
+        return KMeans(num_queries, init=model.cluster_centers_, n_init=1, max_iter=1).fit(features)
 
 
 @functools.partial(jax.jit, static_argnames=("count", "trials"))

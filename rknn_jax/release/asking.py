@@ -4,7 +4,6 @@ Records that vote do so for clusters of the public rows, by default for as many 
 Any other sum is read for each public row.
 """
 
-import logging
 import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import jax
 import numpy as np
 
 from rknn_jax import mechanisms
+from rknn_jax._internal import progress
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers._sum_labeler import PublicRows
 from rknn_jax.labelers._votes import VoteNoise
@@ -35,8 +35,6 @@ REACHED = 0.5
 In `benchmarks.query_numbers`, it is .6 and more where 200 queries do no harm, and a third at most
 where they lose labels.
 """
-
-_log = logging.getLogger(__name__)
 
 
 def cost_of(settings: "Settings", data: Data) -> Guarantee:
@@ -73,13 +71,13 @@ def ask(settings: "Settings", data: Data, num_queries: int | None = None) -> Que
         queries = Queries.alone(data.public, np.arange(len(data.public)))
         noise = labeler.exact(len(data.public), num_classes)
     else:
-        _log.info("clustering %s public rows into queries", f"{len(data.public):,}")
-        mechanism, queries = select_queries(settings, data, num_queries)
+        with progress.phase("choosing queries"):
+            mechanism, queries = select_queries(settings, data, num_queries)
         noise = VoteNoise(mechanism)
-    # The graph takes long, so make it before anything is spent.
-    _log.info("joining similar public rows")
     smoothing = "none" if settings.dry_run else settings.smoothing
-    side = labeler.public_side(queries, data.public, num_classes, smoothing)
+    # The graph takes long, so make it before anything is spent.
+    with progress.phase("joining similar public rows"):
+        side = labeler.public_side(queries, data.public, num_classes, smoothing)
     names = [data.classes.name(number) for number in range(num_classes)]
     bound = (settings.records_per_person, settings.seed)
     total = labeler.bounded_tally(queries, num_classes, *bound)

@@ -11,6 +11,7 @@ Private records are read by `rknn_jax.release.counting`, record by record, and t
 `rknn_jax.release.estimator` calls `planning.plan` and `draw` too, with arrays in place of files.
 """
 
+import html
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ import numpy as np
 
 from rknn_jax import postprocessing
 from rknn_jax._internal import memory as memories
+from rknn_jax._internal import progress
 from rknn_jax._internal.disk import write_arrays, write_text
 from rknn_jax.answers import Decoded
 from rknn_jax.answers.concerns import Concern
@@ -36,7 +38,7 @@ from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.statement import Statement, as_json, new_release, page
 from rknn_jax.release import engines, preview, rehearsal, release_folder, tables
 from rknn_jax.release.accounts import open_ledger, open_or_make
-from rknn_jax.release.counting import Counted, Progress
+from rknn_jax.release.counting import Counted
 from rknn_jax.release.planning import Plan, request
 from rknn_jax.release.release_folder import ReleaseFolder
 from rknn_jax.release.statements import card, statement
@@ -81,6 +83,13 @@ class Release:
     concerns: tuple[Concern, ...]
     measured: Measured | None = None
 
+    def _repr_html_(self) -> str:
+        """Return what was measured, the privacy spent and the reasons to doubt, for notebooks."""
+        measured = "not measured" if self.measured is None else f"{self.measured}"
+        told = [f"<p>{len(self.labels):,} public records have labels; {html.escape(measured)}.</p>"]
+        told += [f"<p>{html.escape(str(concern))}</p>" for concern in self.concerns]
+        return "".join([*told, self.answers.guarantee._repr_html_()])
+
     @property
     def answers(self) -> Answers:
         """Answers of the labeler, with their guarantee."""
@@ -112,14 +121,13 @@ class Release:
         return self.found.labels
 
 
-def count(plan: Plan, on_rows: Progress | None = None) -> Counted:
+def count(plan: Plan) -> Counted:
     """Take the labeler's sum over all private records, in one pass.
 
     The result is private. Nothing is spent, and nothing is written.
 
     Args:
       plan: Release to make.
-      on_rows: Function that is told the progress. Defaults to none.
 
     Raises:
       LedgerError: If the ledger belongs to another data set.
@@ -127,9 +135,15 @@ def count(plan: Plan, on_rows: Progress | None = None) -> Counted:
     """
     settings = plan.settings
     engine = engines.named(settings.engine)
-    counted: Counted = engine.count_all(
-        plan.data.private, plan.counter, on_rows, address=settings.address
-    )
+    # Only with these settings is the number of rows public; else the progress would show it.
+    is_public = settings.unit == "record" and plan.num_records is not None
+    with progress.phase("counting", len(plan.data.private) if is_public else None, "rows") as done:
+        counted: Counted = engine.count_all(
+            plan.data.private,
+            plan.counter,
+            done.advance if is_public else None,
+            address=settings.address,
+        )
     if not plan.paid:
         ledger_index.check(settings.ledger_path, counted.prints)
     open_ledger(settings, plan.cost, counted.dataset, paid=plan.paid)

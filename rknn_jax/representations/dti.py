@@ -35,7 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rknn_jax._internal import checkpoints, pytree
+from rknn_jax._internal import checkpoints, progress, pytree
 from rknn_jax._internal.one_record import map_records
 from rknn_jax.images.warps import affine_displacement, thin_plate_displacement, warp
 from rknn_jax.representations import Representation
@@ -321,27 +321,30 @@ def fit(
     with checkpoints.Training(place) as training:
         state, first_epoch = training.resumed(state)
         step = first_epoch * -(-len(images) // batch_size)
-        for epoch in range(first_epoch, config.epochs):
-            rate = config.learning_rate * (
-                0.1 if epoch >= round(config.decay * config.epochs) else 1.0
-            )
-            for index, present in batches(
-                jax.random.fold_in(shuffle_key, epoch), len(images), batch_size
-            ):
-                state, _ = _step(
-                    config,
-                    config.stage(epoch),
-                    state,
-                    images=public,
-                    index=index,
-                    present=present,
-                    rate=rate,
+        with progress.phase("training dti", config.epochs, "epochs", done=first_epoch) as counted:
+            for epoch in range(first_epoch, config.epochs):
+                rate = config.learning_rate * (
+                    0.1 if epoch >= round(config.decay * config.epochs) else 1.0
                 )
-                step += 1
-                if step % RESTART_EVERY == 0:
-                    state = restart(jax.random.fold_in(restart_key, step), state)
-            if (epoch + 1) % CHECKPOINT_EVERY == 0 or epoch + 1 == config.epochs:
-                training.save(epoch + 1, state)
+                epoch_key = jax.random.fold_in(shuffle_key, epoch)
+                for index, present in batches(epoch_key, len(images), batch_size):
+                    state, _ = _step(
+                        config,
+                        config.stage(epoch),
+                        state,
+                        images=public,
+                        index=index,
+                        present=present,
+                        rate=rate,
+                    )
+                    step += 1
+                    if step % RESTART_EVERY == 0:
+                        state = restart(jax.random.fold_in(restart_key, step), state)
+                jax.block_until_ready(state.chosen)
+                counted.advance()
+                if (epoch + 1) % CHECKPOINT_EVERY == 0 or epoch + 1 == config.epochs:
+                    training.save(epoch + 1, state)
+                    counted.kept(place)
     return Encoder(state.params, state.batch_stats, config)
 
 

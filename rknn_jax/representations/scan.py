@@ -38,7 +38,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rknn_jax._internal import pytree
+from rknn_jax._internal import progress, pytree
 from rknn_jax._internal.one_record import map_records
 from rknn_jax.images import augment
 from rknn_jax.neighbor_graph import without_itself
@@ -192,9 +192,10 @@ def fit(
     head_key, cluster_key, label_key = jax.random.split(jax.random.fold_in(key, OWN_STAGES), 3)
     place = Path(folder) / simclr.fingerprint("scan", key, images, config) if folder else None
     encode = simclr.fit(key, images, config.pretraining, folder=folder, on_epoch=on_epoch)
-    features = encode(images)
-    index = nearest(features, features, min(config.num_neighbors + 1, len(images)))
-    distance = distances(features, features, index)
+    with progress.phase("joining neighbors"):
+        features = encode(images)
+        index = nearest(features, features, min(config.num_neighbors + 1, len(images)))
+        distance = distances(features, features, index)
     data = jax.device_put((images, without_itself(np.asarray(index), np.asarray(distance))[0]))
 
     width = encode.variables["params"]["hidden"]["kernel"].shape[0]

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax._internal import pytree
+from rknn_jax._internal import progress, pytree
 from rknn_jax._internal.one_record import map_records
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import Representation, spectral
@@ -108,13 +108,14 @@ def fit(key: jax.Array, images: Array, config: Config = Config()) -> spectral.En
     images = np.asarray(images)
     graph_key, *round_keys = jax.random.split(key, config.rounds + 1)
     encode = spectral.fit(graph_key, images, config.graph)
-    for round_key in round_keys:
-        cluster_key, student_key, graph_key = jax.random.split(round_key, 3)
-        cluster = kmeans.select(cluster_key, encode.embedding, config.clusters).cluster
-        student = students.fit(
-            student_key, images, np.eye(config.clusters, dtype=np.float32)[cluster], config.student
-        )
-        encode = spectral.of(graph_key, Features(student), images, config.graph)
+    with progress.phase("training on clusters", config.rounds, "rounds") as done:
+        for round_key in round_keys:
+            cluster_key, student_key, graph_key = jax.random.split(round_key, 3)
+            cluster = kmeans.select(cluster_key, encode.embedding, config.clusters).cluster
+            targets = np.eye(config.clusters, dtype=np.float32)[cluster]
+            student = students.fit(student_key, images, targets, config.student)
+            encode = spectral.of(graph_key, Features(student), images, config.graph)
+            done.advance()
     return encode
 
 

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rknn_jax._internal import checkpoints, compilation, pytree
+from rknn_jax._internal import checkpoints, compilation, progress, pytree
 from rknn_jax._internal.one_record import map_records
 from rknn_jax.images import augment
 from rknn_jax.representations import Representation
@@ -303,18 +303,21 @@ def train(
     steps_per_epoch = -(-num_images // batch_size)
     with checkpoints.Training(folder) as training:
         state, done = training.resumed(state)
-        for epoch in range(done, epochs):
-            start = time.perf_counter()
-            state = state._replace(loss=jnp.zeros_like(state.loss))
-            for index, _ in batches(jax.random.fold_in(shuffle_key, epoch), num_images, batch_size):
-                state = step(step_key, state, index)
-            if (epoch + 1) % CHECKPOINT_EPOCHS == 0 or epoch + 1 == epochs:
-                training.save(epoch + 1, state)
-            if on_epoch:
-                loss = float(state.loss.mean()) / steps_per_epoch
-                on_epoch(
-                    name, epoch + 1, epochs, {"loss": loss, "seconds": time.perf_counter() - start}
-                )
+        with progress.phase(f"training {name}", epochs, "epochs", done=done) as counted:
+            for epoch in range(done, epochs):
+                start = time.perf_counter()
+                state = state._replace(loss=jnp.zeros_like(state.loss))
+                epoch_key = jax.random.fold_in(shuffle_key, epoch)
+                for index, _ in batches(epoch_key, num_images, batch_size):
+                    state = step(step_key, state, index)
+                loss = float(state.loss.mean()) / steps_per_epoch  # waits for the epoch
+                counted.advance()
+                if (epoch + 1) % CHECKPOINT_EPOCHS == 0 or epoch + 1 == epochs:
+                    training.save(epoch + 1, state)
+                    counted.kept(folder)
+                if on_epoch:
+                    seconds = time.perf_counter() - start
+                    on_epoch(name, epoch + 1, epochs, {"loss": loss, "seconds": seconds})
     return state
 
 

@@ -28,7 +28,7 @@ import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 
-from rknn_jax._internal import compilation, pytree
+from rknn_jax._internal import compilation, progress, pytree
 from rknn_jax._internal.one_record import map_records
 from rknn_jax.images.deskew import deskew
 from rknn_jax.images.warps import affine_displacement, as_uint8, warp
@@ -191,16 +191,19 @@ def of(key: jax.Array, describe: EncoderOf, images: Array, config: Config = Conf
 def _embed(key: jax.Array, describe: EncoderOf, views: jax.Array, config: Config) -> Encoder:
     num_images = views.shape[1]
     count = max(config.num_neighbors, config.tuning_neighbor) + 1
-    found = [
-        _nearest_views(views[0, start : start + BLOCK_SIZE], views, count)
-        for start in range(0, num_images, BLOCK_SIZE)
-    ]
+    found = []
+    with progress.phase("joining neighbors", num_images, "images") as done:
+        for start in range(0, num_images, BLOCK_SIZE):
+            block = views[0, start : start + BLOCK_SIZE]
+            found.append(jax.block_until_ready(_nearest_views(block, views, count)))
+            done.advance(len(block))
     index, distance = without_itself(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
     scale = np.sqrt(distance[:, config.tuning_neighbor - 1]) + 1e-12
     graph = neighbor_graph(
         index[:, : config.num_neighbors], distance[:, : config.num_neighbors], scale
     )
-    embedding = spectral_embedding(key, graph, config.dimension)
+    with progress.phase("finding eigenvectors"):
+        embedding = spectral_embedding(key, graph, config.dimension)
     return Encoder(
         describe, views, jnp.asarray(scale, jnp.float32), embedding=embedding, config=config
     )

@@ -46,9 +46,7 @@ Finetuning", 2021 (`norms` and `sparse`).
 
 import contextlib
 import functools
-import logging
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -62,7 +60,7 @@ import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from rknn_jax import bsvs
-from rknn_jax._internal import checkpoints, compilation
+from rknn_jax._internal import checkpoints, compilation, progress
 from rknn_jax.privacy import accounting, analytic_gaussian, calibration
 from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.events import Event, gaussian_event
@@ -116,11 +114,6 @@ LARGEST_DIVISOR = 1e37
 
 XLA multiplies by the reciprocal, which is 0 for numbers above 8.5e37.
 """
-
-LOG_SECONDS = 10
-"""Seconds between two lines of progress."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -483,46 +476,47 @@ def fit(
     pace = Pace.of(config, multiplier)
     with checkpoints.Training(place) as training:
         (state, statistics), done = training.resumed((state, statistics))
-        progress = _Progress(done, plan.steps)
-        for step in range(done, plan.steps):
-            if step % steps_per_epoch == 0:
-                if step > done:
-                    training.save(step, (state, statistics))
-                if statistics:
-                    params = _joined(state.trained, fixed)
-                    statistics = _statistics(network, params, statistics, public)
-                progress.tell(step)
-            sample_key, noise_key = jax.random.split(jax.random.fold_in(key, step))
-            draw_key = sample_key
-            if owned is not None:
-                sample_key, draw_key = jax.random.split(sample_key)
-            blocks = sampled(sample_key, num_units, plan.sampling_prob, block_size)
-            total = jax.tree.map(jnp.zeros_like, state.trained)
-            for number, (index, present) in enumerate(blocks):
-                rows = index
+        with progress.phase("training privately", plan.steps, done=done) as counted:
+            for step in range(done, plan.steps):
+                if step % steps_per_epoch == 0:
+                    if step > done:
+                        training.save(step, (state, statistics))
+                        counted.kept(place)
+                    if statistics:
+                        params = _joined(state.trained, fixed)
+                        statistics = _statistics(network, params, statistics, public)
+                sample_key, noise_key = jax.random.split(jax.random.fold_in(key, step))
+                draw_key = sample_key
                 if owned is not None:
-                    rows = owned.drawn(jax.random.fold_in(draw_key, number), index, width)
-                total = _add_clipped(
-                    network,
-                    config.clip,
-                    total,
-                    trained=state.trained,
-                    fixed=fixed,
+                    sample_key, draw_key = jax.random.split(sample_key)
+                blocks = sampled(sample_key, num_units, plan.sampling_prob, block_size)
+                total = jax.tree.map(jnp.zeros_like, state.trained)
+                for number, (index, present) in enumerate(blocks):
+                    rows = index
+                    if owned is not None:
+                        rows = owned.drawn(jax.random.fold_in(draw_key, number), index, width)
+                    total = _add_clipped(
+                        network,
+                        config.clip,
+                        total,
+                        trained=state.trained,
+                        fixed=fixed,
+                        mask=mask,
+                        statistics=statistics,
+                        records=records,
+                        index=rows,
+                        present=present,
+                    )
+                state = _descend(
+                    config.momentum,
+                    config.ema_decay,
+                    pace,
+                    key=noise_key,
+                    state=state,
+                    total=total,
                     mask=mask,
-                    statistics=statistics,
-                    records=records,
-                    index=rows,
-                    present=present,
                 )
-            state = _descend(
-                config.momentum,
-                config.ema_decay,
-                pace,
-                key=noise_key,
-                state=state,
-                total=total,
-                mask=mask,
-            )
+                counted.advance()
         if done < plan.steps:
             training.save(plan.steps, (state, statistics))
     result = {"params": _joined(state.average, fixed)}
@@ -589,24 +583,6 @@ def _block_size(trained: Any, num_units: int, width: int) -> int:
     """
     num_weights: int = sum(leaf.size for leaf in trained.values())
     return max(1, min(MOST_EXAMPLES // width, MOST_NUMBERS // num_weights, num_units))
-
-
-class _Progress:
-    """Lines of the log while a training goes on."""
-
-    def __init__(self, done: int, num_steps: int) -> None:
-        self._num_steps = num_steps
-        self._started = time.perf_counter()
-        self._told = self._started
-        if done:
-            log.info("going on at step %d of %d", done, num_steps)
-
-    def tell(self, step: int) -> None:
-        """Log the step, if the last line is old enough."""
-        now = time.perf_counter()
-        if now - self._told > LOG_SECONDS:
-            log.info("step %d of %d, %.0f s", step, self._num_steps, now - self._started)
-            self._told = now
 
 
 def sampled(

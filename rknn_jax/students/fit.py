@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rknn_jax._internal import checkpoints, compilation, pytree
+from rknn_jax._internal import checkpoints, compilation, progress, pytree
 from rknn_jax._internal.one_record import map_records
 from rknn_jax.images import augment
 from rknn_jax.students import inputs, models
@@ -301,22 +301,25 @@ def run(
     """
     student: Student | None = None
     try:
-        for epoch in range(config.epochs):
-            start = time.perf_counter()
-            loss = jnp.zeros(())
-            for batch in epoch_batches(epoch):
-                state, batch_loss = step(state, batch)
-                loss += batch_loss  # the loss stays on the device, so that no step waits for it
-            metrics = {"loss": float(loss) / num_batches, "seconds": time.perf_counter() - start}
-            student = Student(
-                **jax.tree.map(np.array, state.average),
-                config=config,
-                num_classes=num_classes,
-                image_shape=image_shape,
-                scale=scale,
-            )
-            if on_epoch:
-                on_epoch(epoch + 1, config.epochs, metrics, student)
+        with progress.phase(f"training {config.model}", config.epochs, "epochs") as done:
+            for epoch in range(config.epochs):
+                start = time.perf_counter()
+                loss = jnp.zeros(())
+                for batch in epoch_batches(epoch):
+                    state, batch_loss = step(state, batch)
+                    loss += batch_loss  # stays on the device, so that no step waits for it
+                mean = float(loss) / num_batches
+                metrics = {"loss": mean, "seconds": time.perf_counter() - start}
+                student = Student(
+                    **jax.tree.map(np.array, state.average),
+                    config=config,
+                    num_classes=num_classes,
+                    image_shape=image_shape,
+                    scale=scale,
+                )
+                done.advance()
+                if on_epoch:
+                    on_epoch(epoch + 1, config.epochs, metrics, student)
     except KeyboardInterrupt:
         if student is None:
             raise

@@ -25,8 +25,9 @@ def cli() -> int:
     except (ValueError, OSError) as error:
         stages.console.print(f"error: {error}")
         return 2
-    except KeyboardInterrupt:
-        stages.console.print("Stopped; the same command goes on.")
+    except KeyboardInterrupt as stopped:
+        done = "".join(f"; {note}" for note in getattr(stopped, "__notes__", []))
+        stages.console.print(f"Stopped{done}. The same command goes on.")
         return 130
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from rknn_jax._internal import progress
 from rknn_jax._internal.disk import write_text
 
 from .. import distill, run_folder, stages, sweep
@@ -32,21 +33,27 @@ def main(config: Config) -> dict[str, Any]:
     }
     left = [cell for cell in cells if cell not in measured]
     failed = dict[Cell, str]()
-    stages.console.print(f"{len(cells)} runs, {len(left)} of them to do")
+    stages.console.print(f"{len(measured)} of {len(cells)} runs are done, {len(left)} to do")
     prepared = sweep.sharing(len(chosen.seeds))
-    free = by_hand.rows(config, chosen.seeds, prepared)
+    with progress.phase("labels by hand"):
+        free = by_hand.rows(config, chosen.seeds, prepared)
     try:
-        for number, cell in enumerate(left, 1):
-            stages.console.print(f"\n{number} of {len(left)}: {cell.experiment.out}")
-            try:
-                distill.run(cell.experiment, prepared)
-                measured[cell] = read(cell)
-            # The other cells do not depend on a failed one, and the page reports it.
-            except Exception as error:
-                failed[cell] = f"{type(error).__name__}: {error}"
-                stages.console.print(f"failed: {failed[cell]}")
-            if number == len(left) or group(chosen, cell) != group(chosen, left[number]):
-                write(config, chosen, cells, measured=measured, failed=failed, free=free)
+        with progress.phase("comparison", len(cells), "runs", done=len(measured)) as done:
+            for number, cell in enumerate(left, 1):
+                stages.console.print(f"\n{number} of {len(left)}: {cell.experiment.out}")
+                try:
+                    distill.run(cell.experiment, prepared)
+                    measured[cell] = read(cell)
+                # The other cells do not depend on a failed one, and the page reports it.
+                except Exception as error:
+                    failed[cell] = f"{type(error).__name__}: {error}"
+                    stages.console.print(f"failed: {failed[cell]}")
+                done.advance()
+                if number == len(left) or group(chosen, cell) != group(chosen, left[number]):
+                    write(config, chosen, cells, measured=measured, failed=failed, free=free)
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(f"{len(measured)} of {len(cells)} runs are done")
+        raise
     finally:
         found = write(config, chosen, cells, measured=measured, failed=failed, free=free)
     stages.console.print(f"\nThe comparison: {config.folder / 'compare.html'}")

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax._internal import progress
 from rknn_jax._internal.one_record import map_records
 from rknn_jax.labelers import pate
 from rknn_jax.labelers.dpdfd.settings import HOG, Settings
@@ -100,26 +101,30 @@ def _networks(
     config: Settings,
 ) -> Any:
     """Return the variables of the networks, each leaf `[n, ...]`. `key` is consumed."""
-    found = []
-    for number in range(config.teachers):
-        own = jax.random.fold_in(key, number)
-        rows = np.flatnonzero((part == number) & (known >= 0))
-        if len(rows) < 2:  # `students.fit` needs two, and nobody may learn how many there are
-            found.append(fit.drawn(_network(config, num_classes), own, images[:1]))
-            continue
-        steps_per_epoch = -(-len(rows) // NETWORK_BATCH)
-        training = fit.Config(
-            config.teacher,
-            epochs=-(-config.teacher_steps // steps_per_epoch),
-            batch_size=NETWORK_BATCH,
-            learning_rate=config.teacher_learning_rate,
-            weight_decay=config.teacher_weight_decay,
-            label_smoothing=0.0,
-            augmentation="none",
-        )
-        targets = np.eye(num_classes, dtype=np.float32)[known[rows]]
-        taught = fit.fit(own, images[rows], targets, training)
-        found.append({"params": taught.params, "batch_stats": taught.batch_stats})
+    with progress.phase("training teachers", config.teachers, "teachers") as done:
+        found = []
+        for number in range(config.teachers):
+            own = jax.random.fold_in(key, number)
+            rows = np.flatnonzero((part == number) & (known >= 0))
+            if len(rows) < 2:  # `students.fit` needs two, and nobody may learn how many there are
+                found.append(fit.drawn(_network(config, num_classes), own, images[:1]))
+                done.advance()
+                continue
+            steps_per_epoch = -(-len(rows) // NETWORK_BATCH)
+            training = fit.Config(
+                config.teacher,
+                epochs=-(-config.teacher_steps // steps_per_epoch),
+                batch_size=NETWORK_BATCH,
+                learning_rate=config.teacher_learning_rate,
+                weight_decay=config.teacher_weight_decay,
+                label_smoothing=0.0,
+                augmentation="none",
+            )
+            targets = np.eye(num_classes, dtype=np.float32)[known[rows]]
+            with progress.hidden():
+                taught = fit.fit(own, images[rows], targets, training)
+            found.append({"params": taught.params, "batch_stats": taught.batch_stats})
+            done.advance()
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rknn_jax._internal import checkpoints
+from rknn_jax._internal import checkpoints, progress
 from rknn_jax.labelers.dpdfd.calibration import calibrate
 from rknn_jax.labelers.dpdfd.networks import painter_of
 from rknn_jax.labelers.dpdfd.settings import Settings
@@ -63,15 +63,18 @@ def distil(
     multiplier = jnp.float32(calibrate(config).multiplier)
     with checkpoints.Training(folder and folder / "training") as training:
         state, done = training.resumed(state)
-        for step in range(done, config.steps):
-            if config.redraw and step and step % config.redraw == 0:
-                new_key = jax.random.fold_in(redraw_key, step)
-                state = with_new_generator(new_key, image_shape, static, state)
-            state = release_targets(static, step_key, votes, multiplier=multiplier, state=state)
-            for _ in range(config.updates):
-                state = train_student(static, step_key, state)
-            if (step + 1) % SAVE_STEPS == 0 or step + 1 == config.steps:
-                training.save(step + 1, state)
+        with progress.phase("training dpdfd", config.steps, done=done) as counted:
+            for step in range(done, config.steps):
+                if config.redraw and step and step % config.redraw == 0:
+                    new_key = jax.random.fold_in(redraw_key, step)
+                    state = with_new_generator(new_key, image_shape, static, state)
+                state = release_targets(static, step_key, votes, multiplier=multiplier, state=state)
+                for _ in range(config.updates):
+                    state = train_student(static, step_key, state)
+                if (step + 1) % SAVE_STEPS == 0 or step + 1 == config.steps:
+                    training.save(step + 1, state)
+                    counted.kept(folder)
+                counted.advance()
     student = _student(state, image_shape, num_classes, config)
     params = jax.tree.map(np.array, state.generator)
     generator = Generator(params, painter_of(image_shape, config), config.latent)

@@ -7,7 +7,7 @@ import numpy as np
 
 from rknn_jax.privacy.events import SampledGaussian, ScreenedGaussian
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.release import export
+from rknn_jax.release import export, networks
 from tests.fuzz import npz
 
 LABEL = np.array([0, 1, -1, 2], np.int32)
@@ -48,6 +48,10 @@ def readers(folder: Path):
     return [
         lambda: export.write(folder, "csv"),
         lambda: export.write(folder, "parquet"),
-        lambda: export.networks(folder),
+        lambda: networks.networks(folder),
         lambda: export.write(folder, "registry"),
+        lambda: export.write(folder, "label-studio"),
+        lambda: export.write(folder, "argilla"),
+        lambda: export.write(folder, "cleanlab", 0.5),
+        lambda: export.write(folder, "safetensors"),
     ]

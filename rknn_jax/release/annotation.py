@@ -1,0 +1,127 @@
+"""Labels as programs for annotation take them: Label Studio, Argilla and Cleanlab.
+
+| form         | files                                   | in the program                          |
+|--------------|-----------------------------------------|-----------------------------------------|
+| label-studio | `label_studio.json`, `label_studio.xml` | tasks to import, the labeling interface |
+| argilla      | `argilla.json`                          | `dataset.records.from_json`             |
+| cleanlab     | `cleanlab.npz`: `labels`, `pred_probs`  | `find_label_issues`                     |
+
+A label is a prediction or a suggestion there, which a person may correct, and its score is the
+probability of the label. A record without a label is a task without a prediction. Cleanlab takes
+records with a label alone; `row` says which.
+
+The labels and their probabilities come from the same noisy votes, so that Cleanlab finds little in
+them alone. It finds more with `pred_probs` of a classifier that was cross-validated on the labels.
+"""
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+
+from rknn_jax.release.label_table import Labels
+
+AGENT = "rknn_jax"
+QUESTION = "label"
+
+
+def label_studio(labels: Labels) -> dict[str, bytes]:
+    """Return tasks with predictions, and the interface that shows them."""
+    tasks = []
+    for row in _rows(labels):
+        result = {
+            "from_name": QUESTION,
+            "to_name": "record",
+            "type": "choices",
+            "value": {"choices": [str(one) for one in row.classes]},
+        }
+        made = {"model_version": AGENT, "score": row.score, "result": [result]}
+        tasks.append({"data": row.data, "predictions": [made] if row.classes else []})
+    texts = [name for name in labels.carried if labels.columns[name].dtype.kind in "OU"]
+    shown = texts[0] if texts else "row"
+    tag = "Image" if shown == "file" else "Text"
+    several = ' choice="multiple"' if labels.sets is not None else ""
+    choices = "".join(f"\n    <Choice value={quoteattr(str(name))}/>" for name in labels.classes)
+    interface = (
+        f'<View>\n  <{tag} name="record" value="${shown}"/>\n'
+        f'  <Choices name="{QUESTION}" toName="record"{several}>{choices}\n  </Choices>\n</View>\n'
+    )
+    content = {"label_studio.json": json.dumps(tasks, indent=1), "label_studio.xml": interface}
+    return {name: text.encode() for name, text in content.items()}
+
+
+def argilla(labels: Labels) -> dict[str, bytes]:
+    """Return records with suggestions. Text is a field, and a number is metadata."""
+    records = []
+    for row in _rows(labels):
+        texts = {name: value for name, value in row.data.items() if isinstance(value, str)}
+        numbers = {name: value for name, value in row.data.items() if name not in texts}
+        names = [str(one) for one in row.classes]
+        value: Any = names if labels.sets is not None else "".join(names)
+        suggested = {QUESTION: {"value": value, "score": row.score, "agent": AGENT}}
+        records.append(
+            {
+                "id": str(row.number),
+                "fields": texts or {"row": str(row.number)},
+                "metadata": numbers,
+                "suggestions": suggested if names else {},
+            }
+        )
+    return {"argilla.json": json.dumps(records, indent=1).encode()}
+
+
+def cleanlab(labels: Labels) -> dict[str, bytes]:
+    """Return class numbers and probabilities of the records that have a label.
+
+    Raises:
+      ValueError: If a record has a set of classes.
+    """
+    if labels.sets is not None:
+        raise ValueError(
+            "Expected one label for each record with --format cleanlab, got sets of classes; take "
+            "--format parquet."
+        )
+    known = ~np.ma.getmaskarray(labels.columns["label"])
+    arrays: dict[str, Any] = {
+        "labels": labels.numbers[known],
+        "pred_probs": labels.probabilities[known],
+        "row": np.asarray(labels.columns["row"].data)[known],
+        "class_names": np.asarray(labels.classes),
+    }
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return {"cleanlab.npz": buffer.getvalue()}
+
+
+class _Row(NamedTuple):
+    """Record as a program for annotation shows it.
+
+    Attributes:
+      number: Number of the row in its source.
+      classes: Classes of the record. Empty without a label.
+      score: Probability of the label. None without one.
+      data: Values of the columns that the record came with, and `row`.
+    """
+
+    number: int
+    classes: list[Any]
+    score: float | None
+    data: dict[str, Any]
+
+
+def _rows(labels: Labels) -> Iterator[_Row]:
+    """Yield all records."""
+    columns = {name: column.tolist() for name, column in labels.columns.items()}
+    for place, number in enumerate(columns["row"]):
+        label = columns["label"][place]
+        sets = labels.sets
+        classes = ([] if label is None else [label]) if sets is None else sets[place]
+        data = {name: columns[name][place] for name in ("row", *labels.carried)}
+        yield _Row(number, classes, columns["score"][place], data)
+
+
+FORMS = {"label-studio": label_studio, "argilla": argilla, "cleanlab": cleanlab}
+"""Files of a form, by their names."""
