@@ -1,6 +1,7 @@
 """Source files that a result depends on, as far as they change what a program does."""
 
 import ast
+import functools
 import hashlib
 import sys
 from collections.abc import Iterable
@@ -8,6 +9,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("rknn_jax", "train", "benchmarks")
+
+MEASURED = (
+    "rknn_jax/answers/",
+    "rknn_jax/labelers/",
+    "rknn_jax/mechanisms/",
+    "rknn_jax/queries/",
+    "rknn_jax/representations/",
+    "rknn_jax/students/",
+)
+"""Places whose code decides which labels come out. Kernels only change how fast they do."""
 
 
 def loaded() -> dict[str, str]:
@@ -17,6 +28,12 @@ def loaded() -> dict[str, str]:
         for found in {getattr(module, "__file__", None) for module in list(sys.modules.values())}
         if found and Path(found).is_relative_to(ROOT)
     )
+
+
+def changed(sources: dict[str, str]) -> list[str]:
+    """Return the files that say something else now than when these digests were taken."""
+    now = digests(sources)
+    return [path for path, digest in sources.items() if now[path] != digest]
 
 
 def digests(paths: Iterable[str]) -> dict[str, str]:
@@ -30,9 +47,12 @@ def digests(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _digest(path: Path) -> str:
-    if not path.exists():
-        return ""
-    tree = ast.parse(path.read_text())
+    return _of_text(path.read_text()) if path.exists() else ""
+
+
+@functools.cache
+def _of_text(text: str) -> str:
+    tree = ast.parse(text)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):

@@ -3,7 +3,8 @@
     python -m benchmarks.stale
 
 A result names the source files that its program had imported, with their digests; comments and
-docstrings do not count. It is stale if one of them says something else now. Results of before
+docstrings do not count. It is stale if one of them says something else now; a table of the docs
+says so if it is one of `_sources.MEASURED`, and a test fails until it does. Results of before
 2026-11-26 name none: of these only the date is told. The native kernels are no part of it.
 """
 
@@ -25,8 +26,7 @@ def state(found: dict[str, Any]) -> str:
     sources = found.get("sources")
     if sources is None:
         return f"names no sources; measured {found['date'][:10]}"
-    now = _sources.digests(sources)
-    changed = [path for path, digest in sources.items() if now[path] != digest]
+    changed = _sources.changed(sources)
     if not changed:
         return "as the code is"
     more = f" and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""

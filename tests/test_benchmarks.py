@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import _measure, _mutated, _planting, _sources, planted_faults, rows, stale
 from benchmarks._faults import FAULTS
+from benchmarks._tables import _format
 
 ROOT = Path(__file__).parents[1]
 
@@ -114,6 +115,30 @@ def test_a_result_is_stale_if_the_code_that_it_measures_says_something_else(tmp_
     file.unlink()
     assert "stale" in stale.state(found)
     assert stale.state({"date": "2026-11-20T"}) == "names no sources; measured 2026-11-20"
+
+
+def test_a_table_says_that_its_code_has_changed(tmp_path, monkeypatch):
+    monkeypatch.setattr(_sources, "ROOT", tmp_path)
+    monkeypatch.setattr(_format, "RESULTS", tmp_path)
+    (tmp_path / "rknn_jax" / "answers").mkdir(parents=True)
+    code = tmp_path / "rknn_jax" / "answers" / "a.py"
+    told = tmp_path / "rknn_jax" / "told.py"
+    about = {"command": "c", "date": "2026-11-26", "device": "cpu", "cores": 2}
+
+    def mark(sources):
+        found = about | {"versions": {"jax": "1"}, **sources}
+        (tmp_path / "one.json").write_text(json.dumps(found))
+        return _format.table(["a"], [["1"]], "one").rpartition("jax 1.")[2]
+
+    code.write_text("x = 1")
+    told.write_text("y = 1")
+    sources = {"sources": _sources.digests(["rknn_jax/answers/a.py", "rknn_jax/told.py"])}
+    assert mark({}) == " Which code it ran was not recorded."
+    assert mark(sources) == ""
+    told.write_text("y = 2")
+    assert mark(sources) == ""
+    code.write_text("x = 2  # a comment")
+    assert mark(sources) == " The code that it measures has changed since."
 
 
 def test_every_result_from_now_on_names_its_sources(tmp_path, monkeypatch):

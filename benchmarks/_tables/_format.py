@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from benchmarks import _sources
 from benchmarks._measure import RESULTS
 
 GOALS = ("label_accuracy", "test_accuracy", "one_student")
@@ -26,6 +27,17 @@ def table(header: list[str], rows: list[list[str]], name: str) -> str:
     lines = [header, ["---"] * len(header), *rows]
     source = (
         f"`{found['command']}`, {found['date'][:10]}, {found['device']} with {found['cores']} "
-        f"cores, jax {found['versions']['jax']}."
+        f"cores, jax {found['versions']['jax']}.{_mark(found)}"
     )
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{source}"
+
+
+def _mark(found: dict[str, Any]) -> str:
+    """Return a sentence on code that has changed since a result, or nothing."""
+    sources = found.get("sources")
+    if sources is None:
+        return " Which code it ran was not recorded."
+    measured = {path: one for path, one in sources.items() if path.startswith(_sources.MEASURED)}
+    if not _sources.changed(measured):
+        return ""
+    return " The code that it measures has changed since."
