@@ -22,7 +22,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from benchmarks._measure import save
-from rknn_jax.students import dpsgd
+from rknn_jax.students import clipped_gradients
 from rknn_jax.students import fit as students
 
 HERE = Path(__file__).parent
@@ -109,14 +109,14 @@ def noisy_sum(python: str) -> dict[str, Any]:
     labels = rng.integers(0, 10, BATCH).astype(np.int32)
     network = students.network_of(students.Config(model="tanh_cnn"), 10)
     params = students.drawn(network, jax.random.key(0), images[:1])["params"]
-    trained, fixed, mask = dpsgd.parted(params, "all", 0.5)
+    trained, fixed, mask = clipped_gradients.parted(params, "all", 0.5)
     records = (jnp.asarray(images), jnp.asarray(labels))
     everyone = (np.arange(BATCH, dtype=np.int32), np.ones(BATCH, bool))
 
     def summed() -> dict[str, jax.Array]:
         zeros = jax.block_until_ready(jax.tree.map(jnp.zeros_like, trained))
         start = time.process_time()
-        total = dpsgd._add_clipped(
+        total = clipped_gradients.add_clipped(
             network, 1.0, zeros, trained, fixed, mask, {}, records, *everyone
         )
         jax.block_until_ready(total)

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 
 from benchmarks._measure import mnist_folder, save, seconds, summary
-from rknn_jax.students import dpsgd
+from rknn_jax.students import clipped_gradients, dpsgd
 from rknn_jax.students import fit as students
 from train import commandline, distill, sweep
 
@@ -145,7 +145,7 @@ def speed(model: str, batch_size: int) -> dict[str, Any]:
         return loss
 
     pace = dpsgd.Pace.of(dpsgd.Settled(batch_size=batch_size), 1.0)
-    trained, fixed, mask = dpsgd.parted(variables["params"], "all", 0.5)
+    trained, fixed, mask = clipped_gradients.parted(variables["params"], "all", 0.5)
     average, first = (jax.tree.map(jnp.copy, trained) for _ in range(2))
     private = {
         "state": dpsgd.State(
@@ -159,7 +159,7 @@ def speed(model: str, batch_size: int) -> dict[str, Any]:
         whole = jnp.arange(batch_size), jnp.ones(batch_size, bool)
         state = private["state"]
         statistics = variables["batch_stats"]
-        total = dpsgd._add_clipped(
+        total = clipped_gradients.add_clipped(
             network, 1.0, total, state.trained, fixed, mask, statistics, records, *whole
         )
         private["state"] = dpsgd._descend(0.9, 0.98, pace, jax.random.key(3), state, total, mask)

@@ -19,7 +19,7 @@ from scipy import stats
 
 from rknn_jax.privacy import accounting, renyi, sampled_gaussian
 from rknn_jax.privacy.events import gaussian_event
-from rknn_jax.students import dpsgd
+from rknn_jax.students import clipped_gradients, dpsgd
 from rknn_jax.students import fit as students
 from rknn_jax.students.models import linear, m5, mlp
 from tests import tiny
@@ -35,7 +35,7 @@ each clip.
 CONFIG = dpsgd.Config(epsilon=3.0, batch_size=30, epochs=4, learning_rate=0.5)
 """Of most trainings here: calibrated and compiled once."""
 
-clipped_sum = functools.partial(jax.jit, static_argnames="clip")(dpsgd.clipped_sum)
+clipped_sum = functools.partial(jax.jit, static_argnames="clip")(clipped_gradients.clipped_sum)
 
 
 def records(seed=0, n=N):
@@ -92,10 +92,10 @@ def one_sum(inputs, labels, params, clip):
     inputs = np.concatenate([inputs, np.ones((more, WIDTH), np.float32)])
     labels = np.concatenate([labels, np.zeros(more, np.int32)])
     present = np.arange(SUMMED) < SUMMED - more
-    flat, _, mask = dpsgd.parted(params, "all", 0.5)
+    flat, _, mask = clipped_gradients.parted(params, "all", 0.5)
     total = {path: np.zeros(leaf.shape, np.float32) for path, leaf in flat.items()}
     index = np.arange(SUMMED, dtype=np.int32)
-    found = dpsgd._add_clipped(
+    found = clipped_gradients.add_clipped(
         linear.Model(CLASSES), clip, total, flat, {}, mask, {}, (inputs, labels), index, present
     )
     return np.concatenate([np.asarray(found[path], np.float64).ravel() for path in sorted(found)])
@@ -219,7 +219,7 @@ def products(seed, inputs_scale=1.0, back_scale=1.0):
     inputs = (inputs_scale * rng.normal(size=(SUMMED, WIDTH))).astype(np.float32)
     back = (back_scale * rng.normal(size=(SUMMED, CLASSES))).astype(np.float32)
     whole = inputs.astype(np.float64)[:, :, None] * back.astype(np.float64)[:, None]
-    return dpsgd.Product(inputs, back), whole
+    return clipped_gradients.Product(inputs, back), whole
 
 
 def test_products_are_clipped_and_summed_as_the_gradients_that_they_stand_for():
@@ -238,7 +238,9 @@ def test_products_are_clipped_and_summed_as_the_gradients_that_they_stand_for():
 def test_a_product_of_a_small_and_a_large_vector_is_clipped(scale):
     """Squares of one would be 0, and those of the other infinite."""
     product, whole = products(7, scale, 10 / scale)
-    one = dpsgd.Product(*(jnp.where(jnp.arange(SUMMED) == 3, leaf.T, 0).T for leaf in product))
+    one = clipped_gradients.Product(
+        *(jnp.where(jnp.arange(SUMMED) == 3, leaf.T, 0).T for leaf in product)
+    )
     assert np.linalg.norm(whole[3]) > 1
     moved = clipped_sum({"kernel": one}, clip=1.0)["kernel"]
     assert 1 - dpsgd.SLACK <= np.linalg.norm(moved) <= 1 + dpsgd.SLACK
@@ -261,10 +263,10 @@ def test_layers_that_see_several_rows_are_clipped_as_others():
     inputs, labels = records(8, SUMMED)
     network = Twice()
     params = drawn(network, inputs)["params"]
-    flat, _, mask = dpsgd.parted(params, "all", 0.5)
-    seen = dpsgd._dense_outputs(
+    flat, _, mask = clipped_gradients.parted(params, "all", 0.5)
+    seen = clipped_gradients._dense_outputs(
         lambda trained, record: network.apply(
-            {"params": dpsgd._joined(trained, {})}, record[None], train=False
+            {"params": clipped_gradients.joined(trained, {})}, record[None], train=False
         ),
         flat,
         inputs[0],
@@ -272,7 +274,9 @@ def test_layers_that_see_several_rows_are_clipped_as_others():
     assert set(seen) == {"Dense_0.kernel"}
 
     def loss(trained, row, label):
-        logits = network.apply({"params": dpsgd._joined(trained, {})}, row[None], train=False)
+        logits = network.apply(
+            {"params": clipped_gradients.joined(trained, {})}, row[None], train=False
+        )
         return -jax.nn.log_softmax(logits[0])[label]
 
     each = jax.jit(jax.vmap(jax.grad(loss), (None, 0, 0)))(flat, inputs, labels)
@@ -284,7 +288,7 @@ def test_layers_that_see_several_rows_are_clipped_as_others():
     assert (weights < 1).any()
     total = {path: np.zeros(leaf.shape, np.float32) for path, leaf in flat.items()}
     index = np.arange(SUMMED, dtype=np.int32)
-    found = dpsgd._add_clipped(
+    found = clipped_gradients.add_clipped(
         network, 0.5, total, flat, {}, mask, {}, (inputs, labels), index, index >= 0
     )
     for path, leaf in each.items():
@@ -416,10 +420,10 @@ def test_weights_that_are_not_trained_get_no_noise():
         "sparse": {"Dense_0.kernel", "BatchNorm_0.scale", "Conv_0.kernel"},
         "all": {"Dense_0.kernel", "BatchNorm_0.scale", "Conv_0.kernel"},
     }.items():
-        chosen, fixed, mask = dpsgd.parted(params, part, 0.2)
+        chosen, fixed, mask = clipped_gradients.parted(params, part, 0.2)
         assert set(chosen) == set(mask) == names
         assert set(chosen) | set(fixed) == {"Dense_0.kernel", "BatchNorm_0.scale", "Conv_0.kernel"}
-    _, _, mask = dpsgd.parted(params, "sparse", 0.2)
+    _, _, mask = clipped_gradients.parted(params, "sparse", 0.2)
     np.testing.assert_array_equal(mask["Conv_0.kernel"], np.arange(1, 11) > 8)
 
 
@@ -446,8 +450,10 @@ def test_a_part_alone_changes(part):
         part=part,
         density=0.1,
     ).variables["params"]
-    _, fixed, mask = dpsgd.parted(variables["params"], part, 0.1)
-    before, after = (dpsgd.parted(params, "all", 0.5)[0] for params in (variables["params"], after))
+    _, fixed, mask = clipped_gradients.parted(variables["params"], part, 0.1)
+    before, after = (
+        clipped_gradients.parted(params, "all", 0.5)[0] for params in (variables["params"], after)
+    )
     assert all(np.array_equal(before[path], after[path]) for path in fixed)
     for path, allowed in mask.items():
         changed = ~np.isclose(
@@ -861,11 +867,11 @@ def test_what_cannot_be_trained_is_refused(settings, words):
 
 def test_parts_that_are_not_there_are_refused():
     with pytest.raises(ValueError, match="part='some'"):
-        dpsgd.parted({}, "some", 0.5)
+        clipped_gradients.parted({}, "some", 0.5)
     with pytest.raises(ValueError, match="density=1"):
-        dpsgd.parted({"Dense_0": {"kernel": jnp.ones((2, 2))}}, "sparse", 1)
+        clipped_gradients.parted({"Dense_0": {"kernel": jnp.ones((2, 2))}}, "sparse", 1)
     with pytest.raises(ValueError, match="normalization"):
-        dpsgd.parted({"Dense_0": {"kernel": jnp.ones((2, 2))}}, "norms", 0.5)
+        clipped_gradients.parted({"Dense_0": {"kernel": jnp.ones((2, 2))}}, "norms", 0.5)
     with pytest.raises(ValueError, match="got 3 records and 2 labels"):
         trained(
             dpsgd.Config(batch_size=1),
@@ -892,4 +898,6 @@ def test_every_image_network_can_be_trained(name):
         lambda: network.init(jax.random.key(0), jnp.zeros((1, size, size, 1)), train=False)
     )
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes["params"])
-    assert any(path.startswith("Dense_") for path in dpsgd.parted(params, "head", 0.5)[0])
+    assert any(
+        path.startswith("Dense_") for path in clipped_gradients.parted(params, "head", 0.5)[0]
+    )

@@ -39,7 +39,7 @@ from rknn_jax import bsvs
 from rknn_jax._internal.disk import write_arrays
 from rknn_jax.labelers import Labeler, _persons
 from rknn_jax.representations import scan, self_trained, simclr, spectral
-from rknn_jax.students import dpsgd, models
+from rknn_jax.students import clipped_gradients, dpsgd, models
 from rknn_jax.students import fit as students
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
@@ -82,7 +82,7 @@ class NoisySGD(Labeler[Votes], dpsgd.Config):
     """
 
     network: str = "linear"
-    part: dpsgd.Part = "all"
+    part: clipped_gradients.Part = "all"
     density: float = 0.01
     folder: Path | None = None
 
@@ -275,7 +275,9 @@ def _train_network(
     students.checked(student, shown, np.eye(num_classes, dtype=np.float32)[: len(shown)], None)
     network = _network(name, num_classes)
     drawn = students.drawn(network, votes.key, votes.inputs[:1])
-    head = dpsgd.head_of(drawn["params"])  # replaces the pretrained head, which has other classes
+    head = clipped_gradients.head_of(
+        drawn["params"]
+    )  # replaces the pretrained head, which has other classes
     body = {
         kind: {name: layers[name] for name in drawn[kind] if name in layers and name != head}
         for kind, layers in learned.items()
