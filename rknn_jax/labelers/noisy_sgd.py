@@ -275,9 +275,8 @@ def _train_network(
     students.checked(student, shown, np.eye(num_classes, dtype=np.float32)[: len(shown)], None)
     network = _network(name, num_classes)
     drawn = students.drawn(network, votes.key, votes.inputs[:1])
-    head = clipped_gradients.head_of(
-        drawn["params"]
-    )  # replaces the pretrained head, which has other classes
+    # It replaces the pretrained head, which has other classes.
+    head = clipped_gradients.head_of(drawn["params"])
     body = {
         kind: {name: layers[name] for name in drawn[kind] if name in layers and name != head}
         for kind, layers in learned.items()
