@@ -1,8 +1,8 @@
 """Question to private records, and the reading of the answer.
 
 A `Question` is a labeler with its public rows, its sum and the noise of a curator. All of it is
-public. `Question.draw` is where the private sum of a release ends: all that follows is
-post-processing.
+public. `Question.draw` is where the private sum of a release ends: what is read off it is
+post-processing. Records that did not add to it may check what was read (`check.Checkers.draw`).
 """
 
 from dataclasses import dataclass

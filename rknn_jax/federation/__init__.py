@@ -15,6 +15,13 @@
 | `answer_frames`      | server | the file of the answers, of which a crash cuts the end at most   |
 | `listener`, `server` | server | bounded connections, and the HTTP resources of a round           |
 | `desk`, `hosting`    | server | what clients bring, counted in batches from beginning to end     |
+| `joining`, `inputs`  | client | reads the records, and opens their ledger                        |
+| `messages`           | client | exact messages from the operating system's entropy               |
+| `check_rounds`       | both   | the second question, by which clients check the labels           |
+| `client_roles`       | client | which records vote and which check                               |
+| `checking`           | server | the check's labelings, and what clients measured                 |
+| `round_checks`       | both   | what a round must be, before anything is paid                    |
+| `settings`, `request`| server | what an owner asks for                                           |
 | `merge`              | server | folders of several servers of one round, counted together        |
 | `reading`            | server | labels of the public rows from what clients sent                 |
 | `publish`            | server | labels, student, guarantee and report                            |

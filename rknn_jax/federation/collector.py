@@ -38,7 +38,7 @@ from rknn_jax._internal.disk import is_full, lock, read_json, write_whole
 from rknn_jax.federation import answer_frames, wire
 from rknn_jax.federation.round_checks import MOST_RECORDS
 from rknn_jax.federation.rounds import Round
-from rknn_jax.mechanisms.local import LocalRandomizer
+from rknn_jax.mechanisms.local import LocalRandomizer, PureProtocol
 
 MESSAGES_AT_ONCE = 2**16
 
@@ -352,13 +352,12 @@ def for_owner(path: str, flags: int) -> int:
     return os.open(path, flags, OWNER_ONLY)
 
 
-def most_shift(mechanism: LocalRandomizer) -> float:
+def most_shift(mechanism: PureProtocol) -> float:
     """Return the most votes by which one message may move the estimate of a cell.
 
     The bound, one support over p - q, also holds for dishonest clients.
     """
-    shift: float = 1 / mechanism.advantage  # type: ignore[attr-defined]
-    return shift
+    return 1 / mechanism.advantage
 
 
 @jax.jit

@@ -25,6 +25,7 @@ from rknn_jax.federation.round_folder import Tell
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers._sum_labeler import PublicRows, Words
 from rknn_jax.labels import PublicLabels
+from rknn_jax.mechanisms.local import PureProtocol
 from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.statement import (
@@ -219,7 +220,9 @@ def _card(
         most_votes_of_a_liar = None  # nobody can look into a vector
     else:
         message_bytes = wire.message_bytes(round.mechanism)
-        most_votes_of_a_liar = most_shift(round.mechanism)
+        mechanism, most_votes_of_a_liar = round.mechanism, None
+        if isinstance(mechanism, PureProtocol):  # all but some of simulations
+            most_votes_of_a_liar = most_shift(mechanism)
     return told.card(
         round=round.id,
         clients=collector.num_clients,

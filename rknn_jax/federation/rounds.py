@@ -256,7 +256,7 @@ class Round:
         sampler: Sampler = "release" if self.simulated is None else "simulation"
         if self.summed:
             return replace(self.sum.guarantee, unit=self.unit, sampler=sampler)
-        if honest is None or not (self.summed or self.shuffled):
+        if honest is None or not self.shuffled:
             epsilon = self.message_epsilon
             count = max(1, self.records_per_client)
             events = (Pure(self.mechanism.epsilon, count),)

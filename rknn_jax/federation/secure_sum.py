@@ -194,7 +194,7 @@ class Participant:
                 peer=peer,
                 length=self._length,
             )
-        vector = np.asarray(self._vector())
+        vector = np.asarray(self._vector())  # charges the client's ledger
         if vector.shape != (self._length,) or vector.dtype != np.int64:
             raise ValueError(
                 f"Expected an int64 vector of {self._length} numbers, got {vector.dtype} "

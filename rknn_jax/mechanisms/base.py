@@ -4,6 +4,7 @@
 |---------|----------------------------|-----------------------|---------------------------|
 | central | returns the cells          | counts them           | adds the noise            |
 | local   | adds the noise             | counts the support    | removes the bias          |
+| shuffle | adds noise, less of it     | counts the support    | removes the bias          |
 
 Fields are public configuration, call arguments are private data. Epsilon is a pytree leaf and sizes
 are static, so one trace serves a sweep over epsilon. `estimate_counts` simulates, with

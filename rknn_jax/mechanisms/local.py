@@ -120,8 +120,8 @@ class LocalRandomizer(CalibratedMechanism):
 
     @classmethod
     def is_exact(cls) -> bool:
-        """Return True if the mechanism has a `respond` of its own."""
-        return cls.respond is not LocalRandomizer.respond
+        """Return False: a server could not bound what a liar's message does to an estimate."""
+        return False
 
     @abc.abstractmethod
     def support(self, message: Any) -> jax.Array:
@@ -204,6 +204,11 @@ class PureProtocol(LocalRandomizer):
 
     independent_elsewhere: ClassVar[bool] = True
     """True if a message is independent over the cells without a vote."""
+
+    @classmethod
+    def is_exact(cls) -> bool:
+        """Return True if the mechanism has a `respond` of its own."""
+        return cls.respond is not LocalRandomizer.respond
 
     @property
     @abc.abstractmethod
