@@ -14,8 +14,6 @@ files of `labelers`. A real release: `release`. Attempts to break it: `audit`.
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
-
 _MODULES = {
     "Answers": "types",
     "Collision": "mechanisms.collision",
@@ -46,6 +44,8 @@ __all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("rknn-jax")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__} has no attribute {name}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

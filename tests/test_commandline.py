@@ -6,10 +6,12 @@ import doctest
 import importlib
 import io
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 import rknn_jax
 from rknn_jax import labelers, students
@@ -229,6 +231,13 @@ def test_another_network_or_kind_of_training_keeps_what_both_have():
     assert (quick.student.members, quick.student.student.epochs) == (3, 6), "m5's own epochs"
     learns = commandline.parsed("--preset mnist --semi-supervised uda".split()).student
     assert (learns.name, learns.members, learns.student.epochs) == ("uda", 3, 50)
+
+
+def test_there_is_one_version():
+    root = Path(__file__).parents[1]
+    stated = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
+    cited = yaml.safe_load((root / "CITATION.cff").read_text())["version"]
+    assert rknn_jax.__version__ == stated == cited
 
 
 NEWCOMER = """

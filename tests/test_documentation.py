@@ -744,7 +744,7 @@ def test_every_link_and_picture_within_the_repository_exists(document):
     for link in [
         first or second for first, second in LINK.findall(BLOCK.sub("", document.read_text()))
     ]:
-        if not re.match(r"[a-z]+:", link):
+        if not re.match(r"[a-z]+:", link) and link != "cli.md":  # the build makes that page
             assert not link.startswith("/"), f"{link} is not relative"
             assert (document.parent / link.split("#")[0]).exists(), (
                 f"{document.name} links to {link}"
@@ -755,7 +755,7 @@ def test_every_page_is_in_the_navigation():
     """`mkdocs build --strict` tells too, much later."""
     navigation = set(
         re.findall(
-            r"^ +- (?:\w[^:]*: )?(\S+\.(?:md|ipynb))$",
+            r"^ +- (?:\w[^:\n]*: )?(\S+\.(?:md|ipynb))$",
             (ROOT / "mkdocs.yml").read_text(),
             re.MULTILINE,
         )
@@ -766,7 +766,7 @@ def test_every_page_is_in_the_navigation():
         if path.suffix in (".md", ".ipynb")
     }
     assert pages <= navigation, "pages that nobody finds"
-    assert navigation <= pages, "pages that are not there"
+    assert navigation - {"cli.md"} <= pages, "pages that are not there"  # mkdocs_pages makes it
 
 
 def shown_by_the_api_pages() -> set[str]:

@@ -14,6 +14,7 @@ import pytest
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.cli import main as cli
 from rknn_jax.report import figures, pages, release, results, summary
+from rknn_jax.report.advice import advise
 from tests.html_page import Page
 
 HOSTILE = '<script>alert("1")</script>\x1b[31m&'
@@ -95,7 +96,7 @@ def test_every_chart_has_its_marks_a_title_and_a_description(page, released):
     assert sizes == {"stability-chart": bands, "gaps-chart": 6, "map-chart": NUM_ROWS}
     heights = [float(mark["height"]) for mark in marks["stability-chart"]]
     counts = np.histogram(released.confidence, bins=figures.BANDS)[0]
-    np.testing.assert_allclose(heights, counts / counts.max() * 220, atol=0.06)
+    np.testing.assert_allclose(heights, counts / counts.max() * 208, atol=0.06)
     rings = sum(mark.get("class") == "doubtful" for mark in marks["map-chart"])
     assert rings == released.doubtful.sum() > 0
     for mark in marks["map-chart"] + marks["gaps-chart"]:
@@ -149,16 +150,46 @@ def test_the_least_stable_labels_come_first(released):
 
 def test_the_page_leads_with_the_number_that_matters_and_every_warning(folders, page):
     told = json.loads((folders / "counts" / "summary.json").read_text())
-    assert f"{told['expected_accuracy']:.1%}" in page.find("p", class_="headline")[0][2]
+    first = page.find("div", class_="tile")[0][2]
+    assert f"{told['expected_accuracy']:.1%}" in first
+    assert "nobody measured it" in first
+    assert "Use the likely part" in page.find("p", class_="headline")[0][2]
     found = results.read(folders / "counts")
     doubt = Concern("low_stability", 0.5, "noise <decides>", "raise --epsilon")
     warned = replace(found, summary=replace(found.summary, concerns=(doubt,)))
     (listed,) = Page(release.page(warned)).find("ul", class_="concerns")
     assert "noise <decides>. Remedy: raise --epsilon." in " ".join(listed[2].split())
+    assert advise(warned).verdict == "Do not use these labels as they are."
     assert [*warned.shares] == ["expected_accuracy", "stability"]
     alone = replace(doubt, kind="noise_alone")
     unheard = replace(found, summary=replace(found.summary, concerns=(alone,)))
     assert "of the labels would be the same without noise" in release.headline(unheard)
+
+
+@pytest.mark.parametrize(
+    ("likely", "verdict", "words"),
+    [
+        (60, "Use the labels.", "--format parquet"),
+        (40, "Use the likely part, and let a person see the rest.", "--threshold 0.8"),
+        (10, "Make another release.", "--dry-run"),
+    ],
+)
+def test_the_advice_follows_from_the_likely_labels_and_its_command_runs(
+    folders, rknn, likely, verdict, words
+):
+    found = results.read(folders / "counts")
+    one_hot = np.eye(len(found.classes))[found.label]
+    share = np.where(np.arange(60) < likely, 0.9, 0.5)[:, None]
+    rest = (1 - one_hot) / (len(found.classes) - 1)
+    probability = share * one_hot + (1 - share) * rest
+    undoubted = replace(found.summary, concerns=())
+    advice = advise(replace(found, probability=probability, summary=undoubted))
+    assert advice.verdict == verdict
+    assert f"{likely} of 60 labels" in advice.reason
+    assert words in advice.command
+    if "..." not in advice.command:
+        command = [str(folders / "counts") if one == "." else one for one in advice.command.split()]
+        assert rknn(*command[1:]).status == 0
 
 
 def test_labels_alone_show_no_votes_and_no_stability(folders):
@@ -168,7 +199,10 @@ def test_labels_alone_show_no_votes_and_no_stability(folders):
     assert found.shares == {}
     made = Page((folders / "alone" / "report.html").read_text())
     assert made.balanced
-    assert "Labels were released at ε = 0.5" in made.text
+    tiles = [" ".join(tile[2].split()) for tile in made.find("div", class_="tile")]
+    assert "unknownNo private record checked them" in tiles[0]
+    assert "ε = 0.5" in tiles[1]
+    assert len(tiles) == 3, "nothing is doubtful where no stability is known"
     assert [chart[1]["id"] for chart in made.find("svg", class_="drawn")] == ["map-chart"]
     assert not made.find("tr", data_sure="")
 
@@ -264,7 +298,12 @@ def test_the_largest_page_is_small():
         counts=rng.integers(0, 10**6, (num_queries, num_classes)).astype(np.float64),
         stddev=np.full((num_queries, num_classes), 5.0),
         card={
-            "guarantee": {"epsilon": 1.0, "unit": "record"},
+            "guarantee": {
+                "epsilon": 1.0,
+                "delta": 0.0,
+                "unit": "record",
+                "relation": "replace-one",
+            },
             "statement": "",
             "not_covered": [],
         },

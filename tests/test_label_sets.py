@@ -23,7 +23,7 @@ from rknn_jax.neighbors import nearest_votes
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.labels import check_types, encode
-from rknn_jax.release import counting, export, planning
+from rknn_jax.release import counting, label_table, planning
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
 from rknn_jax.report import release as report
@@ -446,10 +446,10 @@ def test_the_folder_is_read_shown_and_exported(released, tmp_path):
     page = report.page(found)
     assert "have no class" in page
     assert "half of the votes" in page
-    made = export.read(folder / "out")
-    listed = pq.read_table(pa.BufferReader(export.parquet(made))).column("labels").to_pylist()
+    made = label_table.read(folder / "out")
+    listed = pq.read_table(pa.BufferReader(label_table.parquet(made))).column("labels").to_pylist()
     assert listed[:4] == [list(names) for names in SETS]
-    lines = export.as_csv(made).decode().splitlines()
+    lines = label_table.as_csv(made).decode().splitlines()
     assert [line.rsplit(",", 1)[1] for line in lines[:5]] == ["labels", "a;c", "b", "d", ""]
 
 
@@ -484,7 +484,7 @@ def test_a_damaged_set_is_refused(released, tmp_path):
             results.read(copy)
     np.savez(copy / "labels.npz", **(arrays | {"present": arrays["present"].astype(int)}))
     with pytest.raises(ValueError, match="damaged"):
-        export.read(copy)
+        label_table.read(copy)
 
 
 ORDER = ["d", "b", "a", "c"]

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rknn_jax.federation.inputs import read_public
-from rknn_jax.release import export, tables
+from rknn_jax.release import label_table, tables
 from tests.test_cli import arguments, arrays
 from tests.test_drop import write
 from tests.test_inputs import LABELS, NO_NOISE, PUBLIC, TRUTH, frame, save
@@ -45,7 +45,7 @@ def test_the_labels_of_several_files_say_their_file_and_row(rknn, tmp_path, form
     assert f"order public rows are those of {order}, one file after another" in " ".join(
         done.err.split()
     )
-    named = export.read(tmp_path / "new").columns
+    named = label_table.read(tmp_path / "new").columns
     assert {"source_file", "source_row"} <= {*named}
 
 

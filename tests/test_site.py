@@ -1,7 +1,9 @@
 """The site: every formula is MathML, and a page fetches nothing from another host."""
 
 import re
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import markdown
 import pytest
@@ -66,3 +68,40 @@ def test_no_page_of_the_built_site_fetches_from_another_host():
         if addresses := FETCHED.findall(text):
             found[str(path.relative_to(SITE))] = addresses[:3]
     assert found == {}
+
+
+class Addresses(HTMLParser):
+    """What a page links to, and the places in it that others may link to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.places: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        held = dict(attributes)
+        self.places |= {held[name] or "" for name in ("id", "name") if name in held}
+        if tag == "a" and held.get("href"):
+            self.links.append(held["href"] or "")
+
+
+@pytest.mark.slow
+def test_every_link_of_the_built_site_leads_to_a_place_that_is_there():
+    """Also those of notebooks and of pages that were generated, which mkdocs does not check."""
+    if not SITE.exists():
+        pytest.skip("make docs builds the site")
+    pages = {path: Addresses(path.read_text()) for path in SITE.rglob("*.html")}
+    lost = []
+    for path, page in pages.items():
+        if path.name == "404.html":  # its links are those of the site's root
+            continue
+        for link in page.links:
+            address, _, place = link.partition("#")
+            if re.match(r"\w+:|//", address):
+                continue
+            target = (path.parent / unquote(address)).resolve() if address else path
+            there = target.exists() and (not place or target not in pages)
+            if not there and unquote(place) not in getattr(pages.get(target), "places", ()):
+                lost.append(f"{path.relative_to(SITE)}: {link}")
+    assert lost == []

@@ -82,10 +82,13 @@ def run(settings: Inspect) -> dict[str, Any]:
 def _show(
     told: "Console", found: "Results", classes: "Sequence[ClassRow]", rows: "Sequence[Row]"
 ) -> None:
+    from rknn_jax.report.advice import advise
     from rknn_jax.report.release import headline
     from rknn_jax.report.results import MEANINGS
 
     tell(told, "release", headline(found))
+    advice = advise(found)
+    tell(told, "advice", f"{advice.verdict} {advice.reason} {advice.command}")
     if found.measured is not None:
         tell(told, "measured", str(found.measured))
     for name, share in found.shares.items():

@@ -15,7 +15,7 @@ WIDTH = 480
 HEIGHT = 280
 LEFT = 52
 BOTTOM = 44
-TOP = 16
+TOP = 28
 """Size of a chart, and its margins for the words at its axes."""
 
 BANDS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)

@@ -13,6 +13,7 @@ import jinja2
 from rknn_jax._internal.disk import write_text
 from rknn_jax.answers.measured import Interval
 from rknn_jax.report import figures, pages
+from rknn_jax.report.advice import advise
 from rknn_jax.report.results import (
     MEANINGS,
     SUMMARY,
@@ -83,7 +84,8 @@ def page(
     names = [shortened(name) for name in results.classes]
     made = (template or pages.template("release.html.j2")).render(
         title=title(results),
-        headline=headline(results),
+        tiles=tiles(results),
+        advice=advise(results),
         card=results.card,
         link=link,
         summary=results.summary,
@@ -101,6 +103,8 @@ def page(
         sets=results.sets is not None,
         unlabeled=int((results.label < 0).sum()),
         bands=bands,
+        bands_sentence=_bands_sentence(results),
+        recalls=_recalls(results),
         bands_words=", ".join(f"{band.text}%: {band.rows:,} rows" for band in bands),
         band_rows=[(band.text, f"{band.rows:,}", percent(band.share)) for band in bands],
         gaps=figures.gap_chart(found),
@@ -146,6 +150,54 @@ def headline(results: Results) -> str:
     return f"Labels were released {price}; no released number tells how sure they are."
 
 
+def tiles(results: Results) -> list[tuple[str, str, str]]:
+    """Return name, value and words of what decides on the use of the labels, in that order."""
+    guarantee = results.card["guarantee"]
+    total = len(results.label)
+    doubtful = int(results.doubtful.sum())
+    unit = guarantee["unit"]
+    delta = f"δ = {guarantee['delta']:.2g}, " if guarantee["delta"] else ""
+    found = [
+        _measured_tile(results),
+        (
+            "Privacy spent",
+            f"ε = {epsilon_text(guarantee['epsilon'])}",
+            f"{delta}for one {unit}, {guarantee['relation']}",
+        ),
+        (
+            "Labels",
+            f"{int(results.labeled.sum()):,}",
+            f"of {total:,} public rows, in {len(results.classes):,} classes",
+        ),
+    ]
+    if len(results.stability):
+        share = percent(doubtful / max(total, 1))
+        found.append(("Doubtful", f"{doubtful:,}", f"{share} of the labels: noise may decide them"))
+    return found
+
+
+def _measured_tile(results: Results) -> tuple[str, str, str]:
+    """Return how many labels are right, as measured, or by whose opinion."""
+    measured = results.measured
+    if measured is not None:
+        low, high = round(100 * measured.low), round(100 * measured.high)
+        words = f"Measured on {measured.checkers:,} private {measured.unit}s that did not vote"
+        return "Labels that are right", f"{measured.right:.0%}", f"{low} to {high}. {words}"
+    expected = results.shares.get("expected_accuracy")
+    if expected is None:
+        return "Labels that are right", "unknown", "No private record checked them"
+    opinion = "In the opinion of the decoder; nobody measured it"
+    return "Labels that are right", f"about {percent(expected)}", opinion
+
+
+def _bands_sentence(results: Results) -> str:
+    """Return what the distribution of stability shows."""
+    total = int(results.labeled.sum())
+    doubtful = int(results.doubtful.sum())
+    share = percent(doubtful / max(total, 1))
+    return f"{doubtful:,} of {total:,} labels ({share}) are below 95%, and are drawn in red."
+
+
 def _measured(results: Results) -> list[tuple[str, str, str]]:
     """Return rows of the table of shares: the measure, and the recall of each class."""
     found = results.measured
@@ -155,12 +207,12 @@ def _measured(results: Results) -> list[tuple[str, str, str]]:
     if found.majority is not None:
         words = "of the private records have the most frequent class"
         rows.append(("majority", f"about {percent(found.majority)}", words))
-    named = zip(results.classes, found.recall, strict=False)
-    rows += [
-        (f"recall of {shortened(name)}", _interval(one), "of its private records agree")
-        for name, one in named
-    ]
     return rows
+
+
+def _recalls(results: Results) -> list[str]:
+    """Return the measured recall of each class, or nothing if it was not measured."""
+    return [_interval(one) for one in results.measured.recall] if results.measured else []
 
 
 def _interval(found: Interval) -> str:
