@@ -21,6 +21,7 @@ from rknn_jax.labelers._sum_labeler import (
 from rknn_jax.labelers._tally import Tally
 from rknn_jax.labels import PublicLabels, product
 from rknn_jax.mechanisms.base import Payer
+from rknn_jax.neighbors import Metric
 from rknn_jax.privacy.accounting import compose
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Queries
@@ -32,10 +33,12 @@ class Before(NamedTuple):
     Attributes:
       probabilities: Soft labels of the public rows, float32 `[m, num_classes]`.
       guarantee: Guarantee of all rounds before.
+      metric: Metric of the features that they teach others from. Defaults to squared Euclidean.
     """
 
     probabilities: np.ndarray
     guarantee: Guarantee
+    metric: Metric = "sqeuclidean"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Rounds of a release: one budget, a statement of all, and features that labels teach."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -113,30 +112,99 @@ def test_rounds_that_cannot_be_are_refused(rknn, tmp_path, options, words):
 def test_a_stopped_run_goes_on_after_its_first_round(rknn, tmp_path):
     options = written(tmp_path)
     settings = Settings("public.npz", "private.npz", 1.0, classes="4", out=Path("out"), rounds=2)
-    first = rounds.of(settings)[0]
-    assert not first.check_share
-    plan = planning.prepare(first)
+    plan = rounds.prepare(settings, 1, None)
     label.release(plan)  # all that a run leaves that was stopped here
-    done = rknn("label", *options, "--epsilon", "1", "--rounds", "2", "--out", "out")
+    assert (tmp_path / "out" / rounds.NOTE).stat().st_mode & 0o077 == 0
+    asked = ["label", *options, "--epsilon", "1", "--rounds", "2", "--out", "out"]
+    public = dict(np.load("public.npz"))
+    np.savez("public.npz", embeddings=public["embeddings"][::-1])
+    for changed in (asked, [*asked, "--seed", "5"], [*asked, "--metric", "cosine"]):
+        refused = rknn(*changed)
+        assert refused.status == 2
+        assert "settings and public rows of the rounds" in refused.err
+        np.savez("public.npz", **public)
+    done = rknn(*asked)
     assert done.status == 0
     assert "its labels are in out/round-1" in done.err
     assert [one["epsilon"] for one in spends()] == PARTS
-
-
-def test_a_first_round_of_another_ledger_or_of_other_rows_is_refused(rknn, tmp_path):
-    options = written(tmp_path)
-    asked = ["label", *options, "--epsilon", "1", "--rounds", "2", "--out", "out"]
-    assert rknn(*asked).status == 0
+    assert not (tmp_path / "out" / rounds.NOTE).exists()
     for path in (tmp_path / "out").iterdir():
         if path.is_file():
             path.unlink()
-    other = rknn(*["5" if word == NUM_CLASSES else word for word in asked])
-    assert other.status == 2
-    assert "in the round before" in other.err
-    os.rename("private.npz.ledger.jsonl", "elsewhere.jsonl")
-    other = rknn(*asked)
-    assert other.status == 2
-    assert "a release of another one" in other.err
+    leftover = rknn(*asked)
+    assert leftover.status == 2
+    assert "which holds round-1" in leftover.err
+    assert len(spends()) == 2
+
+
+def test_a_record_that_checks_the_last_labels_has_voted_in_no_round(tmp_path, monkeypatch):
+    """Votes are counted without noise, and roles are those of the run's note."""
+    written(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    settings = Settings(
+        "public.npz", "private.npz", 9.0, classes="4", out=Path("out"), rounds=2, check_share=0.4
+    )
+    first = rounds.prepare(settings, 1, None)
+    label.release(first)
+    second = rounds.prepare(settings, 2, rounds.finished(rounds.of(settings)[0]))
+    assert first.checkers.roles == second.checkers.roles
+    voters = [label.count(plan).voters for plan in (first, second)]
+    assert voters[0] == voters[1] < 4000
+
+
+@pytest.mark.parametrize("num_private", [0, 1])
+def test_rounds_do_not_tell_whether_there_is_a_record(tmp_path, num_private):
+    public, private, labels, _ = sides()
+    labeler = ReverseKNNLabeler(
+        epsilon=1.0,
+        rounds=2,
+        relation="add-remove",
+        n_queries=6,
+        classes=range(NUM_CLASSES),
+        ledger=tmp_path / "ledger.jsonl",
+    ).fit(public)
+    found = labeler.label(private[:num_private], labels[:num_private])
+    assert len(found) == len(public)
+
+
+@pytest.mark.parametrize("accounting", ["sum", "renyi"])
+def test_rounds_of_gaussian_noise_cost_what_was_asked_at_most(tmp_path, accounting):
+    public, private, labels, _ = sides(num_private=1500)
+    ledger = tmp_path / "ledger.jsonl"
+    labeler = ReverseKNNLabeler(
+        epsilon=1.0,
+        delta=1e-5,
+        mechanism="gaussian",
+        rounds=2,
+        classes=range(NUM_CLASSES),
+        accounting=accounting,
+        budget=1.0,
+        budget_delta=1e-5,
+        ledger=ledger,
+    ).fit(public)
+    assert labeler.cost(private).epsilon == 1
+    labeler.label(private, labels)
+    assert labeler.guarantee_.epsilon <= 1
+    assert labeler.guarantee_.delta <= 1e-5
+    assert Ledger.open(ledger).spent.epsilon <= 1
+    assert Ledger.open(ledger).num_spends == 2
+
+
+def test_what_holds_for_a_release_holds_for_its_rounds_together(rknn, tmp_path):
+    options = written(tmp_path)
+    refused = rknn("label", *options, "--epsilon", "90", "--rounds", "3", "--out", "out")
+    assert refused.status == 2
+    assert "which protects nobody" in refused.err
+    assert rknn("label", *options, "--epsilon", "0.5", "--budget", "1", "--out", "one").status == 0
+    asked = ["label", *options, "--epsilon", "0.8", "--rounds", "2", "--out", "out"]
+    dry = rknn(*asked, "--dry-run", "--json")
+    assert json.loads(dry.out)["affordable"] is False
+    assert "this release would cost epsilon=0.8" in dry.err
+    done = rknn("label", *options, "--epsilon", "0.5", "--rounds", "2", "--out", "out")
+    assert done.status == 0
+    chosen = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert '"rounds": 2' in json.dumps(chosen)
+    assert '"epsilon": 0.5' in json.dumps(chosen)
 
 
 @pytest.mark.long

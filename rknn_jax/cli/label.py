@@ -47,8 +47,9 @@ def run(settings: Settings) -> dict[str, Any]:
     if len(every) == 1:
         return _run(settings)
     if settings.dry_run:
-        tell(err, "rounds", f"{len(every)}, of which a dry run simulates the first")
-        return _run(every[0])
+        shares = ", ".join(f"{one.epsilon:g}" for one in every)
+        tell(err, "rounds", f"{len(every)}, at epsilon = {shares}; this is the first one")
+        return _run(settings, 1)
     if settings.out is None:
         raise ValueError(
             f"Expected --out with --rounds {settings.rounds}, got none; name a folder, in which a "
@@ -56,47 +57,52 @@ def run(settings: Settings) -> dict[str, Any]:
         )
     if not (settings.out / STAGING).exists():  # else the last round may be paid for
         refuse_results(settings.out)
+    rounds.refuse_leftover(settings.out)
     before: Before | None = None
     for number, one in enumerate(every[:-1], 1):
         _tell_round(number, every)
         found = rounds.finished(one)
         if found is None:
-            _run(one, before, whole=settings if before is None else None)
+            _run(settings, number, before)
             found = rounds.finished(one)
         else:
             tell(err, "found", f"its labels are in {one.out}; they cost nothing more")
         before = found
     _tell_round(len(every), every)
-    return _run(every[-1], before)
+    result = _run(settings, len(every), before)
+    (settings.out / rounds.NOTE).unlink(missing_ok=True)
+    return result
 
 
 def _tell_round(number: int, every: Sequence[Settings]) -> None:
     tell(err, "round", f"{number} of {len(every)}, at epsilon = {every[number - 1].epsilon:g}")
 
 
-def _run(
-    settings: Settings, before: "Before | None" = None, whole: Settings | None = None
-) -> dict[str, Any]:
-    """Make one round of a release, or preview it, and return what `--json` prints.
+def _run(settings: Settings, number: int = 0, before: "Before | None" = None) -> dict[str, Any]:
+    """Make a release, or one round of it, or preview it, and return what `--json` prints.
 
     Args:
-      settings: Settings of the round.
+      settings: Settings of the release.
+      number: Number of the round, from 1 on. Defaults to 0: there is one.
       before: Labels of the rounds before. Defaults to None, in a first round.
-      whole: Settings of all rounds, whose cost the budget must allow. Defaults to None, for one.
     """
     with progress.phase("loading"):
         from rknn_jax.release import label as job
         from rknn_jax.release import planning, rounds
     with progress.phase("reading the public rows"), sure_interrupts(), _nothing_spent(before):
-        plan = planning.prepare(settings, before=before)
-        if whole is not None and not plan.paid:
-            rounds.check_budget(whole, plan)
+        if number and not settings.dry_run:
+            plan = rounds.prepare(settings, number, before)
+        else:
+            plan = planning.prepare(rounds.of(settings)[0])
     _tell_plan(plan)
     if settings.dry_run:
         job.check_memory(plan)
         with progress.phase("simulating releases"), sure_interrupts(), _nothing_spent(None):
             expected = planning.expect(plan)
-        _tell_preview(plan, expected)
+        affordable = plan.affordable
+        if number:
+            affordable = rounds.affordable(rounds.of(settings), plan)
+        _tell_preview(plan, expected, settings, affordable=affordable)
         told = {name: _text_keys(value) for name, value in asdict(expected).items()}
         counts = {
             "labeler": plan.question.labeler.name,
@@ -104,7 +110,7 @@ def _run(
             "num_classes": plan.data.classes.count,
             f"num_{settings.unit}s": plan.num_records,
         }
-        return {"dry_run": True, "affordable": plan.affordable, **counts, **told}
+        return {"dry_run": True, "affordable": affordable, **counts, **told}
     if plan.paid:
         tell(
             err,
@@ -129,7 +135,8 @@ def _run(
     with _warnings_told(), progress.phase("releasing"), sure_interrupts():
         done = job.release(plan, counted)
         with warned_after(plan.folder, "its options could not be written to config.json"):
-            keep_options(settings, plan.folder)
+            last = number in (0, settings.rounds)
+            keep_options(settings if last else plan.settings, plan.folder)
     result = done.card
     with _warnings_told(), warned_after(plan.folder, "not all of it could be told"):
         _tell_release(plan, done)
@@ -311,7 +318,9 @@ def _first_budget(settings: Settings) -> str:
     )
 
 
-def _tell_preview(plan: "Plan", expected: "Expected") -> None:
+def _tell_preview(
+    plan: "Plan", expected: "Expected", settings: Settings, *, affordable: bool
+) -> None:
     from rknn_jax.release import accounts
     from rknn_jax.release.preview import Preview
 
@@ -344,9 +353,9 @@ def _tell_preview(plan: "Plan", expected: "Expected") -> None:
     if plan.ledger:
         left = (
             f"{plan.ledger.remaining} left of its budget, {plan.ledger.budget}, if it is that of "
-            f"these records; this release would cost {accounts.cost_of(plan.settings)}"
+            f"these records; this release would cost {accounts.cost_of(settings)}"
         )
-    refused = "" if plan.affordable else ", so this release would be refused"
+    refused = "" if affordable else ", so this release would be refused"
     tell(err, "ledger", f"{plan.settings.ledger_path}: {left}{refused}. Nothing was spent.")
 
 

@@ -211,6 +211,7 @@ def count(
                 on_rows(len(points))
         for rest in waiting:
             totals += rest.result()
+    _hash_no_rows(digest, counter, found)
     if found != rows:
         raise ValueError(
             f"Expected {rows} rows in {shard.where}, as when it was opened, got {found}; keep the "
@@ -295,6 +296,13 @@ def _hash_raw(digest: Digest, values: np.ndarray | None, rows: int | None) -> No
     if rows is not None:
         digest.begin(values.dtype.kind, (rows, *values.shape[1:]))
     digest.update(values)
+
+
+def _hash_no_rows(digest: Digest, counter: Counter, found: int) -> None:
+    """Add a shard without rows to a fingerprint, which does not change with the encoder."""
+    if counter.encode is not None and not found:
+        probe = counter.encode.probe
+        digest.begin(probe.dtype.kind, (0, *probe.shape[1:]))
 
 
 def count_all(records: Records, counter: Counter, on_rows: Progress | None = None) -> Counted:

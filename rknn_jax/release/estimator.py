@@ -38,6 +38,7 @@ from rknn_jax.neighbors import Metric, nearest, usable_rows
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.privacy.roles import Roles
 from rknn_jax.question import Before
 from rknn_jax.records import features, frames, public_values
 from rknn_jax.records.classes import Classes
@@ -325,7 +326,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         """
         X = self._private(X)
         settings, plan = self._first(X, person)
-        open_ledger(settings, rounds.cost(settings, plan), fingerprint(X))
+        open_ledger(settings, rounds.cost(rounds.of(settings), plan), fingerprint(X))
         expected = planning.expect(plan)
         return replace(
             expected,
@@ -347,7 +348,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
           LedgerError: If the ledger is damaged, or has another rule than `accounting`.
           ValueError: If the input or the parameters cannot be used.
         """
-        return rounds.cost(*self._first(self._private(X), person))
+        settings, plan = self._first(self._private(X), person)
+        return plan.cost if self.rounds == 1 else rounds.cost(rounds.of(settings), plan)
 
     def label(self, X: ArrayLike, y: ArrayLike, person: ArrayLike | None = None) -> np.ndarray:
         """Release labels for the public rows.
@@ -401,11 +403,15 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         with spend_stands(settings.ledger_path, "The labels did not reach the caller"):
             with errors_in_parameters():
                 every = rounds.of(settings)
-            for one in every:
+            chosen: Roles | None = None
+            for number, one in enumerate(every):
                 with errors_in_parameters():
-                    plan = planning.plan(one, data, before)
-                    if before is None:
-                        rounds.check_budget(settings, plan)
+                    plan = planning.plan(one, data, before, chosen)
+                    if len(every) > 1 and not number:
+                        chosen = rounds.roles_of(settings, plan)
+                        plan = plan if chosen is None else plan.checked(chosen)
+                    if len(every) > 1:
+                        rounds.check_budget(every[number:], plan)
                     counted = job.count(plan)
                 done = job.draw(plan, counted)
                 before = Before(done.probabilities, done.answers.guarantee)

@@ -223,7 +223,7 @@ def taught(data: Data, before: Before, metric: Metric) -> Data:
             f"before, got {before.probabilities.shape}; name another --out for these settings."
         )
     learned = discriminant.learned(data.public, before.probabilities, metric)
-    return replace(_mapped(data, learned), before=before)
+    return replace(_mapped(data, learned), before=before._replace(metric=metric))
 
 
 def _mapped(data: Data, then: Callable[[Any], Any]) -> Data:

@@ -162,7 +162,7 @@ class Plan:
     def check_is_free(self) -> bool:
         """True if the ledger pays as much for votes with a check as for votes alone."""
         # See `privacy.roles`.
-        return bool(self.question.noise.guarantee.delta) or not self._adds_curves
+        return bool(self.question.noise.guarantee.delta) or not self.adds_curves
 
     @property
     def check_epsilon(self) -> float:
@@ -170,7 +170,7 @@ class Plan:
         return self._with_check[1]
 
     @property
-    def _adds_curves(self) -> bool:
+    def adds_curves(self) -> bool:
         """True if the ledger adds Renyi divergences up."""
         rule = self.ledger.accounting if self.ledger else self.settings.accounting or "sum"
         return rule == "renyi"
@@ -178,7 +178,7 @@ class Plan:
     @property
     def _with_check(self) -> tuple[Guarantee, float]:
         """Guarantee of the release with a check, and the epsilon of the check."""
-        return guarantee(self.question.noise.guarantee, curves=self._adds_curves)
+        return guarantee(self.question.noise.guarantee, curves=self.adds_curves)
 
     def checked(self, roles: Roles) -> "Plan":
         """Return the plan with records that check, by these roles."""
@@ -197,22 +197,30 @@ class Plan:
         question = replace(self.question, guarantee=whole)
         return replace(self, question=question, ledger=ledger, checkers=checkers)
 
-    def fresh_roles(self) -> Roles | None:
-        """Return fresh roles, or None if nobody checks; see `Settings.check_share`."""
-        settings, several = self.settings, self.question.labeler.chooses
+    def fresh_roles(self, share: float | None, epsilon: float) -> Roles | None:
+        """Return fresh roles, or None if nobody checks.
+
+        Args:
+          share: Share of the units that check, as `Settings.check_share`.
+          epsilon: Epsilon of the check.
+        """
+        several = self.question.labeler.chooses
         # Whole sets are compared, so there is no recall of a class.
-        num_classes = 0 if settings.labels_per_record else self.data.classes.count
+        num_classes = 0 if self.settings.labels_per_record else self.data.classes.count
         known = self.num_records
         chosen = checks.NOBODY
-        if settings.check_share is not None:
-            chosen = checks.parted(settings.check_share, num_classes, several=several)
+        if share is not None:
+            chosen = checks.parted(share, num_classes, several=several)
         elif known is not None and self.check_is_free:
-            chosen = checks.shares(known, self.check_epsilon, num_classes, several=several)
+            chosen = checks.shares(known, epsilon, num_classes, several=several)
         return Roles.drawn(*chosen) if chosen.measure else None
 
 
 def prepare(
-    settings: "Settings", private: Sequence[Shard] | None = None, before: Before | None = None
+    settings: "Settings",
+    private: Sequence[Shard] | None = None,
+    before: Before | None = None,
+    roles: Roles | None = None,
 ) -> Plan:
     """Read the public rows, check everything and do the long work on public rows.
 
@@ -221,6 +229,7 @@ def prepare(
       private: Shards of the private records, as for `inputs.read`. Defaults to the files that the
         settings name.
       before: Labels of the rounds before. Defaults to None, in a first round.
+      roles: Roles of the records in all rounds. Defaults to None: by `settings.check_share`.
 
     Raises:
       ValueError: If the input or the settings cannot be used. Nothing was changed or spent then.
@@ -241,9 +250,9 @@ def prepare(
     if not paid:
         release_folder.refuse_results(folder)
     placed = Choice(replace(choice.settings, out=folder), choice.reason)
-    return _planned(
-        placed, data, paid=paid, roles=release_folder.roles_of(folder) if paid else None
-    )
+    if paid:
+        roles = release_folder.roles_of(folder)
+    return _planned(placed, data, paid=paid, roles=roles)
 
 
 def after(settings: "Settings", data: Data, before: Before | None) -> tuple["Settings", Data]:
@@ -253,31 +262,34 @@ def after(settings: "Settings", data: Data, before: Before | None) -> tuple["Set
     return replace(settings, metric="sqeuclidean"), taught(data, before, settings.metric)
 
 
-def plan(settings: "Settings", data: Data, before: Before | None = None) -> Plan:
+def plan(
+    settings: "Settings", data: Data, before: Before | None = None, roles: Roles | None = None
+) -> Plan:
     """Choose the labeler, open the ledger and do the long work on public rows.
 
     Args:
       settings: Settings of the release, which `choosing.check` and `inputs.check` have passed.
       data: Input of the release.
       before: Labels of the rounds before. Defaults to None, in a first round.
+      roles: Roles of the records in all rounds. Defaults to None: by `settings.check_share`.
 
     Raises:
       ValueError: As in `prepare`.
     """
     settings, data = after(settings, data, before)
-    return _planned(choosing.choose(settings, data), data)
+    return _planned(choosing.choose(settings, data), data, roles=roles)
 
 
 def _planned(choice: Choice, data: Data, *, paid: bool = False, roles: Roles | None = None) -> Plan:
-    """Return the plan; a paid release goes on with the roles that it began with, if any."""
+    """Return the plan, with these roles; a paid release goes on with those that it began with."""
     settings = choice.settings
     ledger = open_ledger(settings, asking.cost_of(settings, data), paid=paid)
     # An earlier version may have chosen another number of queries.
     asked = release_folder.num_queries_of(settings.out) if paid and settings.out else None
     question = asking.ask(settings, data, asked)
     planned = Plan(settings, data, question, ledger, paid=paid, choice=choice.reason)
-    if not paid:
-        roles = planned.fresh_roles()
+    if not paid and roles is None:
+        roles = planned.fresh_roles(settings.check_share, planned.check_epsilon)
     return planned if roles is None else planned.checked(roles)
 
 
@@ -323,6 +335,6 @@ def request(settings: "Settings", data: Data) -> str:
     rows = data.digest or fingerprint(data.public)
     found: list[object] = [sorted(public.items()), data.classes, rows]
     if data.before is not None:
-        found.append(fingerprint(data.before.probabilities))
+        found += [fingerprint(data.before.probabilities), data.before.metric]
     words = repr(found)
     return hashlib.sha256(words.encode()).hexdigest()

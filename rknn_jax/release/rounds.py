@@ -3,20 +3,30 @@
 A round is a release of its own, with its part of epsilon, its charge, its folder and its statement.
 So a stopped run goes on like any release, and a finished round is never paid for again. What a
 later round takes from an earlier one are public rows and released labels (`inputs.taught`).
+
+Roles are drawn once for all rounds. A record that checks the last labels has voted in no round, so
+that it measures what others made of it; and each record spends the parts of epsilon of all rounds,
+whatever its role.
 """
 
+import json
 import math
 import os
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from rknn_jax._internal.disk import read_arrays, read_json
+from rknn_jax._internal.disk import OWNER, read_arrays, read_json, write_whole
+from rknn_jax.privacy import accounting, roles
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.privacy.ledger import Ledger
+from rknn_jax.privacy.ledger import LedgerError
+from rknn_jax.privacy.roles import Roles
 from rknn_jax.question import Before
+from rknn_jax.release import asking, choosing, inputs, planning
 from rknn_jax.release.accounts import open_ledger
 from rknn_jax.release.release_folder import RESULTS
 
@@ -26,6 +36,9 @@ if TYPE_CHECKING:
 
 DIGITS = 6
 """Decimal digits of the parts of epsilon and delta but the last, which is the rest."""
+
+NOTE = ".rknn-rounds.json"
+"""File of a run that is not complete, for its owner alone."""
 
 
 def parts(amount: float, num_rounds: int) -> list[float]:
@@ -37,25 +50,29 @@ def parts(amount: float, num_rounds: int) -> list[float]:
       amount: Epsilon or delta of all rounds.
       num_rounds: Number of rounds T.
     """
-    whole = Decimal(repr(amount))
     every = num_rounds * (num_rounds + 1) // 2
     found = [float(f"{amount * number / every:.{DIGITS}g}") for number in range(1, num_rounds)]
-    rest = whole - sum(Decimal(repr(part)) for part in found)
+    rest = Decimal(repr(amount)) - _exact_sum(found)
     last = float(rest)
     return [*found, last if Decimal(repr(last)) <= rest else math.nextafter(last, 0)]
 
 
+def _exact_sum(amounts: Sequence[float]) -> Decimal:
+    return sum((Decimal(repr(one)) for one in amounts), Decimal(0))
+
+
 def of(settings: "Settings") -> list["Settings"]:
-    """Return the settings of each round.
+    """Return the settings of each round. Who checks is said by `roles_of`.
 
     Args:
       settings: Settings of all rounds.
 
     Raises:
-      ValueError: If there are several, and sets of classes are asked for.
+      ValueError: If they are wrong for any data, or ask for sets of classes in several rounds.
     """
     if settings.rounds == 1:
         return [settings]
+    inputs.check(settings)
     if settings.labels_per_record is not None:
         raise ValueError(
             f"Expected one label a record with --rounds {settings.rounds}, got --labels-per-record "
@@ -70,42 +87,160 @@ def of(settings: "Settings") -> list["Settings"]:
         parts(amount, settings.rounds) for amount in (settings.epsilon, settings.delta)
     )
     for number, (epsilon, part) in enumerate(zip(epsilons, deltas, strict=True), 1):
+        out = settings.out
+        if out is not None and number < settings.rounds:
+            out = out / f"round-{number}"
         one = replace(
             settings,
             epsilon=epsilon,
             delta=part,
             budget=budget,
             budget_delta=budget_delta,
+            check_share=0.0,
             rounds=1,
+            out=out,
         )
-        if number < settings.rounds:  # all of its records vote, since nobody asks for its worth
-            out = settings.out and settings.out / f"round-{number}"
-            one = replace(one, out=out, check_share=0.0)
         found.append(one)
     return found
 
 
-def cost(settings: "Settings", plan: "Plan") -> Guarantee:
-    """Return the guarantee of all rounds, epsilons and deltas added up.
+def roles_of(settings: "Settings", plan: "Plan") -> Roles | None:
+    """Return fresh roles for all rounds, or None if nobody checks.
+
+    Their shares are those that suit the part of epsilon of the last round, whose labels count.
 
     Args:
       settings: Settings of all rounds.
-      plan: Plan of the first round.
+      plan: Plan of the first one.
     """
-    if settings.rounds == 1:
-        return plan.cost
-    return replace(plan.cost, epsilon=settings.epsilon, delta=settings.delta, events=())
+    every = of(settings)
+    epsilon = plan.check_epsilon * every[-1].epsilon / every[0].epsilon
+    return plan.fresh_roles(settings.check_share, epsilon)
 
 
-def check_budget(settings: "Settings", plan: "Plan") -> None:
-    """Raise LedgerError if the budget does not allow all rounds, before the first is paid for.
+def cost(every: Sequence["Settings"], plan: "Plan") -> Guarantee:
+    """Return the guarantee of several rounds together, before the long work on public rows.
 
     Args:
-      settings: Settings of all rounds.
-      plan: Plan of the first round.
+      every: Settings of each of the rounds.
+      plan: Plan of one of them.
     """
-    if settings.rounds > 1:
-        open_ledger(settings, cost(settings, plan))
+    found = []
+    for one in every:
+        votes = asking.cost_of(choosing.choose(one, plan.data).settings, plan.data)
+        checked = roles.guarantee(votes, curves=plan.adds_curves)[0]
+        found.append(votes if plan.checkers is None else checked)
+    epsilon, delta = (
+        float(_exact_sum([getattr(one, name) for one in every])) for name in ("epsilon", "delta")
+    )
+    return replace(accounting.compose(found, delta), epsilon=epsilon, delta=delta)
+
+
+def check_budget(every: Sequence["Settings"], plan: "Plan") -> None:
+    """Raise LedgerError if the budget does not allow these rounds, before the first is paid for.
+
+    Args:
+      every: Settings of each of the rounds.
+      plan: Plan of the first of them.
+    """
+    whole = cost(every, plan)
+    asked = replace(every[0], epsilon=whole.epsilon, delta=whole.delta, dry_run=False)
+    open_ledger(asked, whole)
+
+
+def affordable(every: Sequence["Settings"], plan: "Plan") -> bool:
+    """Return whether the budget allows these rounds; see `check_budget`."""
+    try:
+        check_budget(every, plan)
+    except LedgerError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Note:
+    """What all rounds of a run share, on disk until the last one is complete.
+
+    Attributes:
+      request: Hash of the public settings and rows.
+      roles: Roles of the records, or None if nobody checks. Their key is secret.
+    """
+
+    request: str
+    roles: Roles | None
+
+    @classmethod
+    def of(cls, settings: "Settings", plan: "Plan", roles: Roles | None) -> Self:
+        """Return the note of a run.
+
+        Args:
+          settings: Settings of all rounds.
+          plan: Plan of one of them.
+          roles: Roles of the records.
+        """
+        data = replace(plan.data, before=None)
+        return cls(f"{settings.rounds} {planning.request(settings, data)}", roles)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Return the note in a folder, or None; `ValueError` if it is damaged."""
+        if not (folder / NOTE).exists():
+            return None
+        found = read_json(folder / NOTE)
+        words = found["roles"]
+        return cls(str(found["request"]), Roles.of(words) if words else None)
+
+    def write(self, folder: Path) -> None:
+        """Write the note, for the owner alone."""
+        folder.mkdir(parents=True, exist_ok=True)
+        told = {"request": self.request, "roles": self.roles and self.roles.words()}
+        write_whole(folder / NOTE, json.dumps(told).encode(), OWNER)
+
+    def check(self, other: Self, folder: Path) -> None:
+        """Raise ValueError if a run with another note goes on here."""
+        if other.request != self.request:
+            raise ValueError(
+                f"Expected the settings and public rows of the rounds that --out {folder} holds, "
+                "got others; go on by the same command, or name another folder."
+            )
+
+
+def refuse_leftover(folder: Path) -> None:
+    """Raise ValueError if a folder has a round of a run that it has no note of."""
+    if (folder / "round-1" / RESULTS[-1]).exists() and not (folder / NOTE).exists():
+        raise ValueError(
+            f"Expected --out without an earlier release, got --out {folder}, which holds round-1; "
+            "name another folder."
+        )
+
+
+def prepare(settings: "Settings", number: int, before: Before | None) -> "Plan":
+    """Return the plan of a round, once the budget allows all that are left; see `planning.prepare`.
+
+    Args:
+      settings: Settings of all rounds, with a folder.
+      number: Number of the round, from 1 on.
+      before: What the rounds before have released. None in the first.
+
+    Raises:
+      LedgerError: If the budget does not allow all rounds that are left.
+      ValueError: As `planning.prepare`, or if the folder holds rounds of other settings or rows.
+    """
+    assert settings.out is not None
+    left = of(settings)[number - 1 :]
+    note = Note.read(settings.out)
+    known = None if note is None else note.roles
+    plan = planning.prepare(left[0], before=before, roles=known)
+    if note is not None:
+        note.check(Note.of(settings, plan, known), settings.out)
+    elif not plan.paid and (fresh := roles_of(settings, plan)) is not None:
+        plan = plan.checked(fresh)
+    if not plan.paid:
+        check_budget(left, plan)
+    if note is None:
+        chosen = None if plan.checkers is None else plan.checkers.roles
+        Note.of(settings, plan, chosen).write(settings.out)
+    return plan
 
 
 def finished(settings: "Settings") -> Before | None:
@@ -113,21 +248,11 @@ def finished(settings: "Settings") -> Before | None:
 
     Args:
       settings: Settings of a round.
-
-    Raises:
-      ValueError: If its folder holds a release of another ledger.
     """
     assert settings.out is not None
     folder = settings.out
     if not (folder / RESULTS[-1]).exists():
         return None
-    card = read_json(folder / RESULTS[-1])
-    ledger = settings.ledger_path
-    known = Ledger.open(ledger).id if ledger.exists() else "none"
-    if card["ledger"]["id"] != known:
-        raise ValueError(
-            f"Expected a round of the ledger {ledger} in {folder}, got a release of another one; "
-            "name another --out."
-        )
+    guarantee = Guarantee.of(read_json(folder / RESULTS[-1])["guarantee"])
     probabilities = read_arrays(folder / "labels.npz")["probability"]
-    return Before(np.asarray(probabilities, np.float32), Guarantee.of(card["guarantee"]))
+    return Before(np.asarray(probabilities, np.float32), guarantee)

@@ -143,6 +143,13 @@ def _before(plan: Plan) -> dict[str, str]:
     }
 
 
+def _released_before(plan: Plan) -> tuple[str, ...]:
+    """Return the item of what earlier rounds released, or nothing in a first one."""
+    if plan.question.before is None:
+        return ()
+    return ("all that the statements of the rounds before list; these labels are made of it too",)
+
+
 def _inferred(plan: Plan) -> str:
     """Return a sentence on classes that were read from private labels, or an empty string."""
     if plan.data.classes.source != "inferred":
@@ -174,7 +181,7 @@ def statement(
     return Statement(
         plan.question.whole,
         f"Whoever ran this release holds {records}, as they are, in one place.",
-        (*plan.words.released, *checks),
+        (*plan.words.released, *checks, *_released_before(plan)),
         not_covered=tuple(not_covered(plan)),
         mechanism=str(settings.mechanism),
         # The ledger's name is that of a private file, and its fingerprint of the data is private.
