@@ -414,3 +414,10 @@ def test_totals_of_clients_are_those_of_their_messages():
     np.testing.assert_array_equal(
         mechanism.totals_of_clients(keys, cells), mechanism.aggregate(messages)
     )
+
+
+def test_no_bits_are_the_number_0_or_1():
+    """The logarithm of a number of them is drawn from, and that of 0 is none."""
+    ends = np.asarray(multi_message._uniform(jnp.array([0, 1, 2**32 - 1], jnp.uint32)))
+    np.testing.assert_array_equal(ends[:2], np.float32([0.5, 1.5]) * 2.0**-32)
+    assert 1 - 2.0**-23 <= ends[2] < 1

@@ -1,5 +1,6 @@
 import gc
 import inspect
+import json
 import pickle
 import tempfile
 import weakref
@@ -285,6 +286,7 @@ def test_the_guarantee_is_the_mechanisms(table, make):
     assert estimator.guarantee_ == mechanism.release_guarantee(NUM_PRIVATE)
     assert estimator.guarantee_.sampler == "release"
     assert estimator.card_["statement"] == str(estimator.guarantee_)
+    assert json.loads(json.dumps(estimator.card_)) == estimator.card_, "as privacy.json"
 
 
 @pytest.mark.long

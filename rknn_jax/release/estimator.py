@@ -15,6 +15,7 @@ earlier steps on public rows alone, as `pipeline.fit` does here. Epsilon does no
 scaler learns from private rows.
 """
 
+import json
 import os
 import warnings
 from collections.abc import Callable
@@ -39,6 +40,7 @@ from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.privacy.roles import Roles
+from rknn_jax.privacy.statement import as_json
 from rknn_jax.question import Before
 from rknn_jax.records import features, frames, public_values
 from rknn_jax.records.classes import Classes
@@ -425,7 +427,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             self.confidence_ = done.confidence
             self.guarantee_ = done.answers.guarantee
             self.not_covered_ = done.card["not_covered"]
-            self.card_ = done.card
+            self.card_ = json.loads(as_json(done.card))
             self.measured_ = done.measured
             self.concerns_ = list(concerns_in_parameters(done.concerns))
         # After the release, so that a warning that is turned into an error cannot prevent it.

@@ -179,3 +179,31 @@ def test_odd_values_change_no_other_record_and_no_refusal(tmp_path, suffix, kind
 
 def test_every_format_has_odd_values():
     assert {*map(formats.of, FORMS)} == {*map(formats.of, formats.suffixes())}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("suffix", [suffix for suffix in FORMS if suffix != ".npy"])
+def test_commands_run_on_odd_classes(rknn, tmp_path, suffix):
+    kind = next(kind for kind in ("text", "json") if kind in FORMS[suffix].cases)
+    odd = tmp_path / f"odd{suffix}"
+    FORMS[suffix].write(odd, "labels", FORMS[suffix].cases[kind].odd)
+    rows = np.random.default_rng(0).normal(size=(20, 2))
+    np.savez("public.npz", embeddings=rows)
+    np.savetxt("public.csv", rows, delimiter=",", header="x,y", comments="")
+    person = ("--person", "who")
+    about = ("--public", "public.csv", *person, "--embedding", "x", "y")
+    if suffix == ".npz":
+        about = ("--public", "public.npz", *person)
+    else:
+        of_table = ("--columns", "x", "y", "--out", "table.parquet")
+        assert rknn("embed", "--table", "public.csv", *of_table).status == 0
+        own = ("--card", "table.card.json", "--private", "--keep", "who", "--out", "own.parquet")
+        assert rknn("embed", "--table", odd, *own).status == 0
+    paid = ("--epsilon", 1, "--budget", 2, "--budget-delta", 0.01)
+    for words in (
+        ("check", odd, *about, "--classes", "a,b"),
+        ("label", "--private", odd, *about, "--classes", "a,b", "--queries", 3, *paid),
+        ("classes", "--private", odd, *about[2:], "--epsilon", 1, "--delta", 0.01),
+    ):
+        done = rknn(*words)
+        assert done.status == 0, done.err
