@@ -1,9 +1,10 @@
 """Neighbors of one to ten among few or many queries, beside FAISS: a grid of shapes.
 
 Both take NumPy arrays and return ids. The same is measured in a compiled function (`jit`) of arrays
-of JAX. The calls are measured in turns in two processes on the same cores. On one core the least CPU time counts, on two the least wall time. FAISS is
-`IndexFlatL2`, with the fastest kernels of its OpenBLAS (`benchmarks.neighbors.blas`). The
-interpreter that has FAISS is named by RKNN_PEERS_PYTHON.
+of JAX. The calls are measured in turns in two processes on the same cores. On one core the least
+CPU time counts, on two the least wall time. FAISS is `IndexFlatL2`, with the fastest kernels of its
+OpenBLAS (`benchmarks.neighbors.blas`). The interpreter that has FAISS is named by
+RKNN_PEERS_PYTHON.
 
 The first call is the first of its shape. From NumPy, it compiles nothing if the installation
 compiled the native kernel.

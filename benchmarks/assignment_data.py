@@ -1,15 +1,14 @@
-"""The assignment of data that are not Gaussian beside FAISS, as `benchmarks.assignment` otherwise.
+"""The assignment of data that are not Gaussian beside FAISS, otherwise as `benchmarks.assignment`.
 
 Such data leave a fast product undecided: clusters far smaller than their distances, one feature far
 larger than the others, copies of a few queries, whole numbers with many ties, and sorted rows.
-Texts are the documentation of the installed Python modules, embedded by latent semantic analysis:
-words' frequencies, of which a singular value decomposition keeps the first dimensions. Their
-queries are some of their rows. One core is measured.
+Texts are pieces of the standard library's modules, embedded by latent semantic analysis: a singular
+value decomposition of their words' frequencies. Their queries are some of the rows. One core is
+measured.
 """
 
 import json
 import os
-import pkgutil
 import subprocess
 import sys
 import tempfile
@@ -91,12 +90,9 @@ KINDS: dict[str, Callable[[np.ndarray, np.ndarray], Arrays]] = {
 
 def paragraphs() -> Iterator[str]:
     """Yield pieces of the source of the standard library's modules."""
-    folders = {Path(os.__file__).parent}
-    for module in sorted(pkgutil.walk_packages(map(str, folders)), key=lambda one: one.name):
-        path = next(iter(folders)) / (module.name.replace(".", "/") + ".py")
-        if path.exists():
-            text = path.read_text(errors="replace")
-            yield from (text[i : i + PARAGRAPH] for i in range(0, len(text), PARAGRAPH))
+    for path in sorted(Path(os.__file__).parent.glob("*.py")):
+        text = path.read_text(errors="replace")
+        yield from (text[i : i + PARAGRAPH] for i in range(0, len(text), PARAGRAPH))
 
 
 def texts(num_queries: int) -> Arrays:

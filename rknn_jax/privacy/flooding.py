@@ -30,7 +30,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize, signal, special, stats
+from scipy import special
 
 TAIL = 1e-5  # share of delta reserved for values of W beyond the summed ones
 ROUNDING = 1e-8  # relative error of a sum in float64; 10,000 times the largest ever seen
@@ -121,6 +121,8 @@ def tight(flooding_epsilon: float, count_epsilon: float, delta: float) -> Floodi
     Raises:
       ValueError: If more than `MOST_PAIRS` would be needed.
     """
+    from scipy.optimize import brentq  # imported late: it takes half a second
+
     epsilon = min(flooding_epsilon, LARGEST_EPSILON)
     decay = (0.52 + 0.55 * epsilon) * epsilon
     # A smaller number of 0 at a difference <= 0 rules out the vote: δ >= (1 - a)(1 - p)^r.
@@ -139,7 +141,7 @@ def tight(flooding_epsilon: float, count_epsilon: float, delta: float) -> Floodi
     while excess(high) > 0:
         low = high
         high = high + 1.0
-    shape = optimize.brentq(excess, low, high, xtol=5e-5) if low < high else high
+    shape = brentq(excess, low, high, xtol=5e-5) if low < high else high
     while excess(shape) > 0:
         shape += 5e-5
     return Flooding(math.exp(shape), decay)
@@ -174,11 +176,14 @@ def _smaller_number(
 
     With `rising`, the second counts only larger values at which G may still rise.
     """
+    from scipy.signal import lfilter  # imported late: with `stats` it takes a second
+    from scipy.stats import nbinom
+
     shape, decay = flooding
     square = math.exp(-2 * count_epsilon)
 
     def found(most: int) -> np.ndarray:
-        filtered: np.ndarray = signal.lfilter(
+        filtered: np.ndarray = lfilter(
             [-math.expm1(-2 * count_epsilon)], [1.0, -square], law(shape, decay, most)
         )
         return filtered
@@ -189,7 +194,7 @@ def _smaller_number(
         start = found(math.ceil(flooding.mean + odds(2 * count_epsilon)) + 1)
         if start[-1] <= start[-2]:
             return start, 0.0
-    pairs = int(stats.nbinom.isf(unsummed / 2, shape, -math.expm1(-decay))) if shape else 0
+    pairs = int(nbinom.isf(unsummed / 2, shape, -math.expm1(-decay))) if shape else 0
     lone = math.ceil(-math.log(unsummed / 2) / (2 * count_epsilon))
     return found(pairs + lone), float(above(shape, decay, pairs)) + square ** (lone + 1)
 
