@@ -25,7 +25,7 @@ from benchmarks.assignment import NEIGHBORS, cell, peer
 from benchmarks.neighbors import HOW, blas
 from rknn_jax.kernels import native
 
-RECORDS = 50_000
+RECORDS = 20_000
 SHAPES = ((50, 64), (500, 128), (1_000, 324), (200, 768))  # queries, features
 CLUSTERS = 50
 LARGER = 100  # the dominant feature
