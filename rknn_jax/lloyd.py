@@ -101,7 +101,7 @@ def plus_plus(
 
     def sq_distances(chosen: np.ndarray) -> np.ndarray:
         rows = np.hstack([-2 * points[chosen], ones_column[chosen], sq_norms[chosen]])
-        rounded = (rows @ right).astype(weights.dtype)
+        rounded: np.ndarray = (rows @ right).astype(weights.dtype)
         return np.maximum(rounded, 0, out=rounded)
 
     seeds = np.empty(num_clusters, np.int64)
@@ -153,8 +153,8 @@ def sq_distances(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
     """
     mean = centres.mean(axis=0, dtype=np.float64)
     points, centres = points - mean, centres - mean
-    apart = np.einsum("ij,ij->i", points, points)[:, None] - 2 * points @ centres.T
-    apart += np.einsum("ij,ij->i", centres, centres)
+    norms = (np.einsum("ij,ij->i", rows, rows) for rows in (points, centres))
+    apart: np.ndarray = np.add.outer(*norms) - 2 * points @ centres.T
     return np.maximum(apart, 0, out=apart)
 
 
