@@ -23,8 +23,8 @@ ITERATIONS = 100
 REPEATS = 2
 SIZES = {  # queries
     "digits, pixels": (10, 50, 200),
-    "3,000 of MNIST, pixels": (40, 200),
-    "10,000 of MNIST, spectral": (10, 100, 500),
+    "MNIST, pixels": (40, 200),
+    "MNIST, spectral": (10, 100, 500),
 }
 
 
@@ -35,8 +35,8 @@ def features() -> dict[str, np.ndarray]:
     pixels = task.public.images.reshape(len(task.public.images), -1).astype(np.float32) / 255
     return {
         "digits, pixels": load_digits().data.astype(np.float32),
-        "3,000 of MNIST, pixels": pixels[:3000],
-        "10,000 of MNIST, spectral": np.asarray(encode(task.public.images)),
+        "MNIST, pixels": pixels[:3000],
+        "MNIST, spectral": np.asarray(encode(task.public.images)),
     }
 
 
