@@ -1,12 +1,13 @@
 """Neighbors of one to ten among few or many queries, beside FAISS: a grid of shapes.
 
-Both take NumPy arrays and return ids. Each pair of calls is measured in turns in two processes on
-the same cores. On one core the least CPU time counts, on two the least wall time. FAISS is
-`IndexFlatL2`, with the fastest kernels of its OpenBLAS (`benchmarks.neighbors.blas`). The
-interpreter that has FAISS is named by RKNN_PEERS_PYTHON.
+Both take NumPy arrays and return ids. The same is measured in a compiled function (`jit`) of arrays
+of JAX. The calls are measured in turns in two processes on the same cores. On one core the least
+CPU time counts, on two the least wall time. FAISS is `IndexFlatL2`, with the fastest kernels of its
+OpenBLAS (`benchmarks.neighbors.blas`). The interpreter that has FAISS is named by
+RKNN_PEERS_PYTHON.
 
-The first call is the first of its shape. It compiles nothing if the installation compiled the
-native kernel.
+The first call is the first of its shape. From NumPy, it compiles nothing if the installation
+compiled the native kernel.
 
 `--processor avx2` stands for a processor without AVX-512: neither side uses it.
 """
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from benchmarks._measure import save
@@ -38,7 +40,7 @@ from rknn_jax.kernels import native
 QUERIES = (10, 40, 100, 200, 500, 1_000, 4_000)
 FEATURES = (10, 64, 128, 324, 768, 1_024)
 NEIGHBORS = (1, 4, 10)
-REPEATS = 4
+REPEATS = 3
 GRIDS = (  # cores, records, queries, features, neighbors
     (1, 100_000, QUERIES, FEATURES, NEIGHBORS),
     (1, 1_000_000, (10, 100, 1_000), (64, 324), (1, 10)),
@@ -96,9 +98,11 @@ def cell(
 ) -> dict[str, Any]:
     """Measure one shape, of Gaussian arrays or of a file's."""
     clock = "cpu" if len(os.sched_getaffinity(0)) == 1 else "seconds"
-    took: dict[str, list[float]] = {"ours": [], "faiss": []}
+    took: dict[str, list[float]] = {"ours": [], "jit": [], "faiss": []}
     jax.clear_caches()
-    first = timed(arrays, num_neighbors)[clock]
+    compiled = jax.jit(neighbors.nearest, static_argnums=2)
+    runs = {"ours": (neighbors.nearest, arrays), "jit": (compiled, tuple(map(jnp.asarray, arrays)))}
+    first = {name: timed(*run, num_neighbors)[clock] for name, run in runs.items()}
     question = {
         "peer": "faiss-cpu",
         "size": size,
@@ -108,7 +112,8 @@ def cell(
     }
     ask(worker, question)
     for _ in range(REPEATS):
-        took["ours"].append(timed(arrays, num_neighbors)[clock])
+        for name, run in runs.items():
+            took[name].append(timed(*run, num_neighbors)[clock])
         took["faiss"].append(ask(worker, question)[clock])
     least = {name: min(values) for name, values in took.items()}
     return {
@@ -116,15 +121,17 @@ def cell(
         "num_neighbors": num_neighbors,
         "seconds": least,
         "ratio": least["faiss"] / least["ours"],
-        "first_call": first,
+        "ratio_of_jit": least["faiss"] / least["jit"],
+        "first_call": first["ours"],
+        "first_call_of_jit": first["jit"],
     }
 
 
-def timed(arrays: tuple[np.ndarray, np.ndarray], num_neighbors: int) -> dict[str, float]:
+def timed(run: Any, arrays: tuple[Any, Any], num_neighbors: int) -> dict[str, float]:
     """Return the wall and CPU time of one call."""
     start = time.perf_counter()
     cpu = time.process_time()
-    jax.block_until_ready(neighbors.nearest(*arrays, num_neighbors))
+    jax.block_until_ready(run(*arrays, num_neighbors))
     return {"seconds": time.perf_counter() - start, "cpu": time.process_time() - cpu}
 
 

@@ -6,6 +6,7 @@ ratios differ among processors. A floor lies below all that were seen. Only a re
 it.
 """
 
+import functools
 import math
 import sys
 import time
@@ -16,11 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from skimage.feature import hog as skimage_hog
+from sklearn.cluster import KMeans
 from sklearn.neighbors import NearestNeighbors
 from threadpoolctl import threadpool_limits
 
 from benchmarks._neighbors_worker import data
-from rknn_jax import neighbors
+from benchmarks.assignment_data import clusters, copies, dominant
+from rknn_jax import lloyd, neighbors
 from rknn_jax.kernels import native
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.hadamard_response import HadamardResponse
@@ -44,11 +47,39 @@ def times_as_fast(ours: Callable[[], Any], peer: Callable[[], Any]) -> float:
 
 def assignment(size: tuple[int, int, int], num_neighbors: int) -> float:
     """Return the speed ratio to scikit-learn's brute force, both from NumPy arrays."""
-    points, queries = data(*size)
+    return beside_brute_force(*data(*size), num_neighbors)
+
+
+def beside_brute_force(points: np.ndarray, queries: np.ndarray, num_neighbors: int) -> float:
+    """Return the speed ratio to scikit-learn's brute force."""
     brute = NearestNeighbors(n_neighbors=num_neighbors, algorithm="brute").fit(queries)
     return times_as_fast(
         lambda: neighbors.nearest(points, queries, num_neighbors),
         lambda: brute.kneighbors(points, return_distance=False),
+    )
+
+
+def skewed(change: Callable[[np.ndarray, np.ndarray], Any], num_neighbors: int) -> float:
+    """Return the speed ratio to scikit-learn's brute force on data that are not Gaussian."""
+    return beside_brute_force(*change(*data(20_000, 500, 128)), num_neighbors)
+
+
+def compiled(size: tuple[int, int, int], num_neighbors: int) -> float:
+    """Return the ratio of the times of a compiled function and of a call with NumPy arrays."""
+    arrays = data(*size)
+    given = tuple(map(jnp.asarray, arrays))
+    inside = jax.jit(neighbors.nearest, static_argnums=2)
+    return times_as_fast(
+        lambda: inside(*given, num_neighbors), lambda: neighbors.nearest(*arrays, num_neighbors)
+    )
+
+
+def clustering() -> float:
+    """Return the speed ratio of k-means to scikit-learn."""
+    rows = data(3_000, 1, 64)[0]
+    return times_as_fast(
+        lambda: lloyd.fit(rows, 100, 0, num_starts=1, max_iterations=20).centres,
+        lambda: KMeans(100, n_init=1, max_iter=20, random_state=0).fit(rows).cluster_centers_,
     )
 
 
@@ -86,6 +117,14 @@ CHECKS: dict[str, tuple[Callable[[], float], float]] = {
     "assignment, 40 x 784, k = 10": (lambda: assignment((20_000, 40, 784), 10), NEIGHBORS_FLOOR),
     "assignment, 100 x 64, k = 4": (lambda: assignment((40_000, 100, 64), 4), NEIGHBORS_FLOOR),
     "assignment, 200 x 768, k = 10": (lambda: assignment((20_000, 200, 768), 10), NEIGHBORS_FLOOR),
+    "assignment, clusters": (
+        lambda: skewed(functools.partial(clusters, spread=0.1), 1),
+        NEIGHBORS_FLOOR,
+    ),
+    "assignment, a dominant feature": (lambda: skewed(dominant, 4), NEIGHBORS_FLOOR),
+    "assignment, copies": (lambda: skewed(copies, 4), 2 * NEIGHBORS_FLOOR),
+    "assignment in jit beside NumPy": (lambda: compiled((20_000, 100, 64), 4), 0.5),
+    "k-means": (clustering, 0.7),
     "decode": (lambda: decoding(Collision(1.0, 100, 10)), 2.5),
     "Hadamard transform": (lambda: decoding(HadamardResponse(1.0, 100, 10)), 4.0),
     "hog": (description, 5.0),

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from sklearn.decomposition import PCA
 
 from rknn_jax._internal import pytree
 from rknn_jax._internal.one_record import map_records
@@ -81,6 +80,8 @@ def learned(features: np.ndarray, probabilities: np.ndarray, metric: Metric) -> 
     rows = rows - mean
     basis = None
     if rows.shape[1] > MOST_FEATURES:
+        from sklearn.decomposition import PCA  # imported late: it takes over a second
+
         number = min(COMPONENTS, len(rows))
         # A fixed seed is safe: the rows are public.
         found = PCA(number, svd_solver="randomized", random_state=0).fit(rows)

@@ -6,10 +6,10 @@ connects every query to its k nearest records. Points are streamed in blocks, so
 num_references]` matrix never exists. `nearest_votes` sums the votes in the same pass. Votes need no
 distances; `distances` has those of the neighbors.
 
-On a CPU, the native kernel `kernels.native.nearest` solves a block, if the installation compiled
-it. It takes NumPy arrays and compiles nothing. In a traced call, on accelerators and without the
-kernel, `kernels.assignment` does. Both have the same ids. A record's neighbors depend on no other
-record.
+On a CPU, the native kernel `kernels.native.nearest` does all of it, if the installation compiled
+it. It takes NumPy arrays and compiles nothing; in a traced call it is part of the compiled program.
+On accelerators and without the kernel, `kernels.assignment` solves a block. Both have the same ids.
+A record's neighbors depend on no other record.
 """
 
 import contextlib
@@ -104,8 +104,13 @@ def nearest(
         overflow.
     """
     points, references = _checked(points, references, num_neighbors)
-    find = _finder(points, references, num_neighbors, metric=metric, implementation=implementation)
-
+    how = _how(points, references, num_neighbors, implementation)
+    if how.implementation == "native":  # which has blocks and threads of its own
+        threads = num_cores() if len(points) > BLOCK else 1
+        found = _native(points, references, num_neighbors, metric=metric)(points, threads)
+        _check_found([found.min(initial=0)], points, references)
+        return jnp.asarray(found)
+    find = _finder(points, references, how, metric=metric)
     index, least = zip(*_over_blocks(find, points), strict=True)
     _check_found(least, points, references)
     return _joined(index, len(points))
@@ -184,7 +189,8 @@ def nearest_votes(
         raise ValueError(
             f"Expected a row of labels for each of {len(points)} points, got {len(labels)}."
         )
-    find = _finder(points, references, num_neighbors, metric=metric, implementation=implementation)
+    how = _how(points, references, num_neighbors, implementation)
+    find = _finder(points, references, how, metric=metric)
 
     def run(start: int, stop: int, size: int) -> tuple[Array, Array]:
         index, least = find(start, stop, size)
@@ -227,9 +233,10 @@ def check_finite(name: str, features: Array) -> None:
         )
 
 
-def _checked(points: Array, references: Array, num_neighbors: int) -> tuple[Array, jax.Array]:
-    references = jnp.asarray(references, jnp.float32)
-    points = _near_work(points, np.float32, references)
+def _checked(points: Array, references: Array, num_neighbors: int) -> tuple[Array, Array]:
+    points, references = (
+        _near_work(given, np.float32, points, references) for given in (points, references)
+    )
     if points.ndim != 2 or references.ndim != 2 or points.shape[1] != references.shape[1]:
         raise ValueError(
             f"Expected points [n, f] and references [s, f] of one width, got {points.shape} and "
@@ -270,31 +277,38 @@ def _check_found(least: Sequence[Array], points: Array, references: Array) -> No
         )
 
 
+def _native(
+    points: Array, references: Array, num_neighbors: int, metric: Metric
+) -> Callable[[Any, int], Any]:
+    """Return the native kernel as a function of points `[n, f]` and a number of threads.
+
+    It returns the indices `[n, k]`. A traced function has XLA's threads instead.
+    """
+    cosine = metric == "cosine"
+    rows = _unit(jnp.asarray(references), 1) if cosine else references
+    if isinstance(points, np.ndarray):
+        return native.References(np.asarray(rows), num_neighbors, cosine=cosine).nearest
+    given = jnp.asarray(rows)
+    return lambda block, _: native.nearest(block, given, num_neighbors, cosine=cosine)
+
+
 def _finder(
-    points: Array,
-    references: jax.Array,
-    num_neighbors: int,
-    metric: Metric,
-    implementation: kernels.Implementation | None,
+    points: Array, references: Array, how: How, metric: Metric
 ) -> Callable[[int, int, int], tuple[Array, Array]]:
     """Return the function that solves a block.
 
     The function takes the first row, the row after the last, and the size that other blocks have.
     It returns the indices `[size or fewer, k]`, and the least of them.
     """
-    how = _how(points, references, num_neighbors, implementation)
-    rows = _unit(references, 1) if metric == "cosine" else references
     if how.implementation == "native":
-        solver = native.References(np.asarray(rows), num_neighbors)
+        solve = _native(points, references, how.num_neighbors, metric=metric)
 
         def find(start: int, stop: int, size: int) -> tuple[Array, Array]:
-            block = points[start:stop]
-            if metric == "cosine":
-                block = _unit(np.asarray(block), 0)
-            index = solver.nearest(np.asarray(block))
+            index = solve(points[start:stop], 1)
             return index, index.min(initial=0)
 
         return find
+    rows = _unit(jnp.asarray(references), 1) if metric == "cosine" else jnp.asarray(references)
     ready: References = assignment.prepare(rows, how.products)
 
     def find_by_xla(start: int, stop: int, size: int) -> tuple[Array, Array]:
@@ -316,10 +330,7 @@ def _how(
     many = assignment.num_candidates(num_neighbors) > kernels.MOST_KEYS
     if implementation is None and platform != "cpu" and (few or many):
         implementation = "xla"
-    on_host = isinstance(points, np.ndarray)
-    implementation = kernels.chosen(
-        implementation, _kernel_agrees, native.agrees if on_host else None
-    )
+    implementation = kernels.chosen(implementation, _kernel_agrees, native.agrees)
     tile, again = (TILE, AGAIN) if platform == "cpu" else (LARGE_TILE, LARGE_AGAIN)
     if num_neighbors >= assignment.UNROLLED:  # the first stage gathers the candidates' features
         tile = min(tile, LARGE_AGAIN)

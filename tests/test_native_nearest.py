@@ -13,12 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 
 from rknn_jax import neighbors
 from rknn_jax.kernels import native
 from rknn_jax.kernels.native import nearest
+from rknn_jax.mechanisms import _distributed
 from tests.test_neighbors import HARD, NEAREST, adversarial, hard, sq_distances64
 
 FOLDER = Path(native.__file__).parent
@@ -64,7 +67,9 @@ def processor(request, monkeypatch):
 
 
 def found(points, references, k, form):
-    return nearest.References(references, k, form).nearest(points)
+    """Points are repeated, because few of them are solved by differences alone."""
+    repeated = np.concatenate([points] * -(-20 // max(1, len(points))))
+    return nearest.References(references, k, form).nearest(repeated)[: len(points)]
 
 
 def order64(points, references, k):
@@ -230,8 +235,10 @@ def test_one_record_moves_no_other_record(form):
         other[13] = value
         after = found(other, references, NEAREST, form)
         np.testing.assert_array_equal(after[others], before[others], err_msg=f"{value}")
-    some = np.random.default_rng(0).permutation(len(points))[:65]
-    np.testing.assert_array_equal(found(points[some], references, NEAREST, form), before[some])
+    prepared = nearest.References(references, NEAREST, form)
+    for count in (1, 3, 65):
+        some = np.random.default_rng(0).permutation(len(points))[:count]
+        np.testing.assert_array_equal(prepared.nearest(points[some]), before[some])
 
 
 @pytest.mark.parametrize("form", nearest.FORMS)
@@ -336,22 +343,127 @@ def test_every_shape_has_a_form():
         np.testing.assert_array_equal(found(*wide, 1, form), order64(*wide, 1))
 
 
-def test_a_cpu_takes_the_kernel_and_traced_calls_do_not():
-    points, references = normal(0, 70, 5), normal(1, 9, 5)
-    assert neighbors._how(points, references, 1, None).implementation == "native"
-    traced = jax.eval_shape(lambda given: neighbors.nearest(given, references, 2), points)
-    assert traced.shape == (70, 2)
-    with pytest.raises(ValueError, match="native"):
-        jax.eval_shape(
-            lambda given: neighbors.nearest(given, references, 2, implementation="native"), points
+def skewed(kind, seed, n, s, f):
+    """Data of which one form or another is undecided for most points."""
+    rng = np.random.default_rng(seed)
+    points, references = normal(seed, n, f), normal(seed + 99, s, f)
+    if kind == "clusters":
+        centers = normal(seed + 7, 5, f)
+        return tuple(
+            np.float32(0.05) * rows + centers[np.sort(rng.integers(0, 5, len(rows)))]
+            for rows in (points, references)
         )
+    if kind == "one dominant feature":
+        points[:, 0] *= 1000
+        references[:, 0] *= 1000
+    if kind == "copies":
+        references = np.concatenate([references[: -(-s // 5)]] * 5)[rng.permutation(s)]
+    if kind == "ties":
+        return np.round(points), np.round(references)
+    if kind == "changing":  # first points that every form decides, then some that few decide
+        points[n // 3 :] = references[0] + np.float32(1e-3) * points[n // 3 :]
+        references[s // 2 :] = references[0] + np.float32(1e-3) * references[s // 2 :]
+    return points, references
+
+
+KINDS = ("clusters", "one dominant feature", "copies", "ties", "changing")
+
+
+@pytest.mark.parametrize("form", nearest.FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_way_that_points_are_solved_changes_no_neighbor(kind, form):
+    """Enough points for every way: several tiles leave many candidates, one after another."""
+    points, references = skewed(kind, 0, 1500, 130, 30)
+    for k in (1, 4):
+        prepared = nearest.References(references, k, form)
+        for threads in (1, 3):
+            index = prepared.nearest(points, threads)
+            np.testing.assert_array_equal(index, order64(points, references, k))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", nearest.FORMS)
+def test_a_hundred_thousand_random_points_have_the_neighbors_of_float64(form):
+    rng = np.random.default_rng(0)
+    cases = 0
+    while cases < 100_000:
+        n, s, f = (int(2 ** rng.uniform(0, most)) for most in (12, 9, 8))
+        k = int(min(s, 2 ** rng.uniform(0, 5)))
+        kind = rng.choice((*KINDS, "normal"))
+        points, references = skewed(kind, int(rng.integers(2**31)), n, s, f)
+        index = nearest.References(references, k, form).nearest(points, int(rng.integers(1, 4)))
+        expected = order64(points, references, k)
+        np.testing.assert_array_equal(index, expected, err_msg=f"{kind}, {n, s, f, k}")
+        cases += n
+
+
+def test_copies_of_a_row_come_in_the_order_of_their_numbers():
+    """Also between others as far away, and where fewer rows are distinct than asked for."""
+    axes = np.eye(4, dtype=np.float32)
+    references = axes[[0, 1, 0, 2, 1, 0, 3, 3]]
+    for form in nearest.FORMS:
+        index = found(np.zeros((1, 4)), references, 8, form)
+        np.testing.assert_array_equal(index, [range(8)])
+        np.testing.assert_array_equal(found(axes[:1], references, 3, form), [[0, 2, 5]])
+        np.testing.assert_array_equal(found(axes[:1], axes[[1] * 6], 5, form), [range(5)])
+
+
+TRANSFORMED = {
+    "jit": lambda run, points, rows: jax.jit(run)(points, rows),
+    "points mapped": lambda run, points, rows: jax.vmap(run, (0, None))(
+        points.reshape(8, 10, -1), rows
+    ).reshape(80, -1),
+    "each point mapped": lambda run, points, rows: jax.vmap(
+        lambda point: run(point[None], rows)[0]
+    )(points),
+    "both mapped": lambda run, points, rows: jax.vmap(
+        lambda some: jax.vmap(run, (None, 0))(some, np.stack([rows[::-1], rows]))[1]
+    )(points.reshape(8, 10, -1)).reshape(80, -1),
+    "on all devices": lambda run, points, rows: jax.jit(
+        jax.shard_map(
+            run,
+            mesh=_distributed.all_devices(),
+            in_specs=(PartitionSpec(_distributed.CLIENTS), PartitionSpec()),
+            out_specs=PartitionSpec(_distributed.CLIENTS),
+        )
+    )(points, rows),
+}
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
+def test_traced_calls_take_the_kernel(metric):
+    points, references = normal(0, 80, 5), normal(1, 9, 5)
+
+    def run(points, references):
+        return neighbors.nearest(points, references, 2, metric=metric, implementation="native")
+
+    plain = run(points, references)
+    for name, transformed in TRANSFORMED.items():
+        found = transformed(run, points, references)
+        np.testing.assert_array_equal(found, plain, err_msg=name)
+    slope = jax.grad(lambda given: jnp.sum((given - references[run(given, references)[:, 0]]) ** 2))
+    np.testing.assert_allclose(
+        slope(jnp.asarray(points)), 2 * (points - references[plain[:, 0]]), rtol=1e-6
+    )
+    votes = jax.jit(neighbors.nearest_votes, static_argnums=(3, 4))
+    labels = np.arange(80) % 3
+    expected = neighbors.nearest_votes(points, references, labels, 2, 3)
+    np.testing.assert_array_equal(votes(points, references, labels, 2, 3), expected)
+
+
+def test_traced_rows_that_are_not_finite_have_no_neighbors():
+    points, references = normal(0, 20, 12), normal(1, 30, 12)
+    points[5, 3] = np.nan
+    index = jax.jit(lambda given: neighbors.nearest(given, references, 2))(points)
+    assert (index[5] == -1).all()
+    assert (np.delete(index, 5, axis=0) >= 0).all()
 
 
 def test_the_comparison_before_the_first_use_finds_a_wrong_kernel(monkeypatch):
     assert nearest.agrees()
     right = nearest.References.nearest
     monkeypatch.setattr(
-        nearest.References, "nearest", lambda self, points: right(self, points)[::-1]
+        nearest.References, "nearest", lambda self, *given: right(self, *given)[::-1]
     )
     assert not nearest.agrees()
 
@@ -362,6 +474,8 @@ FAULTS = {
     "integers lose nothing": ("  x.lost = 1.01f * sqrtf(sum_of(squares))", "  x.lost = 0"),
     "keys are distances": ("NUMBER * 0x1p-23f * fabsf(least)", "0 * fabsf(least)"),
     "float32 decides many": ("by_gaps(r, x, found, 0, index)", "by_gaps(r, x, found, -1, index)"),
+    "two of a lane at most": ("if (crowded >> lane & 1)", "if (false)"),
+    "copies by place": ("{apart, r.copies[c]}", "{apart, own}"),
     "ties by place": ("(distance == other.distance && number < other.number)", "false"),
 }
 
@@ -371,12 +485,16 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_in_the_proofs_are_found(fault, tmp_path, monkeypatch):
     """The hard cases fail if a bound is gone."""
-    source = (FOLDER / "nearest.cc").read_text()
     old, new = FAULTS[fault]
-    assert source.count(old) == 1
-    (tmp_path / "nearest.cc").write_text(source.replace(old, new))
+    counts = []
+    for path in (*FOLDER.glob("*.h"), FOLDER / "nearest.cc"):
+        source = path.read_text()
+        counts.append(source.count(old))
+        (tmp_path / path.name).write_text(source.replace(old, new))
+    assert sum(counts) == 1
     library = tmp_path / "faulty.so"
-    options = ["-std=c++17", "-O2", "-fPIC", "-shared", "-march=native", f"-I{FOLDER}"]
+    headers = f"-isystem{jax.ffi.include_dir()}"
+    options = ["-std=c++17", "-O2", "-fPIC", "-shared", "-march=native", headers]
     subprocess.run(["c++", *options, tmp_path / "nearest.cc", "-o", library], check=True)
     loaded = ctypes.CDLL(str(library))
     monkeypatch.setattr(native, "load", lambda: loaded)
@@ -392,4 +510,7 @@ def test_faults_in_the_proofs_are_found(fault, tmp_path, monkeypatch):
         wrong += wrong_on_spirals(form)
         points, references = losing("points")
         wrong += (found(points, references, 1, form) != order64(points, references, 1)).any()
+        points, references = skewed("copies", 0, 40, 20, 2)
+        points, references = np.round(points), np.round(references)
+        wrong += (found(points, references, 9, form) != order64(points, references, 9)).any()
     assert wrong > 0

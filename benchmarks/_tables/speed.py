@@ -1,5 +1,7 @@
 """Speed on CPU and GPU."""
 
+from typing import Any
+
 from benchmarks._tables._format import load, table
 
 
@@ -129,6 +131,53 @@ def assignment_pictures() -> str:
         rows.append([name, "{:,} × {:,} × {:,}".format(*size), ratios])
     header = ["data", "records × queries × features", "times as fast as FAISS, k = 1 / 4 / 10"]
     return table(header, rows, "assignment_pictures")
+
+
+def assignment_data() -> str:
+    """The assignment of data that are not Gaussian beside FAISS, the slowest first."""
+    found = load("assignment_data")["results"]
+    groups: dict[tuple[str, tuple[int, ...]], list[dict[str, Any]]] = {}
+    for row in found:
+        groups.setdefault((row["data"], tuple(row["size"])), []).append(row)
+    slowest_first = sorted(groups.items(), key=lambda item: min(row["ratio"] for row in item[1]))
+    rows = [
+        [
+            name,
+            "{:,} × {:,} × {:,}".format(*size),
+            *(
+                " / ".join(f"{row[ratio]:.2f}" for row in mine)
+                for ratio in ("ratio", "ratio_of_jit")
+            ),
+        ]
+        for (name, size), mine in slowest_first
+    ]
+    header = ["data", "records × queries × features", "k = 1 / 4 / 10", "in `jit`"]
+    return table(header, rows, "assignment_data")
+
+
+def clustering() -> str:
+    """k-means beside scikit-learn's, the slowest first."""
+    found = load("clustering")["results"]
+    rows = [
+        [
+            f"{row['features']}, {row['size'][0]:,} × {row['size'][1]:,}",
+            str(row["queries"]),
+            f"{row['cpu_seconds']['ours']:.2f} s",
+            f"{row['ratio']:.1f}",
+            f"{row['inertia']:.4f}",
+            f"{row['same_cluster']:.1%}",
+        ]
+        for row in sorted(found, key=lambda row: float(row["ratio"]))
+    ]
+    header = [
+        "public rows",
+        "queries",
+        "five starts",
+        "times as fast as scikit-learn",
+        "inertia beside its",
+        "rows in the same cluster",
+    ]
+    return table(header, rows, "clustering")
 
 
 def growth() -> str:

@@ -9,12 +9,13 @@ The components start at clusters of the queries. Everything here reads public da
 Reference: McLachlan & Peel, "Finite Mixture Models", 2000, chapter 3.
 """
 
-import warnings
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import softmax
 from threadpoolctl import threadpool_limits
+
+from rknn_jax import lloyd
 
 FEWEST_ROWS = 5
 """Fewest public rows of a component, on average. Fewer say nothing of its mean."""
@@ -81,17 +82,14 @@ def fit(rows: np.ndarray, cluster: np.ndarray, means: np.ndarray, num_components
       means: Mean of each query's public rows, float64 `[s, f]`.
       num_components: Number of components, at most s.
     """
-    from sklearn.cluster import KMeans  # imported late: it takes over a second
-
     weight = np.bincount(cluster, minlength=len(means)) + 1e-9
     scale = np.abs(rows).max() or np.float32(1)
     rows, means = rows / scale, means / scale
     # Several threads would wait for each other in so small a step.
-    with threadpool_limits(1), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of too few distinct rows, whose components are one
-        start = KMeans(num_components, n_init=4, random_state=0).fit(means, sample_weight=weight)
+    with threadpool_limits(1):
+        start = lloyd.fit(means, num_components, 0, num_starts=4, weights=weight)
         moment = rows.T @ rows / len(rows)
-        shares = np.eye(num_components, dtype=np.float32)[start.labels_[cluster]]
+        shares = np.eye(num_components, dtype=np.float32)[start.labels[cluster]]
         for _ in range(STEPS):
             mixture = _maximized(rows, moment, shares)
             before, shares = shares, mixture.responsibilities(rows)

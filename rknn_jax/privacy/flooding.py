@@ -25,12 +25,14 @@ Vanishing Communication Overhead", 2020, whose parameters are `published`. The e
 parameters `tight`, which follow from it, are ours.
 """
 
+import bisect
 import functools
 import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import optimize, signal, special, stats
+from scipy import special
+from scipy.linalg import solve_banded
 
 TAIL = 1e-5  # share of delta reserved for values of W beyond the summed ones
 ROUNDING = 1e-8  # relative error of a sum in float64; 10,000 times the largest ever seen
@@ -121,6 +123,8 @@ def tight(flooding_epsilon: float, count_epsilon: float, delta: float) -> Floodi
     Raises:
       ValueError: If more than `MOST_PAIRS` would be needed.
     """
+    from scipy.optimize import brentq  # imported late: it takes half a second
+
     epsilon = min(flooding_epsilon, LARGEST_EPSILON)
     decay = (0.52 + 0.55 * epsilon) * epsilon
     # A smaller number of 0 at a difference <= 0 rules out the vote: δ >= (1 - a)(1 - p)^r.
@@ -139,7 +143,7 @@ def tight(flooding_epsilon: float, count_epsilon: float, delta: float) -> Floodi
     while excess(high) > 0:
         low = high
         high = high + 1.0
-    shape = optimize.brentq(excess, low, high, xtol=5e-5) if low < high else high
+    shape = brentq(excess, low, high, xtol=5e-5) if low < high else high
     while excess(shape) > 0:
         shape += 5e-5
     return Flooding(math.exp(shape), decay)
@@ -167,6 +171,15 @@ def above(shape: float, decay: float, values: np.ndarray | int) -> np.ndarray:
     return chances
 
 
+def _reach(shape: float, decay: float, chance: float) -> int:
+    """Return the least v with P[N > v] <= chance of N ~ NB(shape, e^-decay)."""
+    most = 1
+    while above(shape, decay, most) > chance:
+        most *= 2
+    values = range(most + 1)
+    return bisect.bisect_left(values, True, key=lambda v: bool(above(shape, decay, v) <= chance))
+
+
 def _smaller_number(
     count_epsilon: float, flooding: Flooding, unsummed: float, *, rising: bool
 ) -> tuple[np.ndarray, float]:
@@ -178,9 +191,10 @@ def _smaller_number(
     square = math.exp(-2 * count_epsilon)
 
     def found(most: int) -> np.ndarray:
-        filtered: np.ndarray = signal.lfilter(
-            [-math.expm1(-2 * count_epsilon)], [1.0, -square], law(shape, decay, most)
-        )
+        # filtered[i] = square · filtered[i - 1] + given[i]
+        given = -math.expm1(-2 * count_epsilon) * law(shape, decay, most)
+        bands = np.stack([np.ones(most + 1), np.full(most + 1, -square)])
+        filtered: np.ndarray = solve_banded((1, 0), bands, given, check_finite=False)
         return filtered
 
     if (
@@ -189,7 +203,7 @@ def _smaller_number(
         start = found(math.ceil(flooding.mean + odds(2 * count_epsilon)) + 1)
         if start[-1] <= start[-2]:
             return start, 0.0
-    pairs = int(stats.nbinom.isf(unsummed / 2, shape, -math.expm1(-decay))) if shape else 0
+    pairs = _reach(shape, decay, unsummed / 2)
     lone = math.ceil(-math.log(unsummed / 2) / (2 * count_epsilon))
     return found(pairs + lone), float(above(shape, decay, pairs)) + square ** (lone + 1)
 

@@ -1,6 +1,6 @@
-"""K-means queries: clusters of public features, by scikit-learn.
+"""K-means queries: clusters of public features.
 
-The seeding is k-means++, followed by Lloyd's iterations. Scikit-learn seeds as many records as
+The seeding is k-means++, followed by Lloyd's iterations (`lloyd`). It takes as many records as
 `LARGE` allows. More are seeded in float32 on a sample, which takes a twentieth of the time. Every
 public record takes the label of its cluster's query. The query itself is the cluster's center or
 its medoid. The medoid is the public record nearest to the center and can be shown to a data owner.
@@ -9,23 +9,20 @@ Reference: Arthur & Vassilvitskii, "k-means++: The Advantages of Careful Seeding
 """
 
 import functools
-import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax import lloyd
 from rknn_jax._internal import compilation, progress
 from rknn_jax.neighbors import nearest
 from rknn_jax.types import Array, Queries
 
-if TYPE_CHECKING:
-    from sklearn.cluster import KMeans
-
 LARGE = 2**31
-"""Most multiplications of records, features and queries for scikit-learn's seeding."""
+"""Most multiplications of records, features and queries for a seeding of all records."""
 
 ROWS_A_QUERY = 100
 SPLITS = 3
@@ -87,8 +84,6 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
     Raises:
       ValueError: For num_queries outside [1, m].
     """
-    from sklearn.metrics import pairwise_distances_argmin  # imported late: it takes over a second
-
     features = np.asarray(features, np.float32)
     if not 1 <= num_queries <= len(features):
         raise ValueError(
@@ -99,15 +94,15 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
     seed = int(_seed(key))
     with progress.phase(f"clustering {len(features):,} public rows into {num_queries:,} queries"):
         if features.size * num_queries <= LARGE:
-            model = _fit(features, num_queries, seed, config)
-            index = _medoids(model.cluster_centers_, features)
+            found = _fit(features, num_queries, seed, config)
+            index = _medoids(found.centres, features)
         else:
-            model = _fit_sample(features, num_queries, seed, config)
-            if len(np.unique(model.labels_)) < num_queries:  # a sample may miss rare rows
-                model = _fit(features, num_queries, seed, config)
-            index = pairwise_distances_argmin(model.cluster_centers_, features)
-    centres = jnp.asarray(model.cluster_centers_, jnp.float32)
-    cluster = model.labels_.astype(np.int32)
+            found = _fit_sample(features, num_queries, seed, config)
+            if len(np.unique(found.labels)) < num_queries:  # a sample may miss rare rows
+                found = _fit(features, num_queries, seed, config)
+            index = np.asarray(nearest(found.centres, features, 1))[:, 0]
+    centres = jnp.asarray(found.centres)
+    cluster = found.labels
     index = index.astype(np.int32)
     chosen = jnp.asarray(features[index]) if config.query == "medoid" else centres
     return Queries(chosen, index, cluster, np.bincount(cluster, minlength=num_queries))
@@ -131,10 +126,8 @@ def reached(features: Array, num_queries: int) -> float:
         order = np.random.default_rng(seed).permutation(len(features))
         chosen = np.asarray(features, np.float32)[order[: ROWS_A_QUERY * num_queries]]
         fitted, others = np.array_split(chosen, 2)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of too few distinct rows, which reach as few queries
-            model = _fit(fitted, max(1, num_queries // 2), seed, Config(num_starts=1))
-        found[seed] = _fewest(model.predict(others)), _fewest(model.labels_)
+        own = _fit(fitted, max(1, num_queries // 2), seed, Config(num_starts=1))
+        found[seed] = _fewest(lloyd.assigned(others, own.centres)), _fewest(own.labels)
     others_use, own_use = found.mean(axis=0)
     return float(others_use / own_use)
 
@@ -163,24 +156,26 @@ def _seed(key: jax.Array) -> jax.Array:
     return jax.random.randint(key, (), 0, np.iinfo(np.int32).max)
 
 
-def _fit(features: np.ndarray, num_queries: int, seed: int, config: Config) -> "KMeans":
-    from sklearn.cluster import KMeans
+def _fit(features: np.ndarray, num_queries: int, seed: int, config: Config) -> lloyd.Clusters:
+    return lloyd.fit(
+        features,
+        num_queries,
+        seed,
+        num_starts=config.num_starts,
+        max_iterations=config.max_iterations,
+    )
 
-    return KMeans(
-        num_queries, n_init=config.num_starts, max_iter=config.max_iterations, random_state=seed
-    ).fit(features)
 
-
-def _fit_sample(features: np.ndarray, num_queries: int, seed: int, config: Config) -> "KMeans":
+def _fit_sample(
+    features: np.ndarray, num_queries: int, seed: int, config: Config
+) -> lloyd.Clusters:
     """Train on a sample from the best seeds of a smaller one, then do one iteration over all."""
-    from sklearn.cluster import KMeans
-
     order = np.random.default_rng(seed).permutation(len(features))
     seeded = jnp.asarray(features[order[: ROWS_SEEDED * num_queries]])
     trained = features
     if len(features) > ROWS_TRAINED * num_queries:
         trained = features[order[: ROWS_TRAINED * num_queries]]
-    trials = 2 + int(np.log(num_queries))  # as scikit-learn
+    trials = 2 + int(np.log(num_queries))
     starts = []
     with progress.phase(f"choosing {num_queries:,} seeds", config.num_starts, "starts") as done:
         for start in jax.random.split(jax.random.key(seed), config.num_starts):
@@ -188,13 +183,11 @@ def _fit_sample(features: np.ndarray, num_queries: int, seed: int, config: Confi
             done.advance()
     seeds, _ = min(starts, key=lambda start: float(start[1]))
     with progress.phase(f"clustering a sample of {len(trained):,} public rows"):
-        model = KMeans(
-            num_queries, init=np.asarray(seeded[seeds]), n_init=1, max_iter=config.max_iterations
-        ).fit(trained)
+        found = lloyd.fit_from(trained, np.asarray(seeded[seeds]), config.max_iterations)
     if trained is features:
-        return model
+        return found
     with progress.phase(f"assigning {len(features):,} public rows to {num_queries:,} queries"):
-        return KMeans(num_queries, init=model.cluster_centers_, n_init=1, max_iter=1).fit(features)
+        return lloyd.fit_from(features, found.centres, 1)
 
 
 @functools.partial(jax.jit, static_argnames=("count", "trials"))

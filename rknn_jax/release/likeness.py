@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rknn_jax import lloyd
 from rknn_jax.neighbors import nearest
 
 MOST_RECORDS = 2000
@@ -88,8 +89,6 @@ class Likeness:
         Args:
           public: Sample of the public rows, float32 `[m, f]`.
         """
-        from sklearn.cluster import KMeans  # imported late: it takes over a second
-
         remedy = (
             "embed both sides by one model, from text in one encoding and numbers in one unit, "
             "with dimensions in one order"
@@ -105,9 +104,10 @@ class Likeness:
                 f"{remedy}."
             )
         number = max(2, len(public) // ROWS_OF_A_GROUP)
-        groups = KMeans(number, n_init=1, random_state=0).fit(public)
-        theirs = np.bincount(groups.labels_, minlength=number) / len(public)
-        here = np.bincount(groups.predict(self._rows), minlength=number) / len(self._rows)
+        groups = lloyd.fit(public, number, 0, num_starts=1)
+        theirs = np.bincount(groups.labels, minlength=number) / len(public)
+        held = lloyd.assigned(self._rows, groups.centres)
+        here = np.bincount(held, minlength=number) / len(self._rows)
         alone = float(theirs[here < FEW * theirs].sum())
         if alone >= MOST_ALONE:
             told = True

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rknn_jax import mechanisms
+from rknn_jax import lloyd, mechanisms
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.labelers._votes import VoteNoise
 from rknn_jax.labelers.rknn import ReverseKNN
@@ -161,8 +161,6 @@ def rehearsal(
       queries: Public queries.
       mechanism: Calibrated mechanism.
     """
-    from sklearn.cluster import KMeans  # imported late: it takes over a second
-
     rows = _sample(queries)
     sampled = replace(queries, cluster=np.asarray(queries.cluster)[rows])
     public_side = labeler_of(settings).public_side
@@ -170,9 +168,10 @@ def rehearsal(
     side = public_side(*shown, "none")  # without a graph, which takes long
     if side.kernels is None:
         side = public_side(*shown, settings.smoothing)
-    groups = KMeans(min(mechanism.num_classes, len(queries.size)), n_init=5, random_state=0)
-    centers = np.asarray(queries.features)
-    apart = groups.fit(centers, sample_weight=queries.size).transform(centers) ** 2
+    rows_of_queries = np.asarray(queries.features)
+    num_groups = min(mechanism.num_classes, len(queries.size))
+    groups = lloyd.fit(rows_of_queries, num_groups, 0, num_starts=5, weights=queries.size)
+    apart = lloyd.sq_distances(rows_of_queries, groups.centres)
     return preview.Rehearsal(
         mechanism,
         queries.size,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from rknn_jax import lloyd
 from rknn_jax.answers.concerns import Concern, concerns_before
 from rknn_jax.labelers._one_sum import OneSumLabeler
 from rknn_jax.labels import Labels, PublicSide
@@ -96,14 +97,12 @@ def _is_quick(question: Question) -> bool:
 
 
 def _stage(question: Question, smoothing: Smoothing) -> _Stage:
-    from sklearn.cluster import KMeans  # imported late: it takes over a second
-
     # A fixed seed is safe: these records are made up, and no private one is counted.
     every = question.public.features
     order = np.random.default_rng(0).permutation(len(every))
     public = every[np.sort(order[:MOST_ROWS])]
     num_classes = len(question.public.names)
-    groups = KMeans(min(num_classes, len(public)), n_init=1, random_state=0).fit_predict(public)
+    groups = lloyd.fit(public, min(num_classes, len(public)), 0, num_starts=1).labels
     queries = Queries.alone(public, np.arange(len(public)))
     labeler = question.labeler
     assert isinstance(labeler, OneSumLabeler)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from scipy.sparse.linalg import svds
 
 from rknn_jax.answers import Decoded
 from rknn_jax.answers.concerns import Concern
@@ -101,17 +102,31 @@ def places(features: np.ndarray) -> np.ndarray:
     Args:
       features: float `[m, f]`, of public rows.
     """
-    from sklearn.decomposition import PCA  # imported late: it takes over a second
-
     values = np.asarray(features, np.float64)
     values = values - values.mean(axis=0)
     values = values / max(float(np.abs(values).max()), np.finfo(np.float64).tiny)
     found = np.zeros((len(values), 2))
     axes = min(2, *values.shape)
     if np.ptp(values) > 0:
-        found[:, :axes] = PCA(axes, random_state=0).fit_transform(values)
+        found[:, :axes] = _principal(values - values.mean(axis=0), axes)
         found = found / np.abs(found).max()
     return np.round(found, DECIMALS)
+
+
+def _principal(values: np.ndarray, count: int) -> np.ndarray:
+    """Return the first principal components of centered rows, float64 `[m, count]`.
+
+    The largest loading of each axis is positive.
+    """
+    smaller = min(values.shape)
+    if count < smaller:
+        start = np.random.default_rng(0).standard_normal(smaller)
+        axes = svds(values, count, v0=start)[2][::-1]
+    else:
+        axes = np.linalg.svd(values, full_matrices=False)[2]
+    axes = axes * np.sign(axes[np.arange(count), np.abs(axes).argmax(axis=1)])[:, None]
+    components: np.ndarray = values @ axes.T
+    return components
 
 
 def _drawn(num_rows: int) -> np.ndarray:

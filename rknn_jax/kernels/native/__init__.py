@@ -43,7 +43,13 @@ def processor() -> str | None:
     return Path(found._name).stem if found else None
 
 
-def call(name: str, result: Any, *arguments: jax.Array, **settings: Any) -> Any:
+def call(
+    name: str,
+    result: Any,
+    *arguments: jax.Array,
+    vmap_method: Any = "broadcast_all",
+    **settings: Any,
+) -> Any:
     """Call a kernel of the library from a function that may be traced or mapped.
 
     Under `jax.vmap`, every argument and the result have the mapped axes in front.
@@ -52,12 +58,14 @@ def call(name: str, result: Any, *arguments: jax.Array, **settings: Any) -> Any:
       name: Name that the kernel is exported by.
       result: `jax.ShapeDtypeStruct` of the result.
       *arguments: Arrays of the types that the kernel expects.
+      vmap_method: `expand_dims` if the kernel takes axes of length 1 in place of mapped ones that
+        an argument has not, or `broadcast_all`. Defaults to the latter.
       **settings: NumPy scalars of the types that the kernel expects.
     """
     found = load()
     assert found is not None, "callers ask `kernels.chosen` first"
     target = _registered(name, found)
-    kernel: Any = jax.ffi.ffi_call(target, result, vmap_method="broadcast_all")
+    kernel: Any = jax.ffi.ffi_call(target, result, vmap_method=vmap_method)
     return kernel(*arguments, **settings)
 
 

@@ -10,228 +10,42 @@
 //    the bound are in doubt. Their distances in float64 decide, then the lowest number.
 //
 // So the answer always is float64's order, ties by the lowest number, as in `assignment.py`. It
-// depends on the point and the references alone.
+// depends on the point and the references alone. Of references that are equal, one is multiplied.
 //
 // The forms are float32; words, which round features to about eleven bits and need half of the
 // time, with AVX2 two thirds; and bytes, with AVX-512 alone, which need a quarter of it and leave
 // more candidates.
+//
+// The rows of NumPy arrays are read where they are. XLA's programs call a handler, on XLA's threads.
 
 #include <float.h>
 #include <math.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
-#include <memory>
 #include <new>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <type_traits>
 #include <vector>
 
+#include "parallel.h"
 #include "products.h"
+#include "proofs.h"
 #include "references.h"
 #include "selection.h"
 #include "vectors.h"
 
 namespace {
 
-constexpr long TILE = 256;            // points that share a panel, if there are several
-constexpr long AHEAD = 8;             // candidates whose memory is asked for early
-constexpr long DENSE = 64;            // neighbors, so many that float32 leaves most in doubt
-constexpr float UNIT = 0x1p-24f;      // largest relative error of a rounding
-constexpr float MOST_SQUARE = 1e37f;  // of a distance, above which a sum may overflow
-
-// Proofs -------------------------------------------------------------------------------------
-
-// Bound the error of a float32 distance, halved as the distance is.
-//
-// A sum errs by at most as many roundings as each product passes, here `depth`, of the sum of sizes,
-// which is |x||q| at most by Cauchy and Schwarz. Nothing is assumed of the roundings: features that
-// are all equal are rounded alike. Centering, |q|^2/2 and the last sum are rounded too, by less than
-// 4 roundings of (|x| + |q|)^2 together. Products that underflow are lost. One percent covers the
-// rounding of the bound itself.
-float error_of_floats(const References& r, float norm, long depth) {
-  const float sum = norm + r.reach;
-  const float sums = float(depth) * norm * r.reach;
-  return 1.01f * (UNIT * (sums + 4 * sum * sum) + 4 * float(r.width) * 0x1p-126f);
-}
-
-// Bound the error of a distance by integers, halved.
-//
-// <x, q> - <x', q'> = <x - x', q'> + <x, q - q'>, by Cauchy and Schwarz at most |x - x'||q'| +
-// |x||q - q'|. Sums of integers are exact. Centering and norms are rounded, and |q|^2/2 to a whole
-// number of both scales.
-float error_of_integers(const References& r, const Row& x) {
-  const float operands = x.lost * (r.reach + r.lost) + x.norm * r.lost;
-  const float sum = x.norm + x.lost + r.reach + r.lost;
-  const float roundings = 4 * UNIT * sum * sum + x.scale;
-  return 1.02f * (operands + roundings + 4 * float(r.width) * 0x1p-126f);
-}
-
-float bound_of_error(const References& r, const Row& x) {
-  const float sum = x.norm + r.reach;
-  if (!(sum * sum < MOST_SQUARE)) return INFINITY;
-  return r.form == FLOATS ? error_of_floats(r, x.norm, r.width) : error_of_integers(r, x);
-}
-
-// Return how much farther than the k-th a candidate may seem, in the unit of the distances.
-float slack_of(const Row& x, float) { return 2 * x.error; }
-int32_t slack_of(const Row& x, int32_t) {
-  return int32_t(std::min(2 * x.error / x.scale, float(Of<int32_t>::MOST))) + 2;
-}
-
-struct Exact {
-  double distance;
-  int32_t number;
-  bool operator<(const Exact& other) const {
-    return distance < other.distance || (distance == other.distance && number < other.number);
-  }
-};
-
-// Write the k nearest by float64 distances to all references; -1 if one is too large.
-void by_differences(const References& r, const float* x, int32_t* index) {
-  std::vector<Exact> all(r.count);
-  for (long i = 0; i < r.count; i++) {
-    all[i] = {exact_distance(x, r.rows + i * r.width, r.width), int32_t(i)};
-    if (!(all[i].distance <= r.most_distance)) {
-      std::fill(index, index + r.neighbors, -1);
-      return;
-    }
-  }
-  std::partial_sort(all.begin(), all.begin() + r.neighbors, all.end());
-  for (long i = 0; i < r.neighbors; i++) index[i] = all[i].number;
-}
-
-// Write the k nearest of the candidates, all of whose distances err by at most `error`.
-void by_gaps(const References& r, const Row& x, Found<float>& found, float error, int32_t* index) {
-  const long k = r.neighbors;
-  if (found.count > most_kept(k)) shrink(found, k, 2 * error);
-  if (found.count == 1) {
-    index[0] = found.number[0];
-    return;
-  }
-  sort(found);
-  const float* distance = &found.distance[0];
-  const int32_t* number = &found.number[0];
-  for (long start = 0, stop; start < k; start = stop) {
-    stop = start + 1;
-    while (stop < found.count && distance[stop] - distance[stop - 1] <= 2 * error) stop++;
-    if (stop == start + 1) {
-      index[start] = number[start];
-      continue;
-    }
-    std::vector<Exact> doubtful;
-    for (long i = start; i < stop; i++) {
-      const float* q = r.rows + long(number[i]) * r.width;
-      doubtful.push_back({exact_distance(x.given, q, r.width), number[i]});
-    }
-    std::sort(doubtful.begin(), doubtful.end());
-    for (long i = start; i < std::min(stop, k); i++) index[i] = doubtful[i - start].number;
-  }
-}
-
-// Write half of the distances of candidates in float32, four references at a time.
-void multiply_again(const References& r, const Row& x, Found<float>& found) {
-  const long count = found.count;
-  for (long c = 0; c < count; c += 4) {
-    const float* rows[4];
-    UNROLLED for (int i = 0; i < 4; i++) {
-      rows[i] = r.rows + long(found.number[std::min(c + i, count - 1)]) * r.width;
-    }
-    floats sum[4] = {};
-    for (long j = 0; j < r.padded; j += LANES) {
-      const floats v = load(x.centred + j), centre = load(r.centre + j);
-      const long left = r.width - j;
-      UNROLLED for (int i = 0; i < 4; i++) {
-        const floats q = left >= LANES ? load(rows[i] + j) : load_some(rows[i] + j, left);
-        sum[i] += v * (q - centre);
-      }
-    }
-    for (long i = 0; i < 4 && c + i < count; i++) {
-      found.distance[c + i] = r.half_norms[found.number[c + i]] - sum_of(sum[i]);
-    }
-  }
-}
-
-// Write distances of candidates, rounded to float32 from float64.
-//
-// Their rows are far apart, and asked for early: waiting for memory would take most of the time.
-void subtract(const References& r, const Row& x, Found<float>& found) {
-  const int32_t* number = &found.number[0];
-  for (long c = 0; c < found.count; c++) {
-    const float* later = r.rows + long(number[std::min(c + AHEAD, found.count - 1)]) * r.width;
-    for (long j = 0; j < r.width; j += 16) __builtin_prefetch(later + j, 0, 2);
-    found.distance[c] = float(exact_distance(x.given, r.rows + long(number[c]) * r.width, r.width));
-  }
-}
-
-// Solve a point, given the numbers of its candidates.
-void refine(const References& r, const Row& x, Found<float>& found, int32_t* index) {
-  if (r.neighbors < DENSE) {
-    multiply_again(r, x, found);
-    // Each lane sums its own features, and at last the lanes are summed.
-    by_gaps(r, x, found, error_of_floats(r, x.norm, r.padded / LANES + LANES), index);
-  } else {
-    subtract(r, x, found);
-    by_gaps(r, x, found, 0, index);  // rounding keeps the order, but for ties
-  }
-}
-
-void finish(const References& r, const Row& x, Found<float>& found, Found<float>&, int32_t* index) {
-  by_gaps(r, x, found, x.error, index);
-}
-
-void finish(const References& r, const Row& x, Found<int32_t>& found, Found<float>& again,
-            int32_t* index) {
-  shrink(found, r.neighbors, slack_of(x, int32_t()));
-  if (found.count == 1) {
-    index[0] = found.number[0];
-  } else if (found.count > std::max(4 * r.neighbors + FEW, r.count / 2)) {
-    by_differences(r, x.given, index);  // integers say next to nothing, and so may float32
-  } else {
-    again.clear(r.neighbors);
-    again.reserve(found.count);
-    again.count = found.count;
-    std::copy_n(found.number.begin(), found.count, again.number.begin());
-    refine(r, x, again, index);
-  }
-}
-
-// Return the largest key of a candidate, given the least key.
-//
-// A key of floats differs from its distance by at most NUMBER units in the last place.
-float limit_of_keys(const Row& x, float least) {
-  return least + 1.01f * (2 * x.error + 2 * NUMBER * 0x1p-23f * fabsf(least));
-}
-int32_t limit_of_keys(const Row& x, int32_t least) {
-  const int32_t slack = std::min(slack_of(x, int32_t()), Of<int32_t>::MOST - NUMBER) + NUMBER;
-  return limit_of(least | NUMBER, slack);
-}
-
-// Write the nearest reference, given the two smallest keys of each lane.
-template <class Keys>
-void finish(const References& r, const Row& x, Keys one, Keys two, Found<float>& again,
-            int32_t* index) {
-  const auto limit = limit_of_keys(x, least_of(one));
-  const unsigned lanes = at_most(one, limit);
-  const unsigned crowded = at_most(two, limit);
-  const ints vector = (ints)one & NUMBER;
-  if (!crowded && !(lanes & (lanes - 1))) {
-    const int lane = __builtin_ctz(lanes);
-    index[0] = vector[lane] * LANES + lane;
-    return;
-  }
-  again.clear(1);
-  const auto add = [&](int32_t number) {
-    again.reserve(again.count);
-    again.number[again.count++] = number;
-  };
-  for (int lane = 0; lane < LANES; lane++) {
-    if (crowded >> lane & 1) {  // a third one may be near, too
-      for (int32_t i = lane; i < r.count; i += LANES) add(i);
-    } else if (lanes >> lane & 1) {
-      add(vector[lane] * LANES + lane);
-    }
-  }
-  refine(r, x, again, index);
-}
+constexpr long TILE = 256;    // points that share a panel, if there are several
+constexpr long BLOCK = 2048;  // points of a task, at most
+constexpr long FEWEST = 8;    // points up to which packing the references does not pay
+constexpr long RETRIED = 64;  // tiles after which the first way is tried again
+constexpr double MOST_LEAST = 16;  // candidates of a point without distances, on average
+constexpr double SHARE = 0.04;     // of the references, as candidates after a product of integers
 
 // Points -------------------------------------------------------------------------------------
 
@@ -260,13 +74,30 @@ void round_point(const References& r, Row& x) {
   x.lost = 1.01f * sqrtf(sum_of(squares)) + 4 * UNIT * x.norm + r.least_norm;
 }
 
-// Solves points of a form; T is the type of its distances.
+// Scale a point to length 1, as `neighbors._unit` does, with its two more columns.
+void scale_to_unit(const float* given, long width, float* out) {
+  float most = 0;
+  for (long j = 0; j < width; j++) most = fabsf(given[j]) > most ? fabsf(given[j]) : most;
+  const float zero = most == 0;
+  double squares = 0;
+  for (long j = 0; j < width; j++) {
+    out[j] = given[j] / (most + zero);
+    squares += double(out[j]) * out[j];
+  }
+  const float length = float(sqrt(squares)) + zero;
+  for (long j = 0; j < width; j++) out[j] /= length;
+  out[width] = zero;
+  out[width + 1] = 0;
+}
+
+// Solves points by products of a form; T is the type of their distances.
 template <class T, Form FORM>
 struct Solver {
   const References& r;
-  const bool least;  // whether the nearest is found without distances; bytes are too coarse for it
+  const bool least;  // whether the nearest is found without distances
+  const long given;  // features of a given point
   const long panel, tile, stride;
-  std::vector<float> centred_buffer;
+  std::vector<float> unit_buffer, centred_buffer;
   std::vector<int32_t> integer_buffer;
   std::vector<T> distance_buffer;
   std::vector<Row> rows;
@@ -274,12 +105,14 @@ struct Solver {
   Found<float> again;
   T* distance;
 
-  Solver(const References& r)
+  Solver(const References& r, bool least)
       : r(r),
-        least(FORM != BYTES && r.neighbors == 1 && r.vectors <= NUMBER + 1),
+        least(least),
+        given(r.asked.cosine ? r.width - 2 : r.width),
         panel(least ? r.cached : std::min<long>(r.cached, MOST_PANEL)),
         tile(r.vectors <= panel ? ROWS : TILE),
         stride(std::min(panel, r.vectors) * LANES),
+        unit_buffer(r.asked.cosine ? tile * r.width : 0),
         rows(tile),
         found(tile) {
     float* centred = aligned(centred_buffer, tile * r.padded);
@@ -295,31 +128,47 @@ struct Solver {
   void prepare(const float* points, long start, long count, long n) {
     for (long i = 0; i < count; i++) {
       Row& row = rows[i];
-      row.given = points + (start + i) * r.width;
-      const long ahead = std::min<long>(ROWS, n - 1 - start - i);
-      center(r, row, row.given + ahead * r.width);
+      const float* own = points + (start + i) * given;
+      const float* later = own + std::min<long>(ROWS, n - 1 - start - i) * given;
+      row.given = own;
+      if (r.asked.cosine) {
+        float* unit = &unit_buffer[i * r.width];
+        scale_to_unit(own, given, unit);
+        row.given = unit;
+      }
+      center(r, row, later);
       if constexpr (FORM != FLOATS) round_point<FORM>(r, row);
       row.error = bound_of_error(r, row);
     }
   }
 
-  void solve(const float* points, long n, int32_t* index) {
+  // Solve points. Returns how many candidates took more time, of all points together.
+  long solve(const float* points, long n, int32_t* index) {
+    long candidates = 0;
     for (long start = 0; start < n; start += tile) {
       const long count = std::min(tile, n - start);
       prepare(points, start, count, n);
-      for (long i = 0; i < count; i++) found[i].clear(r.neighbors);
-      for (long first = 0; first < r.vectors; first += panel) {
-        pass(count, first, std::min(first + panel, r.vectors));
-      }
-      for (long i = 0; i < count; i++) {
-        int32_t* out = index + (start + i) * r.neighbors;
-        if (rows[i].error <= FLT_MAX) {
-          finish(r, rows[i], found[i], again, out);
-        } else {
-          by_differences(r, rows[i].given, out);
-        }
+      int32_t* out = index + start * r.asked.neighbors;
+      candidates += least ? solve_least(count, out) : solve_all(count, out);
+    }
+    return candidates;
+  }
+
+  long solve_all(long count, int32_t* index) {
+    for (long i = 0; i < count; i++) found[i].clear(r.neighbors);
+    for (long first = 0; first < r.vectors; first += panel) {
+      pass(count, first, std::min(first + panel, r.vectors));
+    }
+    long candidates = 0;
+    for (long i = 0; i < count; i++) {
+      int32_t* out = index + i * r.asked.neighbors;
+      if (rows[i].error <= FLT_MAX) {
+        candidates += finish(r, rows[i], found[i], again, out);
+      } else {
+        by_differences(r.asked, rows[i].given, out);
       }
     }
+    return candidates;
   }
 
   // Collect the candidates of a panel.
@@ -335,99 +184,222 @@ struct Solver {
   }
 
   // Solve for a single neighbor without storing distances.
-  void solve_least(const float* points, long n, int32_t* index) {
+  long solve_least(long count, int32_t* index) {
     // Beside the rows. On the stack it may lie at their addresses up to whole pages, and then loads
     // wait for stores of others, three times as long in all.
-    std::vector<Least<T>> buffer(tile / ROWS);
+    least_buffer.resize(tile / ROWS);
     const auto most = std::numeric_limits<T>::max() - typename Of<T>::vector{};
-    for (long start = 0; start < n; start += tile) {
-      const long count = std::min(tile, n - start);
-      prepare(points, start, count, n);
-      for (Least<T>& keys : buffer) {
-        for (int i = 0; i < ROWS; i++) keys.one[i] = keys.two[i] = most;
-      }
-      for (long first = 0; first < r.vectors; first += panel) {
-        const long last = std::min(first + panel, r.vectors);
-        for (long i = 0; i < count; i += ROWS) {
-          products<FORM>(r, &rows[i], first, last, &buffer[i / ROWS], 0);
-        }
-      }
-      for (long i = 0; i < count; i++) {
-        const Least<T>& keys = buffer[i / ROWS];
-        if (rows[i].error <= FLT_MAX) {
-          finish(r, rows[i], keys.one[i % ROWS], keys.two[i % ROWS], again, index + start + i);
-        } else {
-          by_differences(r, rows[i].given, index + start + i);
-        }
+    for (Least<T>& keys : least_buffer) {
+      for (int i = 0; i < ROWS; i++) keys.one[i] = keys.two[i] = most;
+    }
+    for (long first = 0; first < r.vectors; first += panel) {
+      const long last = std::min(first + panel, r.vectors);
+      for (long i = 0; i < count; i += ROWS) {
+        products<FORM>(r, &rows[i], first, last, &least_buffer[i / ROWS], 0);
       }
     }
+    long candidates = 0;
+    for (long i = 0; i < count; i++) {
+      const Least<T>& keys = least_buffer[i / ROWS];
+      int32_t* out = index + i * r.asked.neighbors;
+      if (rows[i].error <= FLT_MAX) {
+        candidates += finish(r, rows[i], keys.one[i % ROWS], keys.two[i % ROWS], again, out);
+      } else {
+        by_differences(r.asked, rows[i].given, out);
+      }
+    }
+    return candidates;
+  }
+
+  std::vector<Least<T>> least_buffer;
+};
+
+// Ways ---------------------------------------------------------------------------------------
+
+// Ways to solve points: by the form that is asked for or by float32, and in either for a single
+// neighbor without distances or with them. The first ones are the fastest unless they leave many
+// candidates.
+enum Way { OWN_LEAST, OWN, FLOATS_LEAST, FLOATS_ALL };
+
+// Solves points of a block in any way.
+template <class T, Form FORM>
+struct Solvers {
+  Prepared& prepared;
+  std::optional<Solver<T, FORM>> own[2] = {};
+  std::optional<Solver<float, FLOATS>> floats[2] = {};
+
+  long solve(int way, const float* points, long n, int32_t* index) {
+    const bool least = way == OWN_LEAST || way == FLOATS_LEAST;
+    const auto by = [&](auto& solver, bool in_floats) {
+      if (!solver) solver.emplace(prepared.of(in_floats), least);
+      return solver->solve(points, n, index);
+    };
+    return way < FLOATS_LEAST ? by(own[least], FORM == FLOATS) : by(floats[least], true);
   }
 };
 
+// Return the first of the ways from `way` on that there is.
+int existing(const References& r, int way) {
+  const bool least = r.neighbors == 1 && r.vectors <= NUMBER + 1;
+  if (way == OWN_LEAST && (!least || r.form == BYTES)) return OWN;  // bytes are too coarse for it
+  return way == FLOATS_LEAST && !least ? int(FLOATS_ALL) : way;
+}
+
+// Solve a block. `course` is the way that the candidates of earlier points suggest. It decides the
+// time, and never a neighbor.
 template <class T, Form FORM>
-void solve(const References& r, const float* points, long n, int32_t* index) {
-  Solver<T, FORM> solver(r);
-  if (solver.least) {
-    solver.solve_least(points, n, index);
-  } else {
-    solver.solve(points, n, index);
+void solve_block(Prepared& prepared, std::atomic<int>& course, const float* points, long start,
+                 long stop, int32_t* index) {
+  const References& r = prepared.of(FORM == FLOATS);
+  const long width = r.asked.cosine ? r.width - 2 : r.width;
+  const int first = existing(r, OWN_LEAST), last = FORM == FLOATS ? OWN : FLOATS_ALL;
+  Solvers<T, FORM> solvers{prepared};
+  for (; start < stop; start += TILE) {
+    const long n = std::min(TILE, stop - start);
+    const int way = start / TILE % RETRIED ? course.load() : first;
+    const long candidates =
+        solvers.solve(way, points + start * width, n, index + start * r.asked.neighbors);
+    const double most = way == OWN ? double(r.neighbors) + SHARE * double(r.count) : MOST_LEAST;
+    if (double(candidates) <= most * double(n)) {
+      course = way;
+    } else if (way < last && way >= course) {
+      course = existing(r, way + 1);
+    }
   }
+}
+
+template <class Task>
+void solve_form(const Prepared& prepared, const Task& task) {
+  if (prepared.asked.form == FLOATS) return task(std::integral_constant<Form, FLOATS>(), float());
+#if defined(__AVX512VNNI__)
+  if (prepared.asked.form == BYTES) return task(std::integral_constant<Form, BYTES>(), int32_t());
+#endif
+  task(std::integral_constant<Form, WORDS>(), int32_t());
+}
+
+// Write the numbers of the nearest references, `[n, k]`. Returns whether there was memory for it.
+template <class Pool>
+bool solve(Pool& pool, Prepared& prepared, const float* points, long n, int32_t* index) try {
+  const Question& asked = prepared.asked;
+  if (n <= FEWEST || !(prepared.of(asked.form == FLOATS).reach <= FLT_MAX)) {
+    const long width = asked.cosine ? asked.width - 2 : asked.width;
+    std::vector<float> unit(asked.width);
+    for (long i = 0; i < n; i++) {
+      const float* own = points + i * width;
+      if (asked.cosine) scale_to_unit(own, width, unit.data());
+      by_differences(asked, asked.cosine ? unit.data() : own, index + i * asked.neighbors);
+    }
+    return true;
+  }
+  const long threads = std::max<long>(1, pool.num_threads());
+  const long size = std::min(BLOCK, round_up((n + threads - 1) / threads, TILE));
+  std::atomic<int> course{existing(prepared.of(asked.form == FLOATS), OWN_LEAST)};
+  std::atomic<bool> failed{false};
+  in_parallel(pool, (n + size - 1) / size, [&](long block) {
+    try {
+      const auto solve_one = [&](auto form, auto type) {
+        solve_block<decltype(type), decltype(form)::value>(
+            prepared, course, points, block * size, std::min(n, (block + 1) * size), index);
+      };
+      solve_form(prepared, solve_one);
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+  });
+  return !failed;
+} catch (const std::bad_alloc&) {
+  return false;
+}
+
+// Threads for callers outside of XLA, as `ffi::ThreadPool`.
+class Threads {
+  const long count;
+  std::vector<std::thread> started;
+
+ public:
+  explicit Threads(long count) : count(count) {}
+  ~Threads() {
+    for (std::thread& thread : started) thread.join();
+  }
+  long num_threads() const { return count; }
+  template <class Work>
+  void Schedule(const Work& work) try {
+    started.emplace_back(work);
+  } catch (const std::system_error&) {  // no thread is left, and the others do the work
+  }
+};
+
+// Programs of XLA ----------------------------------------------------------------------------
+
+// Return which array of a batch a result belongs to, where batch dimensions of 1 serve all.
+long place_in(ffi::Span<const int64_t> mine, ffi::Span<const int64_t> result, long batch) {
+  long place = 0, step = 1;
+  for (long d = long(result.size()) - 3; d >= 0; d--) {
+    place += mine[d] > 1 ? batch % result[d] * step : 0;
+    step *= mine[d];
+    batch /= result[d];
+  }
+  return place;
+}
+
+// points [..., n, f], references [..., s, f] -> numbers [..., n, k].
+ffi::Error find_nearest(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> points,
+                        ffi::Buffer<ffi::F32> references, ffi::ResultBuffer<ffi::S32> numbers,
+                        int32_t form, bool cosine) {
+  const auto given = points.dimensions(), rows = references.dimensions();
+  const auto result = numbers->dimensions();
+  const size_t last = given.size() - 1;
+  const long n = given[last - 1], k = result.back();
+  const Question asked = {nullptr, rows[last - 1], rows[last], k, Form(form), FLT_MAX, cosine};
+  const long batch = n * k ? numbers->element_count() / (n * k) : 0;
+  // Points of a batch with the same references are solved together.
+  const bool shared = long(references.element_count()) == asked.count * asked.width &&
+                      long(points.element_count()) == batch * n * given[last];
+  for (long b = 0; b < (shared ? std::min(batch, 1L) : batch); b++) {
+    Question own = asked;
+    own.rows = references.typed_data() + place_in(rows, result, b) * asked.count * asked.width;
+    Prepared prepared(own);
+    const float* from = points.typed_data() + place_in(given, result, b) * n * given[last];
+    if (!solve(pool, prepared, from, shared ? batch * n : n, numbers->typed_data() + b * n * k)) {
+      return ffi::Error(ffi::ErrorCode::kResourceExhausted, "Not enough memory for neighbors.");
+    }
+  }
+  return ffi::Error::Success();
 }
 
 }  // namespace
 
+EXPORT XLA_FFI_Error* rknn_nearest(XLA_FFI_CallFrame*);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(rknn_nearest, find_nearest,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Ret<ffi::Buffer<ffi::S32>>()
+                                  .Attr<int32_t>("form")
+                                  .Attr<bool>("cosine"));
+
+// NumPy --------------------------------------------------------------------------------------
+
 // Prepare references, float32 `[count, width]`, which must live as long as the result.
 //
-// If `overflow` is 0, a point has no neighbors if a distance overflows float32. Returns a null
+// If `overflow` is 0, a point has no neighbors if a distance overflows float32. If `cosine` is not,
+// points are scaled to length 1, and the references have two more columns than they. Returns a null
 // pointer if there is no memory.
 EXPORT void* rknn_prepare(const float* rows, long count, long width, long neighbors, int form,
-                          int overflow) try {
-  auto r = std::make_unique<References>();
-  r->rows = rows;
-  r->most_distance = overflow ? DBL_MAX : FLT_MAX;
-  r->count = count;
-  r->width = width;
-  r->neighbors = neighbors;
-  r->form = width <= MOST_WIDTH ? Form(form) : FLOATS;
-#if !defined(__AVX512VNNI__)
-  if (r->form == BYTES) r->form = WORDS;
-#endif
-  const int together = r->form == BYTES ? 4 : r->form == WORDS ? 2 : 1;
-  r->group = round_up(width, together) / together;
-  r->padded = round_up(width, LANES);
-  r->least_norm = sqrtf(float(r->padded)) * 0x1p-63f;
-  r->vectors = round_up(count, LANES) / LANES;
-  const long bytes = std::max(1L, 4 * LANES * r->group);
-  r->cached = std::max<long>(CACHED_BYTES / bytes, MOST_VECTORS);
-  const float most = center_all(*r);
-  if (!(r->reach <= FLT_MAX)) return r.release();  // all rows are solved by differences
-  if (r->form == FLOATS) pack_floats(*r);
-  if (r->form == WORDS) pack_integers<int16_t>(*r, most);
-  if (r->form == BYTES) pack_integers<int8_t>(*r, most);
-  return r.release();
-} catch (const std::bad_alloc&) {
-  return nullptr;
+                          int overflow, int cosine) {
+  const double most_distance = overflow ? DBL_MAX : FLT_MAX;
+  const Question asked = {rows, count, width, neighbors, Form(form), most_distance, cosine != 0};
+  return new (std::nothrow) Prepared(asked);
 }
 
-EXPORT void rknn_release(void* prepared) { delete static_cast<References*>(prepared); }
+EXPORT void rknn_release(void* prepared) { delete static_cast<Prepared*>(prepared); }
 
 // Write the numbers of the nearest references, int32 `[n, k]`, of points float32 `[n, width]`.
 //
 // Returns 0 if there is no memory.
-EXPORT int rknn_nearest(const void* prepared, const float* points, long n, int32_t* index) try {
-  const References& r = *static_cast<const References*>(prepared);
-  if (!(r.reach <= FLT_MAX)) {
-    for (long i = 0; i < n; i++) by_differences(r, points + i * r.width, index + i * r.neighbors);
-  } else if (r.form == FLOATS) {
-    solve<float, FLOATS>(r, points, n, index);
-  } else if (r.form == WORDS) {
-    solve<int32_t, WORDS>(r, points, n, index);
-#if defined(__AVX512VNNI__)
-  } else {
-    solve<int32_t, BYTES>(r, points, n, index);
-#endif
-  }
-  return 1;
-} catch (const std::bad_alloc&) {
-  return 0;
+EXPORT int rknn_nearest_of_arrays(void* prepared, const float* points, long n, int32_t* index,
+                                  long threads) {
+  Threads pool(threads);
+  return solve(pool, *static_cast<Prepared*>(prepared), points, n, index);
 }

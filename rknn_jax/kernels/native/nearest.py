@@ -1,10 +1,15 @@
-"""Nearest references of points in NumPy, by the native kernel of `nearest.cc`."""
+"""Nearest references of points, by the native kernel of `nearest.cc`.
+
+`References` takes NumPy arrays, which the kernel reads where they are: XLA would copy those that do
+not begin at a multiple of 64 bytes, as most do. `nearest` is for traced functions.
+"""
 
 import ctypes
 import operator
 import weakref
 from typing import Any, Literal
 
+import jax
 import numpy as np
 
 from rknn_jax.kernels import native
@@ -28,7 +33,10 @@ class References:
     Args:
       rows: float32 `[s, f]`, finite or not.
       num_neighbors: Number of neighbors k, at most s.
-      form: Form of the product. Defaults to the one that is fastest on Gaussian points.
+      form: Form of the first product. Defaults to the one that is fastest on Gaussian points. If
+        it leaves many candidates of the first points, other forms are tried on later ones.
+      cosine: If True, points are scaled to length 1, and the references are two columns wider than
+        they, as `neighbors.nearest` scales them. Defaults to False.
       overflow: If True, distances may overflow float32. Then a reference that is far away takes no
         neighbor from any point, as private references must not. Defaults to False.
     """
@@ -39,11 +47,12 @@ class References:
         num_neighbors: int,
         form: Form | None = None,
         *,
+        cosine: bool = False,
         overflow: bool = False,
     ) -> None:
         self._rows = np.ascontiguousarray(rows, np.float32)  # the kernel reads them
         self._num_neighbors = operator.index(num_neighbors)
-        self._made_by = (form, overflow)
+        self._made_by = (form, cosine, overflow)
         if not 1 <= self._num_neighbors <= len(self._rows):
             raise ValueError(
                 f"Expected 1 <= num_neighbors <= {len(self._rows)} references, got "
@@ -51,33 +60,34 @@ class References:
             )
         self._library = _library()
         count, width = self._rows.shape
+        self._width = width - 2 if cosine else width  # of points
         code = FORMS.index(form or best_form(count, width, self._num_neighbors))
         self._prepared = self._library.rknn_prepare(
-            self._rows.ctypes.data, count, width, self._num_neighbors, code, overflow
+            self._rows.ctypes.data, count, width, self._num_neighbors, code, overflow, cosine
         )
         if not self._prepared:
             raise MemoryError(f"Not enough memory to prepare {count:,} references.")
         weakref.finalize(self, self._library.rknn_release, self._prepared)
 
-    def nearest(self, points: np.ndarray) -> np.ndarray:
+    def nearest(self, points: np.ndarray, num_threads: int = 1) -> np.ndarray:
         """Return the numbers of the nearest references, int32 `[n, k]`, nearest first.
 
         Args:
           points: float32 `[n, f]`.
+          num_threads: Number of threads that share the points. Defaults to the caller's alone.
 
         Returns:
           The order is float64's, ties by the lowest number. A row is -1 if a feature is not finite
           or, without `overflow`, a distance overflows float32.
         """
         points = np.ascontiguousarray(points, np.float32)
-        if points.ndim != 2 or points.shape[1] != self._rows.shape[1]:
+        if points.ndim != 2 or points.shape[1] != self._width:
             raise ValueError(
-                f"Expected points [n, {self._rows.shape[1]}] as wide as the references, got "
-                f"{points.shape}."
+                f"Expected points [n, {self._width}], as the references are, got {points.shape}."
             )
         index = np.empty((len(points), self._num_neighbors), np.int32)
-        solved = self._library.rknn_nearest(
-            self._prepared, points.ctypes.data, len(points), index.ctypes.data
+        solved = self._library.rknn_nearest_of_arrays(
+            self._prepared, points.ctypes.data, len(points), index.ctypes.data, num_threads
         )
         if not solved:
             raise MemoryError(f"Not enough memory to find neighbors of {len(points):,} points.")
@@ -88,8 +98,34 @@ class References:
         return _again, (self._rows, self._num_neighbors, *self._made_by)
 
 
-def _again(rows: np.ndarray, num_neighbors: int, form: Form | None, overflow: bool) -> References:
-    return References(rows, num_neighbors, form, overflow=overflow)
+def _again(
+    rows: np.ndarray, num_neighbors: int, form: Form | None, cosine: bool, overflow: bool
+) -> References:
+    return References(rows, num_neighbors, form, cosine=cosine, overflow=overflow)
+
+
+def nearest(
+    points: jax.Array, rows: jax.Array, num_neighbors: int, *, cosine: bool = False
+) -> jax.Array:
+    """Return what `References.nearest` does, in a function that may be traced or mapped.
+
+    Args:
+      points: float32 `[n, f]`.
+      rows: References, float32 `[s, f]`.
+      num_neighbors: Number of neighbors k, at most s.
+      cosine: As in `References`.
+    """
+    result = jax.ShapeDtypeStruct((len(points), num_neighbors), np.int32)
+    num_references, width = rows.shape
+    form = FORMS.index(best_form(num_references, width, num_neighbors))
+    # Numbers of references have no gradients, and functions of them may be differentiated.
+    given = jax.lax.stop_gradient((points, rows))
+    settings = {"form": np.int32(form), "cosine": np.bool_(cosine)}
+    # Arrays that are not mapped keep one copy, which the kernel reads for all.
+    index: jax.Array = native.call(
+        "rknn_nearest", result, *given, vmap_method="expand_dims", **settings
+    )
+    return index
 
 
 def best_form(num_references: int, width: int, num_neighbors: int) -> Form:
@@ -129,10 +165,10 @@ def _library() -> ctypes.CDLL:
     found = native.load()
     assert found is not None, "callers ask `kernels.chosen` first"
     address, size = ctypes.c_void_p, ctypes.c_long
-    found.rknn_prepare.argtypes = [address, size, size, size, ctypes.c_int, ctypes.c_int]
+    found.rknn_prepare.argtypes = [address, size, size, size, *[ctypes.c_int] * 3]
     found.rknn_prepare.restype = address
-    found.rknn_nearest.argtypes = [address, address, size, address]
-    found.rknn_nearest.restype = ctypes.c_int
+    found.rknn_nearest_of_arrays.argtypes = [address, address, size, address, size]
+    found.rknn_nearest_of_arrays.restype = ctypes.c_int
     found.rknn_release.argtypes = [address]
     found.rknn_release.restype = None
     return found

@@ -35,8 +35,8 @@ struct Shared {
 //
 // This thread never waits for a task that has not started. A thread that comes late finds no task,
 // and what it looks at lives until then.
-template <typename Task>
-void in_parallel(ffi::ThreadPool& pool, long count, const Task& task) {
+template <typename Pool, typename Task>
+void in_parallel(Pool& pool, long count, const Task& task) {
   const long helpers = std::min<long>(pool.num_threads(), count) - 1;
   if (helpers < 1) {
     for (long i = 0; i < count; i++) task(i);

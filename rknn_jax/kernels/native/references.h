@@ -6,6 +6,9 @@
 #include <math.h>
 
 #include <algorithm>
+#include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "vectors.h"
@@ -33,9 +36,18 @@ T* aligned(std::vector<T>& buffer, size_t size) {
   return reinterpret_cast<T*>(round_up(reinterpret_cast<intptr_t>(buffer.data()), 64));
 }
 
-struct References {
+// References and neighbors that are asked for.
+struct Question {
   const float* rows;  // [count, width], the caller's
+  long count, width, neighbors;
+  Form form;
   double most_distance;  // squared, that a point with neighbors may have to any reference
+  bool cosine;           // whether points are scaled to length 1, as the rows are
+};
+
+struct References {
+  Question asked;
+  const float* rows;  // [count, width], without copies
   long count, width, neighbors, vectors;
   long cached;  // vectors of references that stay in a core's cache
   long padded;  // width up to whole vectors
@@ -52,7 +64,8 @@ struct References {
   float scale;           // of the integers
   float scales[LEVELS];  // that points may have, ascending
   int most;              // the greatest size of an integer
-  std::vector<float> centre_buffer, packed_buffer, half_buffer;
+  std::vector<int32_t> copies, first;  // rows of the caller equal to row i: copies[first[i]], ...
+  std::vector<float> row_buffer, centre_buffer, packed_buffer, half_buffer;
   std::vector<int32_t> integer_buffer, start_buffer;
 };
 
@@ -83,6 +96,56 @@ double exact_distance(const float* x, const float* q, long width) {
     for (int lane = 0; lane < 4; lane++) rest += sum[i][lane];
   }
   return rest;
+}
+
+uint64_t hash_of(const float* row, long width) {
+  words hash = {};
+  for (long j = 0; j < width; j += LANES) {
+    const floats v = j + LANES <= width ? load(row + j) : load_some(row + j, width - j);
+    hash = (hash ^ (words)v) * 0x9E3779B1u;
+    hash ^= hash >> 15;
+  }
+  uint64_t all = 0;
+  for (int lane = 0; lane < LANES; lane++) all = (all ^ hash[lane]) * 0x9E3779B97F4A7C15u;
+  return all;
+}
+
+// Keep one row of those that are equal to the bit: all have the same distances.
+void leave_out_copies(References& r) {
+  const Question& asked = r.asked;
+  const auto row = [&](int32_t i) { return asked.rows + i * asked.width; };
+  std::vector<std::pair<uint64_t, int32_t>> hashed(asked.count);
+  for (int32_t i = 0; i < asked.count; i++) hashed[i] = {hash_of(row(i), asked.width), i};
+  std::sort(hashed.begin(), hashed.end());
+  std::vector<int32_t> original(asked.count);
+  long start = 0;  // of equal hashes, whose rows are almost certainly equal
+  r.count = asked.count;
+  for (long i = 0; i < asked.count; i++) {
+    if (hashed[i].first != hashed[start].first) start = i;
+    const int32_t own = hashed[i].second, other = hashed[start].second;
+    const bool same = i > start && !memcmp(row(own), row(other), sizeof(float) * asked.width);
+    original[own] = same ? other : own;
+    r.count -= same;
+  }
+  r.rows = asked.rows;
+  r.neighbors = std::min(asked.neighbors, r.count);
+  if (r.count == asked.count) return;
+  std::vector<int32_t> number(asked.count);
+  r.first.assign(r.count + 1, 0);
+  r.row_buffer.resize(r.count * asked.width);
+  long count = 0;
+  for (int32_t i = 0; i < asked.count; i++) {
+    if (original[i] == i) {
+      number[i] = count;
+      std::copy_n(row(i), asked.width, &r.row_buffer[count++ * asked.width]);
+    }
+    r.first[number[original[i]] + 1]++;
+  }
+  for (long i = 0; i < r.count; i++) r.first[i + 1] += r.first[i];
+  std::vector<int32_t> next(r.first.begin(), r.first.end() - 1);
+  r.copies.resize(asked.count);
+  for (int32_t i = 0; i < asked.count; i++) r.copies[next[number[original[i]]]++] = i;
+  r.rows = r.row_buffer.data();
 }
 
 // Center a point, and ask for a later one's memory.
@@ -202,5 +265,50 @@ void pack_integers(References& r, float most) {
     }
   }
 }
+
+std::unique_ptr<References> packed(const Question& asked, Form form) {
+  auto r = std::make_unique<References>();
+  r->asked = asked;
+  r->width = asked.width;
+  r->form = form;
+  leave_out_copies(*r);
+  const int together = form == BYTES ? 4 : form == WORDS ? 2 : 1;
+  r->group = round_up(r->width, together) / together;
+  r->padded = round_up(r->width, LANES);
+  r->least_norm = sqrtf(float(r->padded)) * 0x1p-63f;
+  r->vectors = round_up(r->count, LANES) / LANES;
+  const long bytes = std::max(1L, 4 * LANES * r->group);
+  r->cached = std::max<long>(CACHED_BYTES / bytes, MOST_VECTORS);
+  const float most = center_all(*r);
+  if (!(r->reach <= FLT_MAX)) return r;  // all points are solved by differences
+  if (form == FLOATS) pack_floats(*r);
+  if (form == WORDS) pack_integers<int16_t>(*r, most);
+  if (form == BYTES) pack_integers<int8_t>(*r, most);
+  return r;
+}
+
+// References of a question, packed for a form when it is first needed.
+class Prepared {
+  std::once_flag once[2];
+  std::unique_ptr<References> references[2];
+
+ public:
+  Question asked;
+
+  explicit Prepared(const Question& given) : asked(given) {
+    if (asked.width > MOST_WIDTH) asked.form = FLOATS;
+#if !defined(__AVX512VNNI__)
+    if (asked.form == BYTES) asked.form = WORDS;
+#endif
+  }
+
+  // Return the references as integers or, if `floats`, in float32.
+  const References& of(bool floats) {
+    std::call_once(once[floats], [&] {
+      references[floats] = packed(asked, floats ? FLOATS : asked.form);
+    });
+    return *references[floats];
+  }
+};
 
 }  // namespace
