@@ -8,7 +8,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
+from rknn_jax.cli import main as cli
 from rknn_jax.kernels import native
 
 ROOT = Path(__file__).parent.parent
@@ -31,6 +33,31 @@ def test_metadata_name_the_author_the_license_and_every_python_that_is_supported
     lowest = project["requires-python"].removeprefix(">=")
     assert f"Programming Language :: Python :: {lowest}" in project["classifiers"]
     assert importlib.metadata.version("rknn-jax") == project["version"]
+
+
+def test_the_app_for_flower_explains_every_option():
+    app = ROOT / "rknn_jax/federation/app"
+    settings = tomllib.loads((app / "pyproject.toml").read_text())
+    explained = re.findall(
+        r"^\| (`.*?) \|", (app / settings["project"]["readme"]).read_text(), re.M
+    )
+    named = {name for cell in explained for name in re.findall(r"`(\w+)`", cell)}
+    assert named == set(settings["tool"]["flwr"]["app"]["config"])
+
+
+def test_the_containers_find_each_other_and_their_certificates():
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    server = cli._parsed(services.pop("server")["command"].split())
+    host = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["server"]["hostname"]
+    assert server.host == "0.0.0.0", "certificates name the host then"
+    assert len(services) == server.clients
+    for name, service in services.items():
+        client = cli._parsed(service["command"].split())
+        assert client.server == f"{host}:{server.port}"
+        assert client.private == Path(f"{name}.npz")
+        held = (client.ca, client.certificate, client.key)
+        folder = server.make_test_certificates
+        assert held == (folder / "ca.pem", folder / f"{name}.pem", folder / f"{name}.key")
 
 
 def test_the_image_runs_rknn_and_not_as_root():

@@ -133,6 +133,20 @@ def test_a_pipe_gets_a_line_for_each_thing_that_is_new():
     assert not done.stdout
 
 
+SILENT = """
+import time
+from rknn_jax._internal import progress, terminal
+progress.SECONDS_A_LINE = 0.05
+terminal.run_program(lambda: time.sleep(0.5) or 3)
+"""
+
+
+def test_no_program_is_silent_on_a_pipe():
+    done = subprocess.run([sys.executable, "-c", SILENT], capture_output=True, text=True)
+    assert done.returncode == 3
+    assert done.stderr.startswith("working     running, for 0 s\n")
+
+
 def test_long_work_counts_its_steps(monkeypatch):
     """Phases with steps by name: the longest parts of clustering, graphs and a simulation."""
     events = []

@@ -282,7 +282,7 @@ def test_the_numbers_of_an_approximate_guarantee_are_those_of_the_formula():
         "1 in 9,090",
         "1 in 50,000",
     ]  # 11 δ and 2 δ
-    assert "with a chance of 1 in 100,000 at most (delta) he may become certain" in read.text
+    assert "with a chance of 1 in 100,000 at most (delta) they may become certain" in read.text
     assert "Whatever the outcome was" not in read.text
     assert "There are no exceptions" not in read.text
 

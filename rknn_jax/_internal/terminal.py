@@ -8,7 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import IO, NoReturn, TextIO, cast
 
@@ -155,7 +155,7 @@ def show_progress(listener: progress.Listener | None = None) -> Iterator[None]:
     elif err.is_terminal:
         shown = progress.listening(_InPlace(), SECONDS_IN_PLACE)
     else:
-        shown = progress.listening(_ByLine())
+        shown = progress.listening(_ByLine(), progress.SECONDS_A_LINE)
     with shown:
         yield
 
@@ -225,7 +225,9 @@ def run_program(program: Callable[[], int]) -> NoReturn:
     and ends it with 1.
     """
     try:
-        with show_progress():
+        # On a terminal, a phase around all would be in the way of what is printed between others.
+        whole = nullcontext() if err.is_terminal else progress.phase("running")
+        with show_progress(), whole:
             status = program()
     except SystemExit as end:
         status = status_of(end)

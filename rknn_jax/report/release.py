@@ -187,7 +187,7 @@ def _measured_tile(results: Results) -> tuple[str, str, str]:
     if expected is None:
         return "Labels that are right", "unknown", "No private record checked them"
     opinion = "In the opinion of the decoder; nobody measured it"
-    return "Labels that are right", f"about {percent(expected)}", opinion
+    return "Labels that are right", f"≈ {percent(expected)}", opinion
 
 
 def _bands_sentence(results: Results) -> str:
