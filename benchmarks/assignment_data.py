@@ -39,10 +39,10 @@ Arrays = tuple[np.ndarray, np.ndarray]
 def clusters(points: np.ndarray, queries: np.ndarray, spread: float) -> Arrays:
     """Move the rows to centers, which they lie around."""
     rng = np.random.default_rng(1)
-    centres = rng.standard_normal((CLUSTERS, points.shape[1]), np.float32)
+    centers = rng.standard_normal((CLUSTERS, points.shape[1]), np.float32)
 
     def moved(rows: np.ndarray) -> np.ndarray:
-        moves: np.ndarray = centres[rng.integers(0, CLUSTERS, len(rows))]
+        moves: np.ndarray = centers[rng.integers(0, CLUSTERS, len(rows))]
         return moves + np.float32(spread) * rows
 
     return moved(points), moved(queries)

@@ -78,7 +78,7 @@ def clustering() -> float:
     """Return the speed ratio of k-means to scikit-learn."""
     rows = data(3_000, 1, 64)[0]
     return times_as_fast(
-        lambda: lloyd.fit(rows, 100, 0, num_starts=1, max_iterations=20).centres,
+        lambda: lloyd.fit(rows, 100, 0, num_starts=1, max_iterations=20).centers,
         lambda: KMeans(100, n_init=1, max_iter=20, random_state=0).fit(rows).cluster_centers_,
     )
 

@@ -182,7 +182,7 @@ def public() -> Iterator[dict[str, Any]]:
         started = time.process_time()
         clusters = fit(features, 200, 0, kmeans.Config())
         cpu = time.process_time() - started
-        inertia = float(((features - clusters.centres[clusters.labels]) ** 2).sum())
+        inertia = float(((features - clusters.centers[clusters.labels]) ** 2).sum())
         found[name] = {"cpu_seconds": cpu, "inertia": inertia}
     yield {"clustering": found}
     for name, given in _graph_data():

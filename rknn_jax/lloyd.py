@@ -26,12 +26,12 @@ class Clusters(NamedTuple):
     """Clusters of m rows.
 
     Attributes:
-      centres: `[s, f]`, of the rows' type.
+      centers: `[s, f]`, of the rows' type.
       labels: Number of each row's cluster, int32 `[m]`.
       inertia: Sum of the squared distances of the rows to their centers.
     """
 
-    centres: np.ndarray
+    centers: np.ndarray
     labels: np.ndarray
     inertia: float
 
@@ -57,27 +57,27 @@ def fit(
     """
     rng = np.random.RandomState(seed)
     mean = points.mean(axis=0)
-    centred = points - mean
+    centered = points - mean
     weights = np.asarray(np.ones(len(points)) if weights is None else weights, points.dtype)
-    exact = centred.astype(np.float64)
+    exact = centered.astype(np.float64)
     best = None
     for _ in range(num_starts):
         seeds = plus_plus(rng, exact, weights, num_clusters)
-        found = _iterated(centred, weights, centred[seeds], max_iterations)
+        found = _iterated(centered, weights, centered[seeds], max_iterations)
         if best is None or (
             found.inertia < best.inertia and not _same(found.labels, best.labels, num_clusters)
         ):
             best = found
     assert best is not None
-    return best._replace(centres=best.centres + mean)
+    return best._replace(centers=best.centers + mean)
 
 
-def fit_from(points: np.ndarray, centres: np.ndarray, max_iterations: int) -> Clusters:
+def fit_from(points: np.ndarray, centers: np.ndarray, max_iterations: int) -> Clusters:
     """Cluster rows `[m, f]`, starting with the given centers `[s, f]`."""
     mean = points.mean(axis=0)
     weights = np.ones(len(points), points.dtype)
-    found = _iterated(points - mean, weights, centres - mean, max_iterations)
-    return found._replace(centres=found.centres + mean)
+    found = _iterated(points - mean, weights, centers - mean, max_iterations)
+    return found._replace(centers=found.centers + mean)
 
 
 def plus_plus(
@@ -102,7 +102,8 @@ def plus_plus(
     def sq_distances(chosen: np.ndarray) -> np.ndarray:
         rows = np.hstack([-2 * points[chosen], ones_column[chosen], sq_norms[chosen]])
         rounded: np.ndarray = (rows @ right).astype(weights.dtype)
-        return np.maximum(rounded, 0, out=rounded)
+        np.maximum(rounded, 0, out=rounded)
+        return rounded
 
     seeds = np.empty(num_clusters, np.int64)
     seeds[0] = rng.choice(len(points), p=weights / weights.sum())
@@ -120,59 +121,60 @@ def plus_plus(
 
 
 def _iterated(
-    points: np.ndarray, weights: np.ndarray, centres: np.ndarray, max_iterations: int
+    points: np.ndarray, weights: np.ndarray, centers: np.ndarray, max_iterations: int
 ) -> Clusters:
     """Take Lloyd's iterations until no row or hardly any center moves."""
     tolerance = np.mean(np.var(points, axis=0)) * TOLERANCE
     before = np.full(len(points), -1, np.int32)
     for _ in range(max_iterations):
-        labels = assigned(points, centres)
-        moved = _means(points, weights, labels, centres)
-        shift = np.sum((moved - centres) ** 2)
-        centres = moved
+        labels = assigned(points, centers)
+        moved = _means(points, weights, labels, centers)
+        shift = np.sum((moved - centers) ** 2)
+        centers = moved
         if np.array_equal(labels, before):
             break
         if shift <= tolerance:
-            labels = assigned(points, centres)
+            labels = assigned(points, centers)
             break
         before = labels
     else:
-        labels = assigned(points, centres)
-    return Clusters(centres, labels, _inertia(points, weights, labels, centres))
+        labels = assigned(points, centers)
+    return Clusters(centers, labels, _inertia(points, weights, labels, centers))
 
 
-def assigned(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
+def assigned(points: np.ndarray, centers: np.ndarray) -> np.ndarray:
     """Return the number of each row's nearest center, int32 `[m]`, ties by the lowest."""
-    return np.asarray(nearest(points, centres, 1))[:, 0]
+    return np.asarray(nearest(points, centers, 1))[:, 0]
 
 
-def sq_distances(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
+def sq_distances(points: np.ndarray, centers: np.ndarray) -> np.ndarray:
     """Return squared distances of rows `[m, f]` to centers `[s, f]`, float64 `[m, s]`, at least 0.
 
     Both sides are centered first, so that features far from 0 cancel little.
     """
-    mean = centres.mean(axis=0, dtype=np.float64)
-    points, centres = points - mean, centres - mean
-    norms = (np.einsum("ij,ij->i", rows, rows) for rows in (points, centres))
-    apart: np.ndarray = np.add.outer(*norms) - 2 * points @ centres.T
-    return np.maximum(apart, 0, out=apart)
+    mean = centers.mean(axis=0, dtype=np.float64)
+    points, centers = points - mean, centers - mean
+    norms = (np.einsum("ij,ij->i", rows, rows) for rows in (points, centers))
+    apart: np.ndarray = np.add.outer(*norms) - 2 * points @ centers.T
+    np.maximum(apart, 0, out=apart)
+    return apart
 
 
 def _means(
-    points: np.ndarray, weights: np.ndarray, labels: np.ndarray, centres: np.ndarray
+    points: np.ndarray, weights: np.ndarray, labels: np.ndarray, centers: np.ndarray
 ) -> np.ndarray:
     """Return the means of clusters; an empty one takes the row that is farthest from its center."""
     order = np.argsort(labels, kind="stable")
-    held = np.bincount(labels, minlength=len(centres))
+    held = np.bincount(labels, minlength=len(centers))
     first = np.concatenate([[0], np.cumsum(held)])
     of_cluster = scipy.sparse.csr_matrix(
-        (weights[order], order, first), shape=(len(centres), len(points))
+        (weights[order], order, first), shape=(len(centers), len(points))
     )
     sums: np.ndarray = of_cluster @ points
-    sizes = np.bincount(labels, weights, minlength=len(centres)).astype(points.dtype)
+    sizes = np.bincount(labels, weights, minlength=len(centers)).astype(points.dtype)
     empty = np.flatnonzero(held == 0)
     if len(empty):
-        apart = ((points - centres[labels]) ** 2).sum(axis=1)
+        apart = ((points - centers[labels]) ** 2).sum(axis=1)
         if apart.max() > 0:  # otherwise there are fewer distinct rows than clusters
             farthest = np.argpartition(apart, -len(empty))[: -len(empty) - 1 : -1]
             for cluster, row in zip(empty, farthest, strict=True):
@@ -182,18 +184,18 @@ def _means(
                 sizes[labels[row]] -= weights[row]
                 sizes[cluster] = weights[row]
     filled = sizes > 0
-    means = np.array(centres)
+    means = np.array(centers)
     means[filled] = sums[filled] / sizes[filled, None]
     return means
 
 
 def _inertia(
-    points: np.ndarray, weights: np.ndarray, labels: np.ndarray, centres: np.ndarray
+    points: np.ndarray, weights: np.ndarray, labels: np.ndarray, centers: np.ndarray
 ) -> float:
     total = 0.0
     for start in range(0, len(points), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
-        apart = points[rows] - centres[labels[rows]]
+        apart = points[rows] - centers[labels[rows]]
         total += float(weights[rows] @ np.einsum("ij,ij->i", apart, apart))
     return total
 

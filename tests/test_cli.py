@@ -33,8 +33,8 @@ ALMOST_NO_NOISE = (
 def blobs(num_rows, seed):
     generator = np.random.default_rng(seed)
     labels = np.arange(num_rows) % 3
-    centres = 8 * np.eye(3, 4)
-    return (centres[labels] + generator.normal(size=(num_rows, 4))).astype(np.float32), labels
+    centers = 8 * np.eye(3, 4)
+    return (centers[labels] + generator.normal(size=(num_rows, 4))).astype(np.float32), labels
 
 
 def make_files(folder: Path):

@@ -81,7 +81,7 @@ def test_the_sensitivity_is_attained():
 
 
 def test_one_record_moves_no_other_ones_coordinates():
-    """The shift attack on published code, which centres by the private mean: here the rows of
+    """The shift attack on published code, which centers by the private mean: here the rows of
     others stay as they are, to the bit.
     """
     features = RNG.normal(size=(30, 3))

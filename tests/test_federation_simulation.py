@@ -37,12 +37,12 @@ APP = Path(flower.__file__).parent / "app"
 @pytest.fixture
 def settings(tmp_path):
     rng = np.random.default_rng(0)
-    centres = 6 * rng.normal(size=(3, 5))
+    centers = 6 * rng.normal(size=(3, 5))
     labels = rng.integers(0, 3, 24)
-    features = (centres[labels] + rng.normal(size=(24, 5))).astype(np.float32)
+    features = (centers[labels] + rng.normal(size=(24, 5))).astype(np.float32)
     np.savez(
         tmp_path / "public.npz",
-        embeddings=(centres[rng.integers(0, 3, 60)] + rng.normal(size=(60, 5))).astype(np.float32),
+        embeddings=(centers[rng.integers(0, 3, 60)] + rng.normal(size=(60, 5))).astype(np.float32),
     )
     np.savez(tmp_path / "private.npz", embeddings=features, labels=labels)
     paths = {

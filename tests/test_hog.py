@@ -158,7 +158,7 @@ def strokes():
     )[..., None].astype(np.uint8)
 
 
-def test_deskewing_centres_the_ink_and_takes_its_slant_away():
+def test_deskewing_centers_the_ink_and_takes_its_slant_away():
     before = strokes()
     after = np.asarray(deskew(strokes()))
     assert abs(moments(before[0, ..., 0])[2]) > 0.5

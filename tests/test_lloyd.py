@@ -27,7 +27,7 @@ def test_clusters_are_those_of_scikit_learn(num_clusters):
         assert found.labels.dtype == np.int32
         assert np.mean(found.labels == expected.labels_) > 0.99
         assert found.inertia == pytest.approx(expected.inertia_, rel=1e-3)
-        np.testing.assert_array_equal(found.labels, lloyd.assigned(rows, found.centres))
+        np.testing.assert_array_equal(found.labels, lloyd.assigned(rows, found.centers))
 
 
 def test_rows_of_weights_pull_their_centers():
@@ -35,9 +35,9 @@ def test_rows_of_weights_pull_their_centers():
     weights = np.random.default_rng(0).integers(1, 50, 60) + 1e-9
     expected = KMeans(5, n_init=4, random_state=0).fit(rows, sample_weight=weights)
     found = lloyd.fit(rows, 5, 0, num_starts=4, weights=weights)
-    assert found.centres.dtype == np.float64
+    assert found.centers.dtype == np.float64
     np.testing.assert_array_equal(found.labels, expected.labels_)
-    np.testing.assert_allclose(found.centres, expected.cluster_centers_, atol=1e-5)
+    np.testing.assert_allclose(found.centers, expected.cluster_centers_, atol=1e-5)
     assert found.inertia == pytest.approx(expected.inertia_)
 
 
@@ -46,7 +46,7 @@ def test_given_centers_are_the_start():
     expected = KMeans(20, init=rows[:20], n_init=1, max_iter=30).fit(rows)
     found = lloyd.fit_from(rows, rows[:20], 30)
     np.testing.assert_array_equal(found.labels, expected.labels_)
-    np.testing.assert_allclose(found.centres, expected.cluster_centers_, atol=1e-4)
+    np.testing.assert_allclose(found.centers, expected.cluster_centers_, atol=1e-4)
 
 
 def test_an_empty_cluster_takes_the_row_farthest_from_its_center():
@@ -66,15 +66,15 @@ def test_fewer_distinct_rows_than_clusters_leave_clusters_empty(num_clusters):
         found = lloyd.fit(rows, num_clusters, 0, num_starts=3)
     assert found.inertia == pytest.approx(0, abs=1e-6)
     assert len(np.unique(found.labels)) == 3
-    assert np.isfinite(found.centres).all()
+    assert np.isfinite(found.centers).all()
 
 
 def test_squared_distances_far_from_the_origin():
     rng = np.random.default_rng(0)
-    points, centres = rng.normal(size=(30, 4)) + 1e4, rng.normal(size=(6, 4)) + 1e4
-    expected = ((points[:, None] - centres) ** 2).sum(axis=2)
-    np.testing.assert_allclose(lloyd.sq_distances(points, centres), expected, rtol=1e-8)
-    np.testing.assert_array_equal(lloyd.sq_distances(centres[:1], centres[:1]), [[0]])
+    points, centers = rng.normal(size=(30, 4)) + 1e4, rng.normal(size=(6, 4)) + 1e4
+    expected = ((points[:, None] - centers) ** 2).sum(axis=2)
+    np.testing.assert_allclose(lloyd.sq_distances(points, centers), expected, rtol=1e-8)
+    np.testing.assert_array_equal(lloyd.sq_distances(centers[:1], centers[:1]), [[0]])
 
 
 RELEASE = """

@@ -246,8 +246,8 @@ def test_a_last_bit_that_depends_on_others_is_found(relation, shared, bound):
 def pictures(count, rng):
     """Blurred dots, uint8 `[count, 28, 28, 1]`."""
     rows, columns = np.mgrid[:28, :28]
-    centres = rng.uniform(6, 22, (count, 2, 1, 1))
-    far = (rows - centres[:, 0]) ** 2 + (columns - centres[:, 1]) ** 2
+    centers = rng.uniform(6, 22, (count, 2, 1, 1))
+    far = (rows - centers[:, 0]) ** 2 + (columns - centers[:, 1]) ** 2
     return (255 * np.exp(-far / 40)).astype(np.uint8)[..., None]
 
 

@@ -17,8 +17,8 @@ from rknn_jax.release.settings import Settings
 
 def groups(seed=0):
     rng = np.random.default_rng(seed)
-    centres = 10 * np.eye(4)
-    return np.concatenate([centre + rng.normal(0, 0.3, (25, 4)) for centre in centres]).astype(
+    centers = 10 * np.eye(4)
+    return np.concatenate([centre + rng.normal(0, 0.3, (25, 4)) for centre in centers]).astype(
         np.float32
     ), np.repeat(np.arange(4), 25)
 
@@ -30,15 +30,15 @@ def test_separated_groups_are_found_whatever_the_key():
         assert len({(g, c) for g, c in zip(group.tolist(), cluster.tolist(), strict=True)}) == 4
 
 
-def test_medoids_are_public_records_and_centres_are_means():
+def test_medoids_are_public_records_and_centers_are_means():
     features, _ = groups()
     medoids = kmeans.select(jax.random.key(0), features, 4, kmeans.Config(query="medoid"))
     np.testing.assert_array_equal(medoids.features, features[medoids.index])
-    centres = kmeans.select(jax.random.key(0), features, 4)
+    centers = kmeans.select(jax.random.key(0), features, 4)
     np.testing.assert_allclose(
-        centres.features, [features[centres.cluster == c].mean(0) for c in range(4)], atol=1e-4
+        centers.features, [features[centers.cluster == c].mean(0) for c in range(4)], atol=1e-4
     )
-    np.testing.assert_array_equal(centres.index, medoids.index)
+    np.testing.assert_array_equal(centers.index, medoids.index)
 
 
 def test_of_two_rows_as_far_from_their_mean_the_lower_one_stands_for_them():
@@ -48,8 +48,8 @@ def test_of_two_rows_as_far_from_their_mean_the_lower_one_stands_for_them():
     high = (low + 1e-3 * rng.standard_normal((200, 5))).astype(np.float32)
     means = (low + high) / 2
     for nudge in (-1, 1):
-        centres = np.nextafter(means, (nudge * (high - low) * np.inf).astype(np.float32))
-        found = kmeans._medoids(centres, np.concatenate([low, high]))
+        centers = np.nextafter(means, (nudge * (high - low) * np.inf).astype(np.float32))
+        found = kmeans._medoids(centers, np.concatenate([low, high]))
         np.testing.assert_array_equal(found, np.arange(200))
 
 
@@ -125,8 +125,8 @@ def test_as_many_prototypes_as_queries_are_needed(shape, words):
 
 
 def inertia(features, queries):
-    centres = np.asarray(queries.features, np.float64)[queries.cluster]
-    return float(((features - centres) ** 2).sum())
+    centers = np.asarray(queries.features, np.float64)[queries.cluster]
+    return float(((features - centers) ** 2).sum())
 
 
 @pytest.mark.long

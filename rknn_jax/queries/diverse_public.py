@@ -120,19 +120,19 @@ def projected(features: Array, num_components: int) -> np.ndarray:
             f"Expected components <= {features.shape[1]}, the number of features, got "
             f"components={num_components}; take fewer components."
         )
-    centred = features - features.mean(axis=0)
-    found: np.ndarray = centred @ _dp_pca.leading(centred.T @ centred, num_components).T
+    centered = features - features.mean(axis=0)
+    found: np.ndarray = centered @ _dp_pca.leading(centered.T @ centered, num_components).T
     return found
 
 
 def nearest_of_clusters(
-    points: np.ndarray, cluster: np.ndarray, centres: np.ndarray, count: int
+    points: np.ndarray, cluster: np.ndarray, centers: np.ndarray, count: int
 ) -> np.ndarray:
     """Return the `count` points of each cluster that are nearest to its center.
 
     A smaller cluster gives all of its points. The result goes cluster by cluster.
     """
-    distance = np.square(points - centres[cluster]).sum(axis=1)
+    distance = np.square(points - centers[cluster]).sum(axis=1)
     order = np.lexsort((distance, cluster))
     # Position of the first point of the same cluster.
     first = np.searchsorted(cluster[order], cluster[order])

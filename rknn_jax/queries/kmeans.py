@@ -95,16 +95,16 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
     with progress.phase(f"clustering {len(features):,} public rows into {num_queries:,} queries"):
         if features.size * num_queries <= LARGE:
             found = _fit(features, num_queries, seed, config)
-            index = _medoids(found.centres, features)
+            index = _medoids(found.centers, features)
         else:
             found = _fit_sample(features, num_queries, seed, config)
             if len(np.unique(found.labels)) < num_queries:  # a sample may miss rare rows
                 found = _fit(features, num_queries, seed, config)
-            index = np.asarray(nearest(found.centres, features, 1))[:, 0]
-    centres = jnp.asarray(found.centres)
+            index = np.asarray(nearest(found.centers, features, 1))[:, 0]
+    centers = jnp.asarray(found.centers)
     cluster = found.labels
     index = index.astype(np.int32)
-    chosen = jnp.asarray(features[index]) if config.query == "medoid" else centres
+    chosen = jnp.asarray(features[index]) if config.query == "medoid" else centers
     return Queries(chosen, index, cluster, np.bincount(cluster, minlength=num_queries))
 
 
@@ -127,7 +127,7 @@ def reached(features: Array, num_queries: int) -> float:
         chosen = np.asarray(features, np.float32)[order[: ROWS_A_QUERY * num_queries]]
         fitted, others = np.array_split(chosen, 2)
         own = _fit(fitted, max(1, num_queries // 2), seed, Config(num_starts=1))
-        found[seed] = _fewest(lloyd.assigned(others, own.centres)), _fewest(own.labels)
+        found[seed] = _fewest(lloyd.assigned(others, own.centers)), _fewest(own.labels)
     others_use, own_use = found.mean(axis=0)
     return float(others_use / own_use)
 
@@ -138,15 +138,15 @@ def _fewest(labels: np.ndarray) -> int:
     return int(np.searchsorted(held, MOST_OF * len(labels))) + 1
 
 
-def _medoids(centres: np.ndarray, features: np.ndarray) -> np.ndarray:
+def _medoids(centers: np.ndarray, features: np.ndarray) -> np.ndarray:
     """Return the row nearest to each center, int32 `[s]`, ties by the lowest.
 
     Distances that differ by rounding alone are ties. The two rows of a small cluster are equally
     far from their mean, and which one a processor rounds down must not matter.
     """
-    near = np.asarray(nearest(centres, features, min(2, len(features))))
-    apart = np.linalg.norm(centres[:, None].astype(np.float64) - features[near], axis=2)
-    slack = ROUNDING * (apart[:, 0] + np.linalg.norm(centres, axis=1))
+    near = np.asarray(nearest(centers, features, min(2, len(features))))
+    apart = np.linalg.norm(centers[:, None].astype(np.float64) - features[near], axis=2)
+    slack = ROUNDING * (apart[:, 0] + np.linalg.norm(centers, axis=1))
     tied = apart[:, -1] <= apart[:, 0] + slack
     return np.where(tied, near.min(axis=1), near[:, 0])
 
@@ -187,7 +187,7 @@ def _fit_sample(
     if trained is features:
         return found
     with progress.phase(f"assigning {len(features):,} public rows to {num_queries:,} queries"):
-        return lloyd.fit_from(features, found.centres, 1)
+        return lloyd.fit_from(features, found.centers, 1)
 
 
 @functools.partial(jax.jit, static_argnames=("count", "trials"))

@@ -66,8 +66,8 @@ def _example(key: jax.Array, features: Array, num_queries: int) -> Queries:
     features = np.asarray(features)
     if not 1 <= num_queries <= len(features):
         return select(key, features[:, :1], num_queries)
-    centres = np.asarray(kmeans.select(key, features, num_queries).features)
-    return select(key, -((features[:, None] - centres[None]) ** 2).sum(axis=2), num_queries)
+    centers = np.asarray(kmeans.select(key, features, num_queries).features)
+    return select(key, -((features[:, None] - centers[None]) ** 2).sum(axis=2), num_queries)
 
 
 EXAMPLES = (_example,)

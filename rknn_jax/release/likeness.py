@@ -106,7 +106,7 @@ class Likeness:
         number = max(2, len(public) // ROWS_OF_A_GROUP)
         groups = lloyd.fit(public, number, 0, num_starts=1)
         theirs = np.bincount(groups.labels, minlength=number) / len(public)
-        held = lloyd.assigned(self._rows, groups.centres)
+        held = lloyd.assigned(self._rows, groups.centers)
         here = np.bincount(held, minlength=number) / len(self._rows)
         alone = float(theirs[here < FEW * theirs].sum())
         if alone >= MOST_ALONE:

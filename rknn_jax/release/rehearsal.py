@@ -171,7 +171,7 @@ def rehearsal(
     rows_of_queries = np.asarray(queries.features)
     num_groups = min(mechanism.num_classes, len(queries.size))
     groups = lloyd.fit(rows_of_queries, num_groups, 0, num_starts=5, weights=queries.size)
-    apart = lloyd.sq_distances(rows_of_queries, groups.centres)
+    apart = lloyd.sq_distances(rows_of_queries, groups.centers)
     return preview.Rehearsal(
         mechanism,
         queries.size,

@@ -46,10 +46,10 @@ def test_queries_stand_for_public_records(select):
 def test_a_record_belongs_to_its_nearest_query_or_to_none(select):
     chosen = chosen_by(select)
     member = chosen.cluster >= 0
-    centres = np.stack(
+    centers = np.stack(
         [FEATURES[chosen.cluster == q].mean(0) for q in range(chosen.cluster.max() + 1)]
     )
-    distances = ((FEATURES[member][:, None] - centres[None]) ** 2).sum(-1)
+    distances = ((FEATURES[member][:, None] - centers[None]) ** 2).sum(-1)
     assert (distances.argmin(1) == chosen.cluster[member]).mean() > 0.95
 
 

@@ -31,9 +31,9 @@ def images(count, size=8, seed=0):
     """Blurred dots, one blank and one constant image."""
     rng = np.random.default_rng(seed)
     rows, columns = np.mgrid[:size, :size]
-    centres = rng.uniform(1, size - 2, (count, 2, 1, 1))
+    centers = rng.uniform(1, size - 2, (count, 2, 1, 1))
     made = (
-        255 * np.exp(-((rows - centres[:, 0]) ** 2 + (columns - centres[:, 1]) ** 2) / 3)
+        255 * np.exp(-((rows - centers[:, 0]) ** 2 + (columns - centers[:, 1]) ** 2) / 3)
     ).astype(np.uint8)
     made[0] = 0
     made[1] = 255
