@@ -41,6 +41,7 @@ def _mechanism(name: str, *tests: str) -> dict[str, tuple[str, ...]]:
 
 TESTS: dict[str, tuple[str, ...]] = {
     "rknn_jax/privacy/clipping.py": ("tests/test_prototypes.py", "tests/test_dp_pca.py"),
+    "rknn_jax/privacy/interchange.py": ("tests/test_privacy_interchange.py",),
     "rknn_jax/privacy/filters.py": ("tests/test_filters.py",),
     "rknn_jax/privacy/exact_noise.py": ("tests/test_release.py",),
     "rknn_jax/privacy/gaussian_shares.py": ("tests/test_federation_sums.py",),
