@@ -115,6 +115,12 @@ def _remove_unlocked(part: Path) -> None:
             os.close(descriptor)
 
 
+def free_bytes(folder: Path) -> int:
+    """Return the bytes that this user can still write on the disk of a folder."""
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize
+
+
 def is_full(error: OSError) -> bool:
     """Return True if an error says that there is no room on a disk, or none for this user."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -1,4 +1,4 @@
-"""Memory that this process can still take."""
+"""Memory that this process has taken and can still take."""
 
 import resource
 from collections.abc import Iterator
@@ -18,6 +18,11 @@ _CGROUPS = (
 def available() -> int | None:
     """Return the bytes that can still be taken, or None if the system does not tell."""
     return min(_limits(), default=None)
+
+
+def resident() -> int:
+    """Return the bytes of memory that this process has."""
+    return _numbers(Path("/proc/self/status"))["VmRSS"]
 
 
 def _limits() -> Iterator[int]:

@@ -172,6 +172,7 @@ def _serve_held(
         from rknn_jax.federation import checking, hosting, publish, round_folder, tls
         from rknn_jax.federation.desk import Desk
         from rknn_jax.federation.listener import listening
+        from rknn_jax.federation.monitor import CONNECTIONS, LOOPBACK, Monitor
         from rknn_jax.federation.server import Resources
     context = None
     if settings.certificates is not None and clients is not None:
@@ -196,11 +197,18 @@ def _serve_held(
     _told("round", f"{round.id[:12]}, {len(round.data):,} bytes to each client; {so_far}")
     desk = Desk(round, closes)
     resources = Resources(desk)
-    with listening(
-        resources.app, settings.host, settings.port, context=context, clients=clients
-    ) as port:
+    with contextlib.ExitStack() as stack:
+        served = listening(
+            resources.app, settings.host, settings.port, context=context, clients=clients
+        )
+        gate = stack.enter_context(served)
         secured = f" with TLS, for {len(clients)} keys" if clients else " without TLS, on this host"
-        _told("listening", f"on {settings.host}:{port}{secured}")
+        _told("listening", f"on {settings.host}:{gate.port}{secured}")
+        if settings.metrics_port is not None:
+            monitor = Monitor(settings.out, resources, gate, answers)
+            watched_at = listening(monitor.app, LOOPBACK, settings.metrics_port, most=CONNECTIONS)
+            stack.enter_context(watched_at)
+            _told("metrics", f"at http://{LOOPBACK}:{settings.metrics_port}/metrics and /health")
         with watched("progress", lambda: _progress(desk, wanted, answers)):
             answers = _answers(settings, wanted, desk, answers)
         if settings.collect_only:

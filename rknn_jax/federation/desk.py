@@ -125,6 +125,12 @@ class Desk:
             raise RuntimeError("Expected a desk with an HTTP server, got none; attach it first.")
         self._loop.call_soon_threadsafe(function)
 
+    def has_pulse(self, seconds: float) -> bool:
+        """Return True if the event loop of the HTTP server takes up work in so many seconds."""
+        taken_up = threading.Event()
+        self._call(taken_up.set)
+        return taken_up.wait(seconds)
+
     def attach(self) -> None:
         """Bind the desk to the running event loop."""
         self._loop = asyncio.get_running_loop()
