@@ -242,6 +242,22 @@ def new_path(parent: Path, name: str) -> Path:
     return next(path for path in itertools.chain([named], others) if not os.path.lexists(path))
 
 
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder, and those above it that are missing, and wait until their names are on disk.
+
+    Files in a folder are lost with it if the power fails before its own name is on disk.
+
+    Args:
+      folder: Path of the folder, which may exist.
+      mode: Permissions of the folder before the umask. Defaults to everybody's.
+    """
+    above = folder.absolute().parent
+    if not above.exists():
+        make_folder(above)
+    folder.mkdir(mode, exist_ok=True)
+    sync_folder(above)
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until the names of a folder's files are on disk."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from rknn_jax._internal import ranges
 from rknn_jax._internal.checks import check_together
-from rknn_jax._internal.disk import locked
+from rknn_jax._internal.disk import locked, make_folder
 from rknn_jax._internal.terminal import err, tell, watched
 from rknn_jax.federation.settings import Join, Serve, asked, join_command, settled
 from rknn_jax.privacy import ledger_index
@@ -64,7 +64,7 @@ def serve(settings: Serve) -> dict[str, Any]:
         _told("clients", f"{command}  # at each of {settings.clients}, with its own {own}")
         _told("checked", "nobody was asked, and nothing was written")
         return {"dry_run": True, "join": command}
-    settings.out.mkdir(parents=True, exist_ok=True)
+    make_folder(settings.out)
     busy = (
         f"Expected --out that no other server has, got --out {settings.out}; wait for it, or name "
         "a new folder."
@@ -202,6 +202,7 @@ def _serve_held(
             resources.app, settings.host, settings.port, context=context, clients=clients
         )
         gate = stack.enter_context(served)
+        stack.callback(resources.dismiss)
         secured = f" with TLS, for {len(clients)} keys" if clients else " without TLS, on this host"
         _told("listening", f"on {settings.host}:{gate.port}{secured}")
         if settings.metrics_port is not None:

@@ -176,7 +176,7 @@ class Client:
 
     def note_counted(self, round_id: str) -> None:
         """Note that a round counts this client, whose end is not known yet."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        disk.make_folder(self.folder, 0o700)
         disk.write_whole(self.folder / f"{round_id}.{COUNTED}", b"", disk.OWNER)
 
     def counted(self) -> list[str]:
@@ -325,7 +325,7 @@ class Client:
 
         The lock ends with the process, even on `kill -9`.
         """
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        disk.make_folder(self.folder, 0o700)
         with open(self.folder / ".lock", "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

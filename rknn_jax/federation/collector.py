@@ -35,7 +35,7 @@ import jax
 import numpy as np
 
 from rknn_jax._internal import compilation
-from rknn_jax._internal.disk import free_bytes, is_full, lock, read_json, write_whole
+from rknn_jax._internal.disk import free_bytes, is_full, lock, make_folder, read_json, write_whole
 from rknn_jax.federation import answer_frames, wire
 from rknn_jax.federation.round_checks import MOST_RECORDS
 from rknn_jax.federation.rounds import Round
@@ -106,7 +106,7 @@ class Collector:
         self.clients = set[int]()
         self.full: Path | None = None
         self._rejected_path = folder / REJECTED
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._file = open(self._path, "a+b", opener=for_owner)
         try:
             lock(

@@ -104,6 +104,10 @@ class Resources:
         self.desk = desk
         former.change()
 
+    def dismiss(self) -> None:
+        """Let all who wait come again later, as the server ends."""
+        self.desk.change(dismissed=True)
+
     async def question(self, request: Request) -> Response:
         """Send the question, or say that the round takes no more answers."""
         self._number(request)
