@@ -13,7 +13,7 @@ export UV_PROJECT_ENVIRONMENT = $(VENV)
 # Compiled files are kept, whatever the environment says: without them each of some hundred processes compiles all again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test long processes wheel test-all lint docs compare regression fuzz faults simulate bench mutants clean
+.PHONY: demo test long processes wheel test-all lint docs compare regression fuzz faults simulate bench mutants cves sbom clean
 
 demo: $(VENV)/.demo  ## label scikit-learn's digits at epsilon = 1, train the student, name the report
 	rm -rf $(DEMO_OUT)
@@ -85,6 +85,14 @@ $(VENV)/.demo: $(VENV)/.uv uv.lock pyproject.toml $(NATIVE)
 $(VENV)/.dev: $(VENV)/.uv uv.lock pyproject.toml $(NATIVE)
 	$(SYNC) --all-extras
 	touch $@ $(VENV)/.demo
+
+cves: $(VENV)/.uv  ## vulnerabilities that OSV lists of what uv.lock pins; an error without a network
+	$(VENV)/bin/uv audit --frozen --preview-features audit-command
+
+sbom: $(VENV)/.uv  ## what uv.lock pins, for a release: dist/rknn-jax.cdx.json, in CycloneDX
+	mkdir -p dist
+	$(VENV)/bin/uv export --quiet --frozen --no-default-groups --all-extras --preview-features sbom-export \
+		--format cyclonedx1.5 --output-file dist/rknn-jax.cdx.json
 
 clean:
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

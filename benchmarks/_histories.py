@@ -34,7 +34,7 @@ RAISED = 20
 """Budget that a process sets. A release makes a ledger with the budget of one release."""
 
 FOLDERS = ("a", "b")
-CALM = 20_000
+CALM = 6_000
 """Calls after which a calm world must have finished."""
 
 
@@ -127,7 +127,7 @@ class History:
     inputs: Path
     plan: planning.Plan
     seed: int
-    steps: int = 600
+    steps: int = 1200
     drawn: dict[str, str] = field(default_factory=dict)
     charged: set[str] = field(default_factory=set)
     done: set[str] = field(default_factory=set)

@@ -58,7 +58,10 @@ class Rates(NamedTuple):
     def drawn(cls, random: Random) -> "Rates":
         """Draw which faults a history has, so that each is also seen without the others."""
         return cls(
-            *(random.choice((0.0, 0.003, 0.03)) for _ in range(3)), random.choice((0, 0.003))
+            error=random.choice((0.0, 0.003, 0.03)),
+            short=random.choice((0.0, 0.1, 0.5)),
+            kill=random.choice((0.0, 0.003, 0.03)),
+            power=random.choice((0.0, 0.001, 0.003)),
         )
 
 

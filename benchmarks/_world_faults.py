@@ -4,6 +4,7 @@ Each changes a function of the package in this process, by its text.
 """
 
 import inspect
+import sys
 import textwrap
 from typing import Any, NamedTuple
 
@@ -31,14 +32,18 @@ class WorldFault(NamedTuple):
     new: str
 
     def plant(self) -> None:
-        """Change the function."""
-        source = textwrap.dedent(inspect.getsource(getattr(self.place, self.name)))
+        """Change the function, in every module that has imported it."""
+        sound = getattr(self.place, self.name)
+        source = textwrap.dedent(inspect.getsource(sound))
         assert self.old in source, f"{self.words}: {self.old}"
         module = inspect.getmodule(self.place)
         assert module is not None
         made: dict[str, Any] = {}
         exec(source.replace(self.old, self.new), vars(module), made)
         setattr(self.place, self.name, made[self.name])
+        for other in list(sys.modules.values()):
+            if getattr(other, self.name, None) is sound:
+                setattr(other, self.name, made[self.name])
 
 
 FAULTS = (
@@ -70,13 +75,6 @@ FAULTS = (
         "append",
         "while text:\n            text = text[file.write(text) :]",
         "file.write(text)",
-    ),
-    WorldFault(
-        "a charge that failed stays in the ledger in part",
-        ledger_file,
-        "append",
-        "file.truncate(size)",
-        "pass",
     ),
     WorldFault(
         "a ledger is not locked",

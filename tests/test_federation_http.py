@@ -1221,3 +1221,20 @@ def test_messages_for_a_sum_are_turned_away_at_once():
         thread.join(PATIENCE)
     assert brought == (400, "malformed")
     assert len(failed) == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_whoever_waits_is_dismissed_when_the_server_ends(caplog):
+    """Requests were cut off before, with tracebacks on the server's terminal."""
+    resources = Resources(Desk(a_round(), time.time() + PATIENCE))
+    path = f"/v1/rounds/{resources.desk.round.id}/statement"
+    with (
+        concurrent.futures.ThreadPoolExecutor() as pool,
+        listening(resources.app, HERE, 0) as served,
+    ):
+        waiting = pool.submit(ask, served.port, "GET", path)
+        until(lambda: resources.waiting == 1)
+        resources.dismiss()
+        found = waiting.result(PATIENCE)
+    assert (found.status, found.headers["retry-after"]) == (204, "0")
+    assert not any(one.exc_info for one in caplog.records)

@@ -119,7 +119,14 @@ def faults() -> str:
         ends = ", ".join(f"{status}: {count}" for status, count in row["statuses"].items())
         every = "every" if row["step"] == 1 else f"one in {row['step']}"
         rows.append(
-            [f"`{row['command']}`", row["error"], every, f"{calls:,}", ends, str(len(row["broken"]))]
+            [
+                f"`{row['command']}`",
+                row["error"],
+                every,
+                f"{calls:,}",
+                ends,
+                str(len(row["broken"])),
+            ]
         )
     header = ["command", "error", "calls", "failed", "exit status: how often", "promises broken"]
     return table(header, rows, "faults")
