@@ -255,7 +255,8 @@ def make_folder(folder: Path, mode: int = 0o777) -> None:
     if not above.exists():
         make_folder(above)
     folder.mkdir(mode, exist_ok=True)
-    sync_folder(above)
+    with suppress(PermissionError):  # of a folder above that this user may not read
+        sync_folder(above)
 
 
 def sync_folder(folder: Path) -> None:
