@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks import kills
 from benchmarks._world import Process, Rates, World
 from rknn_jax.privacy import exact_noise
-from rknn_jax.privacy.ledger import Ledger
+from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.release import planning
 from rknn_jax.release.release_folder import RESULTS, STAGING
 
@@ -187,16 +187,18 @@ class History:
         """Check what must hold at every step."""
         path = self.folder / LEDGER
         if path.exists():
-            ledger = Ledger.open(path)
-            if ledger.spent.epsilon > ledger.budget.epsilon:
-                raise BrokenError(f"{ledger.spent} of {ledger.budget} is spent")
-            self._check_entries(ledger)
+            try:
+                self._check_ledger(Ledger.open(path))
+            except LedgerError as error:
+                raise BrokenError(f"the ledger cannot be read: {error}") from error
         elif self.charged:
             raise BrokenError("a ledger with charges is gone")
         for name in FOLDERS:
             self._check_shown(name)
 
-    def _check_entries(self, ledger: Ledger) -> None:
+    def _check_ledger(self, ledger: Ledger) -> None:
+        if ledger.spent.epsilon > ledger.budget.epsilon:
+            raise BrokenError(f"{ledger.spent} of {ledger.budget} is spent")
         entries = ledger.entries()
         for kind in ("spend", "drawn"):
             ids = [_id(entry.purpose) for entry in entries if entry.kind == kind]
