@@ -13,7 +13,7 @@ export UV_PROJECT_ENVIRONMENT = $(VENV)
 # Compiled files are kept, whatever the environment says: without them each of some hundred processes compiles all again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test long processes wheel test-all lint docs compare regression fuzz bench mutants clean
+.PHONY: demo test long processes wheel test-all lint docs compare regression fuzz faults simulate bench mutants cves sbom clean
 
 demo: $(VENV)/.demo  ## label scikit-learn's digits at epsilon = 1, train the student, name the report
 	rm -rf $(DEMO_OUT)
@@ -59,8 +59,14 @@ regression: $(VENV)/.dev  ## the hot functions against peers at small sizes: rat
 fuzz: $(VENV)/.dev  ## mutated files for every reader of bytes, SECONDS each, two readers at a time: what fails is kept in runs/fuzz
 	$(RUN) -m benchmarks.fuzz --seconds $(SECONDS) $(FUZZ)
 
+faults: $(VENV)/.dev  ## every system call of every command fails once: what is told is true, and another run finishes: hours
+	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m benchmarks.faults $(FAULTS)
+
+simulate: $(VENV)/.dev  ## releases and their ledger under faults of disk, processes and power, a million calls; SEED=17 for one history
+	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m benchmarks.simulate $(if $(SEED),--seed $(SEED))
+
 bench: $(VENV)/.dev  ## every benchmark but CIFAR-10, which wants an accelerator, and the encoders, which measure nothing, with MNIST in RKNN_MNIST_DIR: JSON in benchmarks/results, tables in README and docs
-	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e encoder -e fuzz -e regression -e mutants -e screenshots); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
+	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e encoder -e faults -e fuzz -e regression -e mutants -e screenshots -e simulate); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 mutants: $(VENV)/.dev  ## plant faults in what privacy stands on, and count those that the tests notice: hours, and it continues
 	$(VENV)/bin/uv sync --quiet --frozen --inexact --compile-bytecode --all-extras --group mutants
@@ -79,6 +85,14 @@ $(VENV)/.demo: $(VENV)/.uv uv.lock pyproject.toml $(NATIVE)
 $(VENV)/.dev: $(VENV)/.uv uv.lock pyproject.toml $(NATIVE)
 	$(SYNC) --all-extras
 	touch $@ $(VENV)/.demo
+
+cves: $(VENV)/.uv  ## vulnerabilities that OSV lists of what uv.lock pins; an error without a network
+	$(VENV)/bin/uv audit --frozen --preview-features audit-command
+
+sbom: $(VENV)/.uv  ## what uv.lock pins, for a release: dist/rknn-jax.cdx.json, in CycloneDX
+	mkdir -p dist
+	$(VENV)/bin/uv export --quiet --frozen --no-default-groups --all-extras --preview-features sbom-export \
+		--format cyclonedx1.5 --output-file dist/rknn-jax.cdx.json
 
 clean:
 	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

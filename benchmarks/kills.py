@@ -86,15 +86,15 @@ def without_xla() -> None:
     postprocessing.noisy_max = lambda counts: np.argmax(counts, axis=1).astype(np.int32)
 
 
-def forked(work: Callable[[], None]) -> int:
-    """Run `work` in a forked process.
+def forked(work: Callable[[], None], seconds: float = 20) -> int:
+    """Run `work` in a forked process, for at most so many seconds.
 
     Returns:
       The status: 0, 1 after an exception, or minus a signal.
     """
     number = os.fork()
     if number == 0:
-        faulthandler.dump_traceback_later(20, exit=True)
+        faulthandler.dump_traceback_later(seconds, exit=True)
         try:
             work()
         except BaseException:

@@ -36,6 +36,23 @@ def test_a_file_is_on_disk_before_its_name_and_its_name_before_the_call_returns(
     assert said == ["file", "name", "folder"]
 
 
+def test_names_of_folders_are_on_disk_before_anything_is_in_them(tmp_path, monkeypatch):
+    synced = []
+    real = os.fsync
+
+    def sync(descriptor):
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.chdir(tmp_path)
+    disk.make_folder(disk.Path("a/b"), 0o700)
+    assert synced == [str(tmp_path), str(tmp_path / "a")]
+    assert (tmp_path / "a/b").stat().st_mode & 0o777 == 0o700
+    disk.make_folder(disk.Path("a/b"))  # made by a process that was killed before it was on disk
+    assert synced[2:] == [str(tmp_path / "a")]
+
+
 @pytest.mark.parametrize("call", ["open", "fsync", "replace"])
 def test_a_full_disk_leaves_the_earlier_file_and_nothing_beside_it(tmp_path, monkeypatch, call):
     disk.write_whole(tmp_path / "a", b"earlier")

@@ -30,7 +30,7 @@ from rknn_jax.federation import joining, wire
 from rknn_jax.federation import messages as client_messages
 from rknn_jax.federation import settings as settings_of
 from rknn_jax.federation.agreement import Agreement, RefusedError
-from rknn_jax.federation.client import Client
+from rknn_jax.federation.client import ANSWERED, SENT_AGAIN, Client
 from rknn_jax.federation.collector import Collector, Reply, most_shift
 from rknn_jax.federation.notes import seal
 from rknn_jax.federation.rounds import Round
@@ -1112,6 +1112,25 @@ def test_liars_move_a_count_by_no_more_than_their_sensitivity(tmp_path, name):
             assert np.abs(moved).max() <= liars * shift * (1 + 1e-12)
             worst = max(worst, float(np.abs(moved).max() / liars / shift))
     assert worst == pytest.approx(1)
+
+
+def test_an_error_after_the_charge_says_that_the_round_is_paid_for(tmp_path, monkeypatch):
+    client = a_client(tmp_path)
+    round = a_round(mechanism="randomized_response")
+    real = disk.write_whole
+
+    def fails(path, *others):
+        if path.suffix == f".{ANSWERED}":
+            raise OSError(errno.EIO, "Input/output error")
+        real(path, *others)
+
+    with monkeypatch.context() as damaged:
+        damaged.setattr(disk, "write_whole", fails)
+        with pytest.raises(OSError, match="Input/output") as failed:
+            client.answer(round.data)
+    assert failed.value.__notes__ == [SENT_AGAIN]
+    assert client.answer(round.data)[2]
+    assert client.ledger.num_spends == 1
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,9 @@ def serving(folder, round, clients=1, *, seconds=PATIENCE, context=None, known=N
     collector = Collector(folder, round)
     desk = Desk(round, time.time() + seconds)
     told = []
-    with listening(Resources(desk).app, HERE, 0, context, known) as port:
+    resources = Resources(desk)
+    with listening(resources.app, HERE, 0, context, known) as served:
+        port = served.port
 
         def course():
             hosting.collect(desk, collector, clients, lambda *line: told.append(line))
@@ -104,6 +106,8 @@ def serving(folder, round, clients=1, *, seconds=PATIENCE, context=None, known=N
 
         running = SimpleNamespace(
             port=port,
+            gate=served,
+            resources=resources,
             desk=desk,
             collector=collector,
             told=told,
@@ -914,7 +918,8 @@ def test_a_proxy_that_loses_repeats_cuts_and_lies_delays_a_client_and_no_more(tm
 
         methods = ["GET", "POST"]
         proxy = Starlette(routes=[Route("/{path:path}", forward, methods=methods)])
-        with listening(proxy, HERE, 0) as port:
+        with listening(proxy, HERE, 0) as served:
+            port = served.port
             client = a_client(tmp_path / "client", records=1)
             outcome, events = joined(client, port)
     assert outcome == ("done", True)
@@ -956,7 +961,8 @@ def test_a_hostile_server_fills_no_memory_and_controls_no_terminal(tmp_path):
             Route("/v1/rounds/{round}/statement", statement),
         ]
     )
-    with listening(hostile, HERE, 0) as port:
+    with listening(hostile, HERE, 0) as served:
+        port = served.port
         outcome, events = joined(client, port)
     assert outcome == ("?[2Jall ?clear", False)
     assert "--most-bytes" in events["refused"]
@@ -1030,7 +1036,8 @@ def test_a_sum_is_opened_without_whoever_leaves_and_given_up_if_too_few_stay(
         monkeypatch.setattr(type(clients[0].ready(round.data)), "vector", stop_or_vector)
     begun = []
     told = lambda *line: None  # noqa: E731
-    with listening(Resources(desk).app, HERE, 0) as port:
+    with listening(Resources(desk).app, HERE, 0) as served:
+        port = served.port
         threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
@@ -1071,7 +1078,8 @@ def test_a_server_that_was_restarted_waits_for_its_clients_to_hear_the_end(tmp_p
         path = f"/v1/rounds/{round.id}/statement"
         found.append(ask(port, "GET", path, ticket=number).data)
 
-    with listening(Resources(desk).app, HERE, 0) as port:
+    with listening(Resources(desk).app, HERE, 0) as served:
+        port = served.port
         threads = [threading.Thread(target=come_back, args=(number,)) for number in (1, 2)]
         for thread in threads:
             thread.start()
@@ -1204,7 +1212,8 @@ def test_messages_for_a_sum_are_turned_away_at_once():
         except ValueError as error:
             failed.append(error)
 
-    with listening(Resources(desk).app, HERE, 0) as port:
+    with listening(Resources(desk).app, HERE, 0) as served:
+        port = served.port
         thread = threading.Thread(target=course)
         thread.start()
         brought = fate(ask(port, "POST", f"/v1/rounds/{round.id}/answers", b"x" * 9, ticket=7))
@@ -1212,3 +1221,20 @@ def test_messages_for_a_sum_are_turned_away_at_once():
         thread.join(PATIENCE)
     assert brought == (400, "malformed")
     assert len(failed) == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_whoever_waits_is_dismissed_when_the_server_ends(caplog):
+    """Requests were cut off before, with tracebacks on the server's terminal."""
+    resources = Resources(Desk(a_round(), time.time() + PATIENCE))
+    path = f"/v1/rounds/{resources.desk.round.id}/statement"
+    with (
+        concurrent.futures.ThreadPoolExecutor() as pool,
+        listening(resources.app, HERE, 0) as served,
+    ):
+        waiting = pool.submit(ask, served.port, "GET", path)
+        until(lambda: resources.waiting == 1)
+        resources.dismiss()
+        found = waiting.result(PATIENCE)
+    assert (found.status, found.headers["retry-after"]) == (204, "0")
+    assert not any(one.exc_info for one in caplog.records)

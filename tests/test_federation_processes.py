@@ -432,7 +432,12 @@ def test_a_client_killed_between_noise_and_sending_is_counted_once_and_nobody_el
 def test_a_server_and_three_clients_finish_a_round(serve, join, tmp_path):
     clients = [join(number) for number in range(CLIENTS)]
     clients[0].says("joining")  # before there is a server
-    for running in (serve(), *clients):
+    watched = free_port()
+    server = serve("--metrics-port", watched)
+    server.says("metrics")
+    with urllib.request.urlopen(f"http://127.0.0.1:{watched}/health") as health:
+        assert health.read() == b"ok"
+    for running in (server, *clients):
         running.ends()
     card = assert_published(tmp_path)
     assert card["rejected"] == {}

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rknn_jax
-from rknn_jax.privacy import ledger_summary
+from rknn_jax.privacy import ledger_file, ledger_summary
 from rknn_jax.privacy.accounting import compose
 from rknn_jax.privacy.events import DiscreteLaplace
 from rknn_jax.privacy.fingerprints import Digest, fingerprint
@@ -276,6 +276,20 @@ def test_a_line_is_on_disk_before_the_charge_returns(ledger, path, monkeypatch):
     assert synced == [path.stat().st_size]
     Ledger.create(path.with_name("other"), DATA, 1)
     assert len(synced) == 3  # its bytes, and the folder that names it
+
+
+def test_an_error_when_a_ledger_is_closed_does_not_deny_the_charge(ledger, monkeypatch):
+    class Remote(ledger_file.FileIO):
+        """File of a server whose connection is lost once everything is on its disk."""
+
+        def close(self):
+            super().close()
+            raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as lost:
+        lost.setattr(ledger_file, "FileIO", Remote)
+        assert ledger.charge(released(), "one").kind == "spend"
+    assert ledger.num_spends == 1
 
 
 # Torn and changed files

@@ -70,9 +70,19 @@ def test_the_image_runs_rknn_and_not_as_root():
     assert last["USER"] not in ("root", "0")
     names = [name for name, _ in told]
     assert names.index("USER") > max(i for i, name in enumerate(names) if name == "RUN")
-    extras = re.search(r"\[(.*?)\]", last["RUN"])[1].split(",")
+    extras = re.findall(r"--extra (\w+)", text)
+    assert extras
+    assert "--require-hashes" in last["RUN"]
+    version = re.search(r"UV_VERSION = (\S+)", (ROOT / "Makefile").read_text())[1]
+    assert f"uv=={version}" in text
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(extras) <= set(known["optional-dependencies"])
+
+
+def test_other_peoples_actions_are_named_by_commit():
+    used = re.findall(r"uses: (\S+)", (ROOT / ".github/workflows/ci.yml").read_text())
+    assert used
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", one) for one in used), used
 
 
 @pytest.mark.skipif(not shutil.which(os.environ.get("CXX", "c++")), reason="no C++ compiler")

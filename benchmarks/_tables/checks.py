@@ -108,3 +108,49 @@ def fuzz() -> str:
         rows,
         "fuzz",
     )
+
+
+def faults() -> str:
+    """Calls that fail once, by command, and how the commands end."""
+    found = load("faults")["results"]
+    rows = []
+    for row in found:
+        calls = sum(row["calls"].values())
+        ends = ", ".join(f"{status}: {count}" for status, count in row["statuses"].items())
+        every = "every" if row["step"] == 1 else f"one in {row['step']}"
+        rows.append(
+            [
+                f"`{row['command']}`",
+                row["error"],
+                every,
+                f"{calls:,}",
+                ends,
+                str(len(row["broken"])),
+            ]
+        )
+    header = ["command", "error", "calls", "failed", "exit status: how often", "promises broken"]
+    return table(header, rows, "faults")
+
+
+def simulate() -> str:
+    """Histories of a simulated world, and the faults in them."""
+    found = load("simulate")["results"]
+    names = (
+        "seeds",
+        "calls",
+        "processes",
+        "errors",
+        "short writes",
+        "kills",
+        "losses of power",
+    )
+    row = [f"{found.get(name, 0):,}" for name in names] + [str(len(found["broken"]))]
+    return table([*names, "promises broken"], [row], "simulate")
+
+
+def simulate_planted() -> str:
+    """Faults in the code that a simulated world finds, with the first seed that does."""
+    rows = []
+    for row in load("simulate_planted")["results"]:
+        rows.append([row["words"], str(row["seed"]) if row["seed"] >= 0 else "none", row["broken"]])
+    return table(["fault", "seed", "what it breaks"], rows, "simulate_planted")

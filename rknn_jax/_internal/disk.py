@@ -115,6 +115,12 @@ def _remove_unlocked(part: Path) -> None:
             os.close(descriptor)
 
 
+def free_bytes(folder: Path) -> int:
+    """Return the bytes that this user can still write on the disk of a folder."""
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize
+
+
 def is_full(error: OSError) -> bool:
     """Return True if an error says that there is no room on a disk, or none for this user."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -234,6 +240,23 @@ def new_path(parent: Path, name: str) -> Path:
     named = parent / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}-{os.getpid()}"
     others = (named.with_name(f"{named.name}-{number}") for number in itertools.count(2))
     return next(path for path in itertools.chain([named], others) if not os.path.lexists(path))
+
+
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder, and those above it that are missing, and wait until their names are on disk.
+
+    Files in a folder are lost with it if the power fails before its own name is on disk.
+
+    Args:
+      folder: Path of the folder, which may exist.
+      mode: Permissions of the folder before the umask. Defaults to everybody's.
+    """
+    above = folder.absolute().parent
+    if not above.exists():
+        make_folder(above)
+    folder.mkdir(mode, exist_ok=True)
+    with suppress(PermissionError):  # of a folder above that this user may not read
+        sync_folder(above)
 
 
 def sync_folder(folder: Path) -> None:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from rknn_jax._internal import progress, ranges
 from rknn_jax._internal.checks import check_together
-from rknn_jax._internal.disk import locked
+from rknn_jax._internal.disk import locked, make_folder
 from rknn_jax._internal.terminal import err, tell
 from rknn_jax.federation.settings import Join, Serve, asked, join_command, settled
 from rknn_jax.privacy import ledger_index
@@ -64,7 +64,7 @@ def serve(settings: Serve) -> dict[str, Any]:
         _told("clients", f"{command}  # at each of {settings.clients}, with its own {own}")
         _told("checked", "nobody was asked, and nothing was written")
         return {"dry_run": True, "join": command}
-    settings.out.mkdir(parents=True, exist_ok=True)
+    make_folder(settings.out)
     busy = (
         f"Expected --out that no other server has, got --out {settings.out}; wait for it, or name "
         "a new folder."
@@ -172,6 +172,7 @@ def _serve_held(
         from rknn_jax.federation import checking, hosting, publish, round_folder, tls
         from rknn_jax.federation.desk import Desk
         from rknn_jax.federation.listener import listening
+        from rknn_jax.federation.monitor import CONNECTIONS, LOOPBACK, Monitor
         from rknn_jax.federation.server import Resources
     context = None
     if settings.certificates is not None and clients is not None:
@@ -196,11 +197,19 @@ def _serve_held(
     _told("round", f"{round.id[:12]}, {len(round.data):,} bytes to each client; {so_far}")
     desk = Desk(round, closes)
     resources = Resources(desk)
-    with listening(
-        resources.app, settings.host, settings.port, context=context, clients=clients
-    ) as port:
+    with contextlib.ExitStack() as stack:
+        served = listening(
+            resources.app, settings.host, settings.port, context=context, clients=clients
+        )
+        gate = stack.enter_context(served)
+        stack.callback(resources.dismiss)
         secured = f" with TLS, for {len(clients)} keys" if clients else " without TLS, on this host"
-        _told("listening", f"on {settings.host}:{port}{secured}")
+        _told("listening", f"on {settings.host}:{gate.port}{secured}")
+        if settings.metrics_port is not None:
+            monitor = Monitor(settings.out, resources, gate, answers)
+            watched_at = listening(monitor.app, LOOPBACK, settings.metrics_port, most=CONNECTIONS)
+            stack.enter_context(watched_at)
+            _told("metrics", f"at http://{LOOPBACK}:{settings.metrics_port}/metrics and /health")
         with progress.phase("clients", note=lambda: _progress(desk, wanted, answers)):
             answers = _answers(settings, wanted, desk, answers)
         if settings.collect_only:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from rknn_jax import randomized_bits
-from rknn_jax._internal.disk import write_whole
+from rknn_jax._internal.disk import make_folder, write_whole
 from rknn_jax.answers.measured import Interval, Measured, coin_quantiles, interval_under
 from rknn_jax.federation import hosting, reading, round_folder
 from rknn_jax.federation.check_rounds import CheckRound
@@ -83,7 +83,7 @@ def prepared(folder: Path, votes: Round, labeled: Labeled) -> CheckRound:
     if not path.exists():
         labeling = reading.labeling(votes, labeled.found, labeled.rows)
         check = CheckRound.of_votes(votes, np.asarray(labeled.rows.features), labeling)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_whole(path, check.data)
     kept = Round.of(path.read_bytes())
     if not isinstance(kept, CheckRound) or kept.voted != votes.id:

@@ -52,6 +52,12 @@ NOTED = "noted"
 ANSWERED = "answer"
 COUNTED = "counted"
 
+SENT_AGAIN = (
+    "The round is paid for, and nothing is lost: the same command answers and pays nothing."
+)
+TAKEN_ONCE = "The round is paid for, and its sum goes on without this client: it is joined once."
+"""What is true if a file of a round cannot be written or read after the charge."""
+
 
 @dataclass(frozen=True)
 class Client:
@@ -99,7 +105,7 @@ class Client:
         if round.simulated is not None:
             made = simulated_messages(round, self._told(round), self.first)
             return round.id, self.first, wire.encode(round.mechanism, made)
-        with self._locked():
+        with self._locked(), self._told_if_paid(round, SENT_AGAIN):
             said = self._path(round, ANSWERED)
             if not said.exists():
                 self._affordable(cost, round)
@@ -176,7 +182,7 @@ class Client:
 
     def note_counted(self, round_id: str) -> None:
         """Note that a round counts this client, whose end is not known yet."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        disk.make_folder(self.folder, 0o700)
         disk.write_whole(self.folder / f"{round_id}.{COUNTED}", b"", disk.OWNER)
 
     def counted(self) -> list[str]:
@@ -320,12 +326,22 @@ class Client:
         return self.folder / f"{round.id}.{suffix}"
 
     @contextmanager
+    def _told_if_paid(self, round: Round, words: str) -> Iterator[None]:
+        """Add words to an error of the operating system if the round is paid for."""
+        try:
+            yield
+        except OSError as error:
+            if self._charge(round):
+                error.add_note(words)
+            raise
+
+    @contextmanager
     def _locked(self) -> Iterator[None]:
         """Keep other processes of this client out.
 
         The lock ends with the process, even on `kill -9`.
         """
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        disk.make_folder(self.folder, 0o700)
         with open(self.folder / ".lock", "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -366,10 +382,11 @@ class Prepared:
                     "Expected a new round, got one whose sum this client has had its part in; it "
                     "takes part once."
                 )
-            entropy = self.client._spend(self.round, self.cost, self.told)
-            note = self.client._path(self.round, NOTED)
-            # The note stays without its seed, since nothing on disk may unmask a sum.
-            disk.write_whole(note, json.dumps({"round": self.round.id}).encode(), disk.OWNER)
+            with self.client._told_if_paid(self.round, TAKEN_ONCE):
+                entropy = self.client._spend(self.round, self.cost, self.told)
+                note = self.client._path(self.round, NOTED)
+                # The note stays without its seed, since nothing on disk may unmask a sum.
+                disk.write_whole(note, json.dumps({"round": self.round.id}).encode(), disk.OWNER)
         return self.round.sum.vector(self.told, entropy)
 
     def least_threshold(self, clients: int) -> int:

@@ -21,6 +21,7 @@ is many votes, the price of strong noise. The transport decides who may send. Wi
 who reaches the server is a client, any number of times.
 """
 
+import errno
 import functools
 import json
 import os
@@ -34,7 +35,7 @@ import jax
 import numpy as np
 
 from rknn_jax._internal import compilation
-from rknn_jax._internal.disk import is_full, lock, read_json, write_whole
+from rknn_jax._internal.disk import free_bytes, is_full, lock, make_folder, read_json, write_whole
 from rknn_jax.federation import answer_frames, wire
 from rknn_jax.federation.round_checks import MOST_RECORDS
 from rknn_jax.federation.rounds import Round
@@ -48,6 +49,9 @@ REJECTED = "rejected.json"
 PUBLISHED = "privacy.json"
 SEALED = "sealed.json"
 OWNER_ONLY = 0o600
+
+LEAST_FREE = 2**26
+"""Bytes of the disk that answers leave free, for the results of their round."""
 
 
 class Reply(NamedTuple):
@@ -102,7 +106,7 @@ class Collector:
         self.clients = set[int]()
         self.full: Path | None = None
         self._rejected_path = folder / REJECTED
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self._file = open(self._path, "a+b", opener=for_owner)
         try:
             lock(
@@ -299,9 +303,11 @@ class Collector:
         self.clients.update(clients.tolist())
 
     def _append(self, clients: np.ndarray, payload: bytes) -> None:
-        """Write a frame. The file is as before if that fails."""
+        """Write a frame, if the disk has room. The file is as before if that fails."""
         frame = memoryview(answer_frames.packed(clients, payload))
         before = os.fstat(self._file.fileno()).st_size
+        if free_bytes(self._folder) < len(frame) + LEAST_FREE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         try:
             while frame:
                 frame = frame[os.write(self._file.fileno(), frame) :]

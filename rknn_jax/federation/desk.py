@@ -69,6 +69,7 @@ class Desk:
       ready: Time of each client's last request for the first step of a sum, by number.
       seen: Time of each client's last request, by number.
       told: Numbers of the clients that have been told the statement or the failure.
+      dismissed: True once the server ends, so that nobody waits any longer. Defaults to False.
     """
 
     round: Round
@@ -83,6 +84,7 @@ class Desk:
     ready: dict[int, float] = field(default_factory=dict)
     seen: dict[int, float] = field(default_factory=dict)
     told: set[int] = field(default_factory=set)
+    dismissed: bool = False
     _arrivals: "queue.SimpleQueue[Arrival]" = field(default_factory=queue.SimpleQueue)
     _loop: asyncio.AbstractEventLoop | None = None
     _news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -125,6 +127,12 @@ class Desk:
             raise RuntimeError("Expected a desk with an HTTP server, got none; attach it first.")
         self._loop.call_soon_threadsafe(function)
 
+    def has_pulse(self, seconds: float) -> bool:
+        """Return True if the event loop of the HTTP server takes up work in so many seconds."""
+        taken_up = threading.Event()
+        self._call(taken_up.set)
+        return taken_up.wait(seconds)
+
     def attach(self) -> None:
         """Bind the desk to the running event loop."""
         self._loop = asyncio.get_running_loop()
@@ -158,7 +166,7 @@ class Desk:
         ends = time.monotonic() + seconds
         while not ready():
             left = ends - time.monotonic()
-            if left <= 0:
+            if self.dismissed or left <= 0:
                 return False
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), left)

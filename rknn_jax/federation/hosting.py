@@ -1,5 +1,6 @@
 """Course of a round on the server: count what clients bring to its desk, and tell them the end."""
 
+import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 from rknn_jax._internal.disk import is_full
 from rknn_jax.federation.collector import Collector, Sum
 from rknn_jax.federation.desk import Arrival, Desk
+from rknn_jax.federation.gate import Rarely
 from rknn_jax.federation.round_folder import Tell
 from rknn_jax.federation.secure_sum_keys import MOST_CLIENTS, STEPS
 from rknn_jax.federation.secure_sum_server import Summation
@@ -24,7 +26,7 @@ GOODBYE = 10.0
 
 POLL = 0.02
 MOST_LINES = 8
-"""Fates of a batch that are told one by one."""
+"""Clients of a batch that are told one by one."""
 
 
 def collect(desk: Desk, collector: Collector, clients: int, tell: Tell) -> None:
@@ -36,15 +38,16 @@ def collect(desk: Desk, collector: Collector, clients: int, tell: Tell) -> None:
       clients: Number of clients to wait for.
       tell: Function that is called with each answer, refusal and rejection.
     """
-    refused = set[int]()
+    rarely = functools.cache(lambda fate: Rarely(functools.partial(tell, fate)))
+    count = functools.partial(
+        _count, desk, collector, clients, refused=set[int](), tell=tell, rarely=rarely
+    )
     wanted = 0 if collector.is_sealed else clients
     while collector.num_clients < wanted and (left := desk.closes - time.time()) > 0:
-        _count(
-            desk, collector, clients, refused=refused, batch=desk.take(min(left, TICK)), tell=tell
-        )
+        count(batch=desk.take(min(left, TICK)))
     desk.change(stage="closed", has_counted=collector.clients.__contains__)
     while batch := desk.take(0):
-        _count(desk, collector, clients, refused=refused, batch=batch, tell=tell)
+        count(batch=batch)
 
 
 def _count(
@@ -54,6 +57,7 @@ def _count(
     refused: set[int],
     batch: Sequence[Arrival],
     tell: Tell,
+    rarely: Callable[[str], Rarely],
 ) -> None:
     """Count a batch, which is on disk before any client hears of it."""
     for late in (False, True):
@@ -62,7 +66,7 @@ def _count(
         fates = collector.receive([come.reply for come in answers], late=late)
         _tell_room(collector, was_full, tell)
         desk.judge(answers, fates)
-        _tell_fates(answers, fates, f"{collector.num_clients} of {clients} clients", tell)
+        _tell_fates(answers, fates, f"{collector.num_clients} of {clients} clients", tell, rarely)
     if fresh := _note_refusals(desk, batch, refused, tell):
         collector.reject("refused by the client", fresh)
 
@@ -236,16 +240,31 @@ def _wait_until_told(desk: Desk, clients: int) -> None:
         time.sleep(POLL)
 
 
-def _tell_fates(answers: Sequence[Arrival], fates: Sequence[str], so_far: str, tell: Tell) -> None:
-    if set(fates) == {"busy"}:
-        return  # they come again and again
-    if len(answers) <= MOST_LINES:
-        for come, fate in zip(answers, fates, strict=True):
-            size = len(come.reply.payload)
-            tell(fate, f"client {come.reply.client}, {size:,} bytes; {so_far}")
-        return
-    for fate, count in Counter(fates).items():
-        tell(fate, f"answers of {count:,} clients; {so_far}")
+def _tell_fates(
+    answers: Sequence[Arrival],
+    fates: Sequence[str],
+    so_far: str,
+    tell: Tell,
+    rarely: Callable[[str], Rarely],
+) -> None:
+    """Tell the fates of a batch: each client once that counts, and each rejection once a minute.
+
+    A client may be rejected any number of times.
+    """
+    told = list(zip(answers, fates, strict=True))
+    counted = [come for come, fate in told if fate == "counted"]
+    if len(counted) > MOST_LINES:
+        tell("counted", f"answers of {len(counted):,} clients; {so_far}")
+    else:
+        for come in counted:
+            tell("counted", f"{_sender(come)}; {so_far}")
+    for come, fate in told:
+        if fate not in ("counted", "busy"):
+            rarely(fate).warn(f"{_sender(come)}; {so_far}")
+
+
+def _sender(come: Arrival) -> str:
+    return f"client {come.reply.client}, {len(come.reply.payload):,} bytes"
 
 
 def _names(clients: set[int]) -> str:

@@ -73,6 +73,10 @@ class Protocol(H11Protocol):
             number = self.clients.get(secured.getpeercert(binary_form=True))
             # A listed certificate may be an authority's, and the peer's one signed by it.
             if number is None or self.connected[number] >= CONNECTIONS_OF_A_CLIENT:
+                unknown = number is None
+                self.gate.turn_away(
+                    "an unknown certificate" if unknown else "too many of one client"
+                )
                 transport.abort()
                 return
             self.number = number
@@ -83,6 +87,7 @@ class Protocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         super().connection_lost(exc)
+        self.gate.leave()
         if self.number is not None:
             self.connected[self.number] -= 1
             self.number = None
@@ -119,8 +124,9 @@ def listening(
     port: int,
     context: ssl.SSLContext | None = None,
     clients: Mapping[bytes, int] | None = None,
-) -> Iterator[int]:
-    """Serve an ASGI application beside the caller, and yield the port.
+    most: int | None = None,
+) -> Iterator[Gate]:
+    """Serve an ASGI application beside the caller, and yield the gate, which knows the port.
 
     Args:
       app: ASGI application.
@@ -129,6 +135,7 @@ def listening(
       context: TLS settings. Defaults to none, plain HTTP.
       clients: Numbers of the clients that may connect, by certificate, DER; required with
         TLS.
+      most: Most connections at once. Defaults to as many as this process may have.
 
     Raises:
       OSError: If the address cannot be used.
@@ -136,7 +143,7 @@ def listening(
     found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
     family, _, _, _, address = found[0]
     listener = socket.create_server(address[:2], family=family, backlog=2048)
-    most = _connections()
+    most = most or _connections()
     log = Rarely()
     gate = Gate(listener, most, context is not None, log)
     protocol: Any = functools.partial(Protocol, gate, clients, Counter())
@@ -164,12 +171,11 @@ def listening(
         await server.serve([gate])
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
-    place = gate.getsockname()[1]
     thread.start()
     try:
         while not server.started and thread.is_alive():
             time.sleep(POLL)
-        yield place
+        yield gate
     finally:
         server.should_exit = True
         thread.join()

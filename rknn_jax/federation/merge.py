@@ -7,15 +7,24 @@ show the messages of few clients.
 """
 
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from rknn_jax._internal.disk import locked, read_json, sync_folder, write_whole
+from rknn_jax._internal.disk import (
+    OWNER,
+    locked,
+    make_folder,
+    part_of,
+    read_json,
+    sync_folder,
+    write_whole,
+)
 from rknn_jax.federation import shared_rounds
-from rknn_jax.federation.collector import ANSWERS, QUESTION, REJECTED, Collector, for_owner
+from rknn_jax.federation.collector import ANSWERS, QUESTION, REJECTED, Collector
 from rknn_jax.federation.request import Asked
 from rknn_jax.federation.round_folder import (
     MERGED,
@@ -69,13 +78,14 @@ def _check_parts(folder: Path, names: list[str]) -> None:
 def _write(parts: Sequence[Path], names: list[str], folder: Path, asked: Asked) -> None:
     """Check all parts, and write the new folder, whose question comes last."""
     rejected = _checked(parts, asked)
-    folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f".{ANSWERS}.new"
-    with open(unfinished, "wb", opener=for_owner) as file:
+    make_folder(folder)
+    with part_of(folder / ANSWERS, OWNER) as (file, unfinished):
         for part in parts:
             with open(part / ANSWERS, "rb") as answers:
                 shutil.copyfileobj(answers, file)
-    unfinished.replace(folder / ANSWERS)
+        file.flush()
+        os.fsync(file.fileno())
+        unfinished.replace(folder / ANSWERS)
     sync_folder(folder)
     write_whole(folder / REJECTED, json.dumps(rejected).encode())
     write_whole(folder / PARTS, json.dumps(names).encode())

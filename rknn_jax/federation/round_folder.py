@@ -42,7 +42,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rknn_jax import representations
-from rknn_jax._internal.disk import read_arrays, read_json, write_arrays, write_whole
+from rknn_jax._internal.disk import make_folder, read_arrays, read_json, write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.federation import shared_rounds
 from rknn_jax.federation.collector import ANSWERS, QUESTION, Sum, is_sealed
@@ -101,7 +101,7 @@ def prepare(
             _check_same(source, folder)
         tell("goes on", f"with the round in {folder}")
         return _begun(folder, public)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     if not (folder / SETTINGS).exists() and any(folder.iterdir()):
         raise ValueError(
             f"Expected a new folder as --out, got {folder}, which holds other files; name another."

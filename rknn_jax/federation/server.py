@@ -7,6 +7,7 @@ answer, all unfinished bodies together have a bound, and only so many clients wa
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from starlette.applications import Starlette
@@ -58,13 +59,19 @@ class Resources:
 
     Args:
       desk: Desk of the round.
+
+    Attributes:
+      fates: Number of messages that clients brought, by kind and fate.
+      unfinished: Bytes of messages that have not come whole.
+      waiting: Number of requests that wait for news.
     """
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
+        self.fates = Counter[tuple[Kind, str]]()
         self.most_bytes = _most_bytes(desk.round)
-        self._unfinished = 0
-        self._waiting = 0
+        self.unfinished = 0
+        self.waiting = 0
         routes = [
             Route("/v1/round", self.question),
             Route("/v1/rounds/{round}/answers", self.answer, methods=["POST"]),
@@ -96,6 +103,10 @@ class Resources:
         self.most_bytes = _most_bytes(desk.round)
         self.desk = desk
         former.change()
+
+    def dismiss(self) -> None:
+        """Let all who wait come again later, as the server ends."""
+        self.desk.change(dismissed=True)
 
     async def question(self, request: Request) -> Response:
         """Send the question, or say that the round takes no more answers."""
@@ -177,22 +188,29 @@ class Resources:
         return PlainTextResponse(desk.statement, headers=self._headers())
 
     async def _bring(self, request: Request, kind: Kind) -> Response:
+        """Take a message, count its fate and send it."""
+        try:
+            fate, whole = await self._judged(request, kind)
+        except ClientDisconnect:
+            return Response()  # nobody reads it
+        self.fates[kind, fate] += 1
+        return self._fate(fate, close=not whole)
+
+    async def _judged(self, request: Request, kind: Kind) -> tuple[str, bool]:
+        """Return the fate of a message, and True if all of it was read."""
         number = self._number(request)
         desk = self.desk
         if request.path_params["round"] != desk.round.id:
-            return self._fate("another round", close=True)
+            return "another round", False
         step = _step(request)
         if number is None or step is None:
-            return self._fate("malformed", close=True)
-        try:
-            with self._body() as body:
-                wrong = await self._read(request, body)
-                if wrong:
-                    return self._fate(wrong, close=True)
-                reply = Reply(number, desk.round.id, bytes(body))
-                return self._fate(await desk.bring(kind, reply, step))
-        except ClientDisconnect:
-            return Response()  # nobody reads it
+            return "malformed", False
+        with self._body() as body:
+            wrong = await self._read(request, body)
+            if wrong:
+                return wrong, False
+            reply = Reply(number, desk.round.id, bytes(body))
+            return await desk.bring(kind, reply, step), True
 
     async def _read(self, request: Request, body: bytearray) -> str | None:
         """Read a body into `body`, and return the reason for which it was not read whole."""
@@ -200,10 +218,10 @@ class Resources:
             return "too many"
         async for chunk in request.stream():
             body += chunk
-            self._unfinished += len(chunk)
+            self.unfinished += len(chunk)
             if len(body) > self.most_bytes:
                 return "too many"
-            if self._unfinished > MOST_UNFINISHED:
+            if self.unfinished > MOST_UNFINISHED:
                 return "busy"
         return None
 
@@ -214,16 +232,16 @@ class Resources:
         try:
             yield body
         finally:
-            self._unfinished -= len(body)
+            self.unfinished -= len(body)
 
     async def _wait(self, desk: Desk, ready: Callable[[], bool]) -> bool:
-        if self._waiting >= MOST_WAITING:
+        if self.waiting >= MOST_WAITING:
             return ready()
-        self._waiting += 1
+        self.waiting += 1
         try:
             return await desk.wait(ready, POLL_SECONDS)
         finally:
-            self._waiting -= 1
+            self.waiting -= 1
 
     def _number(self, request: Request) -> int | None:
         """Return the client's number: of its key, or else its ticket, or None if it has neither."""
@@ -236,7 +254,7 @@ class Resources:
         return number
 
     def _come_back(self) -> Response:
-        full = self._waiting >= MOST_WAITING
+        full = self.waiting >= MOST_WAITING
         headers = {"retry-after": str(RETRY_SECONDS if full else 0)}
         if full:
             headers["connection"] = "close"

@@ -82,6 +82,7 @@ class Serve:
       seed: of clustering and training, which are public. No option fixes the noise.
       host: that clients reach.
       port: that clients reach.
+      metrics_port: port on this host alone, for /metrics (Prometheus) and /health. The default is none.
       certificates: folder of server.pem and server.key, for HTTPS.
       keys: file of the clients' certificates, one after the other (PEM); nobody else is let in, and a client counts once by its key.
       make_test_certificates: new folder of certificates for a test of the federation, which is then served with them: a root, this server's for --host, and party0, party1 and so on for --clients. They end after a week. Beyond tests, every client makes its own.
@@ -125,6 +126,7 @@ class Serve:
     seed: Seed = 0
     host: str = "127.0.0.1"
     port: Port = PORT
+    metrics_port: Port | None = None
     certificates: Path | None = None
     keys: Path | None = None
     make_test_certificates: Path | None = None

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
@@ -66,13 +66,24 @@ def locked(path: Path, patience: float, undone: str) -> Iterator[FileIO]:
         _check_mount(path, undone)
         deadline = time.monotonic() + patience
         while True:
-            with FileIO(path, "r+b") as file:
+            with _to_read_and_write(path) as file:
                 _lock(file, path, deadline, undone)
                 # Another process may have replaced the file meanwhile. A line in the old file
                 # would be lost.
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
                     yield file
                     return
+
+
+@contextmanager
+def _to_read_and_write(path: Path) -> Iterator[FileIO]:
+    """Open a file that is closed without an error: what was written to it is on disk by then."""
+    file = FileIO(path, "r+b")
+    try:
+        yield file
+    finally:
+        with suppress(OSError):
+            file.close()
 
 
 def append(file: FileIO, size: int, text: bytes) -> None:

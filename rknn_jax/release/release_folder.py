@@ -339,14 +339,14 @@ def held(
     made = not path.exists()
     with ExitStack() as stack:
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            disk.make_folder(path)
             stack.callback(_remove_if_empty, path, made)
             stack.enter_context(_locked(path))
             if not is_paid(path, request, ledger):
                 # Left by a process that was stopped before it paid.
                 shutil.rmtree(path / STAGING, ignore_errors=True)
                 refuse_results(path)
-            (path / STAGING).mkdir(mode=0o700, exist_ok=True)
+            disk.make_folder(path / STAGING, 0o700)
             stack.callback(_clear_unpaid, path, request, ledger)
             _reserve(path / STAGING / _ROOM, room)
         except OSError as error:

@@ -1,0 +1,180 @@
+"""A world in a seed: releases, and their ledger, under faults of disk, processes and power.
+
+The code is that of `rknn label` and `rknn budget`, and its calls are the system's own. A seed
+decides which process makes the next call, which calls fail or write a part, when a process is
+killed, and when the power is lost, with what is left on the disk (`_world`, `_disk_model`). What
+must hold is checked after each call that changes the disk (`_histories`).
+
+    make simulate                                  # a million calls
+    make simulate SEED=17                          # the history of one seed, call by call
+    python -m benchmarks.simulate --steps 10000    # so many calls, from seed 0 on
+    python -m benchmarks.simulate --planted        # faults in the code, which must be found
+"""
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks import _histories
+from benchmarks._calls import run_under
+from benchmarks._histories import BrokenError, History
+from benchmarks._measure import RESULTS, save
+from benchmarks._tables._format import load
+from benchmarks._world_faults import FAULTS
+from benchmarks.kills import forked
+
+MOST_SEEDS = 25
+"""Seeds in which a planted fault must be found."""
+
+PLANTED = RESULTS / "simulate_planted.json"
+
+PLAN = """
+import pathlib, sys
+from benchmarks._histories import write_plan
+write_plan(pathlib.Path(sys.argv[1]))
+"""
+
+
+class Simulation:
+    """Histories in a folder.
+
+    Args:
+      root: Folder for the inputs and the world.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.inputs = root / "inputs"
+        self.inputs.mkdir()
+        # A process of its own, because the plan takes XLA, whose threads do not survive forks.
+        subprocess.run([sys.executable, "-c", PLAN, self.inputs], check=True)
+        self.plan = _histories.read_plan(self.inputs)
+
+    def run(self, seed: int) -> tuple[list[str], BrokenError | None]:
+        """Return what happened in the history of a seed, and the promise that it broke."""
+        folder = self.root / "world"
+        shutil.rmtree(folder, ignore_errors=True)
+        history = History(folder, self.inputs, self.plan, seed)
+        try:
+            history.run()
+        except BrokenError as error:
+            return history.world.trace, error
+        return history.world.trace, None
+
+    def find(self, words: str) -> tuple[int, str]:
+        """Return the first seed that finds a planted fault, and what it breaks; -1 if none does."""
+        [fault] = [one for one in FAULTS if one.words == words]
+        told = self.root / "found"
+        told.unlink(missing_ok=True)
+
+        def search() -> None:
+            fault.plant()
+            for seed in range(MOST_SEEDS):
+                if broken := self.run(seed)[1]:
+                    told.write_text(f"{seed}\n{broken}")
+                    return
+
+        forked(search, seconds=3600)
+        if not told.exists():
+            return -1, ""
+        seed, _, broken = told.read_text().partition("\n")
+        return int(seed), broken
+
+
+def counted(trace: list[str]) -> Counter[str]:
+    """Return how often calls were made, and faults came."""
+    found = Counter[str]()
+    for line in trace:
+        found["calls"] += " = " in line
+        found["errors"] += line.endswith(") FAULT")
+        found["short writes"] += line.endswith(" FAULT") and not line.endswith(") FAULT")
+        found["kills"] += line.endswith(": ends: killed")
+        found["losses of power"] += line == "power is lost"
+        found["processes"] += ": starts as " in line
+    return found
+
+
+def digest(trace: list[str]) -> str:
+    """Return a hash of what happened."""
+    return hashlib.sha256("\n".join(trace).encode()).hexdigest()[:16]
+
+
+def main() -> None:
+    """Run histories, one of them call by call, or those that find planted faults."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--planted", action="store_true")
+    parser.add_argument("--only", default="", help="planted faults whose words contain this")
+    parser.add_argument("--save", action="store_true")
+    options = parser.parse_args()
+    run_under("benchmarks.simulate")
+    shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    root = Path(tempfile.mkdtemp(dir=shared))
+    try:
+        simulation = Simulation(root)
+        if options.seed is not None:
+            sys.exit(_tell(simulation, options.seed))
+        if options.planted:
+            sys.exit(_plant(simulation, options.only, keep=options.save))
+        sys.exit(_run(simulation, options.first, options.steps, keep=options.save))
+    finally:
+        os.chdir("/")
+        shutil.rmtree(root)
+
+
+def _tell(simulation: Simulation, seed: int) -> bool:
+    trace, broken = simulation.run(seed)
+    print("\n".join(trace))
+    print(f"seed {seed}: {broken or 'every promise was kept'}; {digest(trace)}")
+    return broken is not None
+
+
+def _run(simulation: Simulation, first: int, steps: int, *, keep: bool) -> bool:
+    total: Counter[str] = Counter()
+    broken = []
+    began = time.monotonic()
+    seed = first
+    while total["calls"] < steps:
+        trace, error = simulation.run(seed)
+        total += counted(trace)
+        if error:
+            broken.append({"seed": seed, "words": str(error)})
+            print(f"seed {seed}: {error}", *error.__notes__, sep="\n", flush=True)
+        seed += 1
+    results: dict[str, Any] = {
+        "seeds": seed - first,
+        **total,
+        "broken": broken,
+        "seconds": time.monotonic() - began,
+    }
+    print(results)
+    if keep:
+        save("simulate", results)
+    return bool(broken)
+
+
+def _plant(simulation: Simulation, only: str, *, keep: bool) -> bool:
+    rows = []
+    for fault in (one for one in FAULTS if only in one.words):
+        seed, broken = simulation.find(fault.words)
+        print(f"{fault.words}: seed {seed}, {broken}", flush=True)
+        rows.append({"words": fault.words, "seed": seed, "broken": broken})
+    if keep:
+        kept = load("simulate_planted")["results"] if PLANTED.exists() else []
+        found = {row["words"]: row for row in kept + rows}
+        save("simulate_planted", [found[one.words] for one in FAULTS if one.words in found])
+    return any(row["seed"] < 0 for row in rows)
+
+
+if __name__ == "__main__":
+    main()
