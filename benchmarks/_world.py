@@ -36,6 +36,13 @@ BEGINS = 1_800_000_000 * 10**9
 CALL_TIME = 10**6
 """The world's clock at its beginning, and the time that each call takes, in nanoseconds."""
 
+REST = 0.02
+LONGEST_REST = 400
+"""Probability at a call that a process rests while others go on, and the most calls that it rests.
+
+So one may stop in the middle of what others must not see half done.
+"""
+
 NAMES = ("create", "mkdir", "rmdir", "unlink", "unlinkat", "link", "linkat", "rename", "renameat")
 CONTENTS = ("write", "pwrite64", "writev", "ftruncate64", "truncate64", "posix_fallocate")
 SYNCS = ("fsync", "fdatasync")
@@ -85,6 +92,7 @@ class Process:
       socket: Socket on which it asks.
       request: Call that it waits to make.
       fault: True if a fault has hit it.
+      rests: Length of the world's trace until which it rests.
       end: Words of its end, empty after success; None while it runs.
     """
 
@@ -94,6 +102,7 @@ class Process:
     socket: socket.socket
     request: Request
     fault: bool = False
+    rests: int = 0
     end: str | None = None
 
 
@@ -186,7 +195,10 @@ class World:
         self.changed = []
         if self.random.random() < self.rates.power:
             return self._lose_power()
-        process = self.random.choice(awake)
+        if self.random.random() < REST:
+            self.random.choice(awake).rests = len(self.trace) + self.random.randrange(LONGEST_REST)
+        ready = [one for one in awake if one.rests <= len(self.trace)]
+        process = self.random.choice(ready or awake)
         if self.random.random() < self.rates.kill:
             self.kill(process)
             return process
