@@ -104,8 +104,8 @@ def run(module, *words):
     return done.returncode, done.stdout + done.stderr[-3000:]
 
 
-SEEDS_THAT_FAILED = (1,)
-"""It found folders whose own names were not synced, so that a paid release was lost."""
+SEEDS = (1,)
+"""It finds folders whose own names are not synced, by which a paid release was once lost."""
 
 
 @NEEDS_CC
@@ -118,7 +118,7 @@ def test_no_history_breaks_a_promise():
 @NEEDS_CC
 @pytest.mark.slow
 def test_a_seed_is_one_history():
-    for seed in SEEDS_THAT_FAILED:
+    for seed in SEEDS:
         once, again = (run("simulate", "--seed", str(seed)) for _ in range(2))
         assert once == again
         assert once[0] == 0, once[1]
