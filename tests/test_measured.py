@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rknn_jax import ReverseKNNLabeler, check, check_noise
+from rknn_jax.answers import calibration
 from rknn_jax.answers.measured import Measured
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labelers._votes import Bound, VoteTally
@@ -111,8 +112,10 @@ def test_probabilities_are_as_measured_unless_private_records_lie_elsewhere(file
     done = label.release(planning.prepare(settings(check_share=0.5)))
     kinds = {one.kind for one in done.concerns}
     assert bool(kinds & {"crowded_rows", "distant_rows"}) == moved
+    own = calibration.doubted(done.decoded.probabilities)
+    assert np.array_equal(done.probabilities, own) == moved
     sure = done.probabilities.max(axis=1).mean()
-    assert (abs(sure - min(done.measured.right, 0.999)) > 0.02) == moved
+    assert moved or sure == pytest.approx(min(done.measured.right, 0.999), abs=0.02)
 
 
 def test_no_record_checks_where_it_would_tell_nothing_or_is_turned_off(files, rknn):

@@ -41,6 +41,7 @@ WORDS = {
         *("--mechanism", "discrete_laplace", "--epsilon", 1, "--runs", 200, "--skip-power"),
         *("--queries", 3, "--classes", 2),
     ),
+    "export": ("out", "--format", "csv", "--threshold", 0.5),
     "account shuffle": ("--clients", 60000, "--delta", 1e-6, "--epsilon", 1),
     "account rounds": ("--epsilon", 0.1, "--rounds", 10, "--delta", 1e-5),
     "account private-knn": ("--delta", 1e-5),

@@ -81,7 +81,7 @@ def test_a_release_labels_the_rows_charges_and_says_what_it_was(files, labeler, 
     held = [one.labels for one in results.class_rows(report)]
     assert held == np.bincount(done.labels, minlength=3).tolist()
     assert report.counts is None
-    assert "no released number tells how sure they are" in (folder / "out/report.html").read_text()
+    assert "No private record checked them" in (folder / "out/report.html").read_text()
 
 
 def test_a_delta_buys_gaussian_noise(files):
