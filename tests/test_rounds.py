@@ -19,6 +19,7 @@ from rknn_jax.question import Before
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import choosing, inputs, label, planning, rounds
 from rknn_jax.release.estimator import ReverseKNNLabeler
+from rknn_jax.release.release_folder import STAGING
 from rknn_jax.release.settings import Settings
 
 NUM_CLASSES = 4
@@ -188,6 +189,44 @@ def test_rounds_of_gaussian_noise_cost_what_was_asked_at_most(tmp_path, accounti
     assert labeler.guarantee_.delta <= 1e-5
     assert Ledger.open(ledger).spent.epsilon <= 1
     assert Ledger.open(ledger).num_spends == 2
+
+
+def test_rounds_with_a_check_cost_what_they_are_charged(tmp_path):
+    public, private, labels, _ = sides(num_private=1500)
+    labeler = ReverseKNNLabeler(
+        epsilon=1.0,
+        rounds=2,
+        check_share=0.3,
+        classes=range(NUM_CLASSES),
+        accounting="renyi",
+        budget=1.0,
+        budget_delta=1e-6,
+        ledger=tmp_path / "ledger.jsonl",
+    ).fit(public)
+    cost = labeler.cost(private)
+    labeler.label(private, labels)
+    assert cost.events == labeler.guarantee_.events
+    assert {event.kind for event in cost.events} == {"pure"}
+
+
+def test_the_key_of_the_roles_does_not_outlive_a_complete_run(rknn, tmp_path):
+    options = written(tmp_path)
+    asked = ["label", *options, "--epsilon", "9", "--rounds", "2", "--out", "out"]
+    asked += ["--check-share", "0.2"]
+    assert "20.0% of the private records do not vote" in rknn(*asked, "--dry-run").err
+    assert rknn(*asked).status == 0
+    left = [tmp_path / "out" / rounds.NOTE]
+    for folder in ("out", "out/round-1"):  # as a process leaves them that is killed at its end
+        hidden = tmp_path / folder / STAGING
+        hidden.mkdir()
+        left.append(hidden / "note.json")
+    for path in left:
+        path.write_text("{}")
+    again = rknn(*asked)
+    assert again.status == 2
+    assert "without an earlier release" in again.err
+    assert not left[0].exists()
+    assert not left[1].exists()
 
 
 def test_what_holds_for_a_release_holds_for_its_rounds_together(rknn, tmp_path):

@@ -17,7 +17,13 @@ from rknn_jax._internal.option_files import OPTIONS
 from rknn_jax._internal.terminal import err, sure_interrupts, tell
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.ledger import Amount
-from rknn_jax.release.release_folder import RESULTS, STAGING, refuse_results, warned_after
+from rknn_jax.release.release_folder import (
+    RESULTS,
+    STAGING,
+    clear_finished,
+    refuse_results,
+    warned_after,
+)
 from rknn_jax.release.settings import Settings
 
 LONG = 30.0
@@ -55,6 +61,8 @@ def run(settings: Settings) -> dict[str, Any]:
             f"Expected --out with --rounds {settings.rounds}, got none; name a folder, in which a "
             "stopped run goes on."
         )
+    if clear_finished(settings.out):
+        (settings.out / rounds.NOTE).unlink(missing_ok=True)
     if not (settings.out / STAGING).exists():  # else the last round may be paid for
         refuse_results(settings.out)
     rounds.refuse_leftover(settings.out)
@@ -93,7 +101,7 @@ def _run(settings: Settings, number: int = 0, before: "Before | None" = None) ->
         if number and not settings.dry_run:
             plan = rounds.prepare(settings, number, before)
         else:
-            plan = planning.prepare(rounds.of(settings)[0])
+            plan = rounds.checked(settings, planning.prepare(rounds.of(settings)[0]))
     _tell_plan(plan)
     if settings.dry_run:
         job.check_memory(plan)

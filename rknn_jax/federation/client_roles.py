@@ -1,4 +1,4 @@
-"""Roles of a client's records in a round whose labels are checked, kept until the check is over.
+"""Roles of a client's records in a round whose labels are checked, kept on the client's disk.
 
 The coins are of the operating system's entropy, by a fresh key, before the client says anything.
 They depend on no data: one for each place of a record, or one for the client. The note is written

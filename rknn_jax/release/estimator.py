@@ -409,9 +409,9 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             for number, one in enumerate(every):
                 with errors_in_parameters():
                     plan = planning.plan(one, data, before, chosen)
-                    if len(every) > 1 and not number:
-                        chosen = rounds.roles_of(settings, plan)
-                        plan = plan if chosen is None else plan.checked(chosen)
+                    if not number:
+                        plan = rounds.checked(settings, plan)
+                        chosen = None if plan.checkers is None else plan.checkers.roles
                     if len(every) > 1:
                         rounds.check_budget(every[number:], plan)
                     counted = job.count(plan)
@@ -520,7 +520,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         """Return the settings of a dry run, and the plan of its first round."""
         settings, data = self._asked(X, None, self._assumed_classes(), person)
         with errors_in_parameters():
-            return settings, planning.plan(rounds.of(settings)[0], data)
+            plan = planning.plan(rounds.of(settings)[0], data)
+            return settings, rounds.checked(settings, plan)
 
     def _asked(
         self,

@@ -246,6 +246,7 @@ def prepare(
         or disk.new_path(Path("runs"), f"label-eps{settings.epsilon:g}")
     )
     refuse_inside(folder, settings)
+    release_folder.clear_finished(folder)
     paid = release_folder.is_paid(folder, wanted, settings.ledger_path)
     if not paid:
         release_folder.refuse_results(folder)

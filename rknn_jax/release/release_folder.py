@@ -303,6 +303,17 @@ def find_unfinished(parent: Path, request: str, ledger: Path) -> Path | None:
     return None
 
 
+def clear_finished(path: Path) -> bool:
+    """Return whether a folder has a complete release; what a stopped process left is removed.
+
+    Its hidden folder holds the key of the records' roles, which is secret.
+    """
+    finished = (path / RESULTS[-1]).exists()
+    if finished and not (path / STAGING).is_symlink():
+        shutil.rmtree(path / STAGING, ignore_errors=True)
+    return finished
+
+
 def refuse_results(path: Path) -> None:
     """Raise ValueError if the folder holds a release, or a part of one."""
     found = [name for name in RESULTS if os.path.lexists(path / name)]

@@ -28,7 +28,7 @@ from rknn_jax.privacy.roles import Roles
 from rknn_jax.question import Before
 from rknn_jax.release import asking, choosing, inputs, planning
 from rknn_jax.release.accounts import open_ledger
-from rknn_jax.release.release_folder import RESULTS
+from rknn_jax.release.release_folder import RESULTS, clear_finished
 
 if TYPE_CHECKING:
     from rknn_jax.release.planning import Plan
@@ -62,7 +62,7 @@ def _exact_sum(amounts: Sequence[float]) -> Decimal:
 
 
 def of(settings: "Settings") -> list["Settings"]:
-    """Return the settings of each round. Who checks is said by `roles_of`.
+    """Return the settings of each round. Who checks is said by `checked`.
 
     Args:
       settings: Settings of all rounds.
@@ -104,18 +104,21 @@ def of(settings: "Settings") -> list["Settings"]:
     return found
 
 
-def roles_of(settings: "Settings", plan: "Plan") -> Roles | None:
-    """Return fresh roles for all rounds, or None if nobody checks.
+def checked(settings: "Settings", plan: "Plan") -> "Plan":
+    """Return the plan of a first round, with fresh roles for all rounds if records check.
 
     Their shares are those that suit the part of epsilon of the last round, whose labels count.
 
     Args:
       settings: Settings of all rounds.
-      plan: Plan of the first one.
+      plan: Plan of the first one, in which all vote. That of a release in one round is returned.
     """
+    if settings.rounds == 1:
+        return plan
     every = of(settings)
     epsilon = plan.check_epsilon * every[-1].epsilon / every[0].epsilon
-    return plan.fresh_roles(settings.check_share, epsilon)
+    fresh = plan.fresh_roles(settings.check_share, epsilon)
+    return plan if fresh is None else plan.checked(fresh)
 
 
 def cost(every: Sequence["Settings"], plan: "Plan") -> Guarantee:
@@ -233,8 +236,8 @@ def prepare(settings: "Settings", number: int, before: Before | None) -> "Plan":
     plan = planning.prepare(left[0], before=before, roles=known)
     if note is not None:
         note.check(Note.of(settings, plan, known), settings.out)
-    elif not plan.paid and (fresh := roles_of(settings, plan)) is not None:
-        plan = plan.checked(fresh)
+    elif not plan.paid:
+        plan = checked(settings, plan)
     if not plan.paid:
         check_budget(left, plan)
     if note is None:
@@ -251,7 +254,7 @@ def finished(settings: "Settings") -> Before | None:
     """
     assert settings.out is not None
     folder = settings.out
-    if not (folder / RESULTS[-1]).exists():
+    if not clear_finished(folder):
         return None
     guarantee = Guarantee.of(read_json(folder / RESULTS[-1])["guarantee"])
     probabilities = read_arrays(folder / "labels.npz")["probability"]
