@@ -1,4 +1,4 @@
-"""What a disk holds after a loss of power: some of what was not synced, in part, in any order.
+"""Content of a disk after a loss of power: some of what was not synced, in part, in any order.
 
 The folder is a real one. The model follows it call by call, and knows for each file what content
 has reached the disk, and for each folder which names have. `sync` makes a file's content durable,

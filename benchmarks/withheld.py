@@ -1,4 +1,4 @@
-"""What the records that check cost: right labels with them, beside those if all records vote.
+"""Cost of the records that check: right labels with them, beside those if all records vote.
 
     python -m benchmarks.withheld [--resume]
 

@@ -1,4 +1,4 @@
-"""What who runs a server may watch, and the bounds on what strangers and hostile clients cause."""
+"""Health and metrics of a server, and the bounds on what strangers and hostile clients cause."""
 
 import contextlib
 import re

@@ -1,6 +1,7 @@
 """Rounds of a release: one budget, a statement of all, and features that labels teach."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from rknn_jax.question import Before
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import choosing, inputs, label, planning, rounds
 from rknn_jax.release.estimator import ReverseKNNLabeler
-from rknn_jax.release.release_folder import STAGING
+from rknn_jax.release.release_folder import STAGING, clear_finished
 from rknn_jax.release.settings import Settings
 
 NUM_CLASSES = 4
@@ -220,8 +221,17 @@ def test_the_key_of_the_roles_does_not_outlive_a_complete_run(rknn, tmp_path):
         hidden = tmp_path / folder / STAGING
         hidden.mkdir()
         left.append(hidden / "note.json")
-    for path in left:
-        path.write_text("{}")
+    for path in left[1:]:
+        card = json.loads((path.parents[1] / "privacy.json").read_text())
+        note = {"request": "", "ledger": "", "purpose": f"a release; release {card['release']}"}
+        path.write_text(json.dumps(note))
+    left[0].write_text("{}")
+    (tmp_path / "other").mkdir()  # a paid release beside the results of another one stays
+    shutil.copytree(tmp_path / "out" / STAGING, tmp_path / "other" / STAGING)
+    card = json.loads((tmp_path / "out" / "privacy.json").read_text())
+    (tmp_path / "other" / "privacy.json").write_text(json.dumps(card | {"release": "0" * 16}))
+    assert clear_finished(tmp_path / "other")
+    assert (tmp_path / "other" / STAGING / "note.json").exists()
     again = rknn(*asked)
     assert again.status == 2
     assert "without an earlier release" in again.err

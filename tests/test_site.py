@@ -71,7 +71,7 @@ def test_no_page_of_the_built_site_fetches_from_another_host():
 
 
 class Addresses(HTMLParser):
-    """What a page links to, and the places in it that others may link to."""
+    """Return what a page links to, and the places in it that others may link to."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

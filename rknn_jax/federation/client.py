@@ -56,7 +56,7 @@ SENT_AGAIN = (
     "The round is paid for, and nothing is lost: the same command answers and pays nothing."
 )
 TAKEN_ONCE = "The round is paid for, and its sum goes on without this client: it is joined once."
-"""What is true if a file of a round cannot be written or read after the charge."""
+"""Words for a file of a round that cannot be written or read after the charge."""
 
 
 @dataclass(frozen=True)

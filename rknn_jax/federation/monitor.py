@@ -1,4 +1,4 @@
-"""What who runs a server may watch: its health, and metrics in Prometheus's text format.
+"""Health of a server, for who runs it, and metrics in Prometheus's text format.
 
 They are served on the loopback interface, to whoever is on this host. So they hold what the server
 is shown anyway, as numbers: how many clients, messages and connections, never whose, and nothing

@@ -18,7 +18,7 @@ from rknn_jax.records.labels import MASK, NUMBERED, SEPARATOR, encode
 BOOL = "bool"
 NUMBER = "numbers"
 WHOLE = "whole numbers"
-"""What labels are, if they are no text."""
+"""Words for labels that are no text."""
 
 MOST_NUMBERS = 10_000
 """Most different numbers that are counted one by one."""

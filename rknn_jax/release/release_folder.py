@@ -304,14 +304,20 @@ def find_unfinished(parent: Path, request: str, ledger: Path) -> Path | None:
 
 
 def clear_finished(path: Path) -> bool:
-    """Return whether a folder has a complete release; what a stopped process left is removed.
+    """Return whether a folder has a complete release; its own hidden folder is removed.
 
-    Its hidden folder holds the key of the records' roles, which is secret.
+    A process that was stopped at its end leaves that folder, with the key of the records' roles,
+    which is secret. One of another release stays.
     """
-    finished = (path / RESULTS[-1]).exists()
-    if finished and not (path / STAGING).is_symlink():
-        shutil.rmtree(path / STAGING, ignore_errors=True)
-    return finished
+    card = path / RESULTS[-1]
+    if not card.exists():
+        return False
+    with suppress(ValueError, LookupError, TypeError):  # what cannot be read is not its own
+        note = _read_note(path)
+        own = note and note["purpose"].endswith(f" {disk.read_json(card)['release']}")
+        if own and not (path / STAGING).is_symlink():
+            shutil.rmtree(path / STAGING, ignore_errors=True)
+    return True
 
 
 def refuse_results(path: Path) -> None:

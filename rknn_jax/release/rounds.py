@@ -162,7 +162,7 @@ def affordable(every: Sequence["Settings"], plan: "Plan") -> bool:
 
 @dataclass(frozen=True)
 class Note:
-    """What all rounds of a run share, on disk until the last one is complete.
+    """Facts that all rounds of a run share, on disk until the last one is complete.
 
     Attributes:
       request: Hash of the public settings and rows.

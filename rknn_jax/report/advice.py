@@ -1,4 +1,4 @@
-"""What to do with the labels of a release, in one sentence and a command.
+"""Advice on the labels of a release, in one sentence and a command.
 
 The sentence follows from released numbers alone. Warnings come first, because labels that raise one
 should not be used as they are. Otherwise it counts the labels whose probability is at least
@@ -23,7 +23,7 @@ ANOTHER = "rknn label ... --dry-run"
 
 
 class Advice(NamedTuple):
-    """What to do with labels.
+    """Advice on labels.
 
     Attributes:
       verdict: What to do.
