@@ -19,7 +19,7 @@ import scipy.linalg
 
 from rknn_jax._internal import pytree
 from rknn_jax._internal.one_record import map_records
-from rknn_jax.neighbors import Metric, in_metric
+from rknn_jax.neighbors import LARGEST, Metric, in_metric
 from rknn_jax.types import Array
 
 SHRUNK = 0.1
@@ -53,6 +53,31 @@ class Discriminant:
     directions: jax.Array
     kept: jax.Array
     unit: jax.Array
+
+    @property
+    def width(self) -> int:
+        """Number of features f of a record."""
+        return len(self.mean)
+
+    def check(self) -> None:
+        """Raise ValueError if the arrays are not those of a map, as a stranger may send them."""
+        width = np.asarray(self.mean).size
+        number = np.asarray(self.directions).size // max(width, 1)
+        shapes = {"mean": (width,), "directions": (width, number), "kept": (), "unit": ()}
+        for name, shape in shapes.items():
+            found = np.asarray(getattr(self, name))
+            if found.dtype != np.float32 or found.shape != shape or not width:
+                raise ValueError(
+                    f"Expected {name} float32 {shape} of a map of {width} features, got "
+                    f"{found.dtype} {found.shape}."
+                )
+            if not (np.abs(found) <= LARGEST).all():
+                raise ValueError(f"Expected {name} of at most {LARGEST:g}, got {name}={found!r}.")
+
+    @property
+    def made(self) -> int:
+        """Number of features d + f that are made."""
+        return self.width + self.directions.shape[1]
 
     def __call__(self, rows: Array) -> np.ndarray:
         """Return float32 `[b, d + f]` from `[b, f]`; row i depends on row i alone, bit for bit."""

@@ -23,6 +23,7 @@ from rknn_jax.labels import PublicLabels, product
 from rknn_jax.mechanisms.base import Payer
 from rknn_jax.neighbors import Metric
 from rknn_jax.privacy.accounting import compose
+from rknn_jax.privacy.charges import exact_amount
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Queries
 
@@ -39,6 +40,33 @@ class Before(NamedTuple):
     probabilities: np.ndarray
     guarantee: Guarantee
     metric: Metric = "sqeuclidean"
+
+    def whole(self, cost: Guarantee) -> Guarantee:
+        """Return the guarantee of a round and of those before it together.
+
+        Args:
+          cost: Guarantee of the round alone.
+        """
+        parts = (self.guarantee, cost)
+        return compose(parts, sum(one.delta for one in parts))
+
+    def details(self, cost: Guarantee) -> dict[str, str]:
+        """Return the line of a statement about the rounds before.
+
+        Args:
+          cost: Guarantee of the round alone.
+        """
+        now, earlier = (exact_amount(one.epsilon, one.delta) for one in (cost, self.guarantee))
+        return {
+            "rounds": f"{earlier} for the rounds before, whose labels teach this one its features, "
+            f"and {now} for this one; the guarantee is that of all of them together"
+        }
+
+
+RELEASED_BEFORE = (
+    "all that the statements of the rounds before list; these labels are made of it too"
+)
+"""Item of what a round after others releases."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +94,7 @@ class Question:
     @property
     def whole(self) -> Guarantee:
         """Guarantee of this round and of those before it together."""
-        if self.before is None:
-            return self.guarantee
-        parts = (self.before.guarantee, self.guarantee)
-        return compose(parts, sum(one.delta for one in parts))
+        return self.guarantee if self.before is None else self.before.whole(self.guarantee)
 
     @property
     def queries(self) -> Queries:

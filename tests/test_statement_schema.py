@@ -15,6 +15,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator, ValidationError
 
+from rknn_jax.mechanisms.binomial import Binomial
 from rknn_jax.privacy import analytic_gaussian, checklists, profile
 from rknn_jax.privacy.events import (
     DiscreteLaplace,
@@ -387,3 +388,11 @@ def test_what_is_no_release_is_not_registered(rknn, tmp_path, card, words):
     assert done.status == 2
     assert words in done.err
     assert not (tmp_path / "registry.yaml").exists()
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(2.0, 1e-3), (6.0, 1e-3), (2.0, 3e-4)])
+def test_noise_of_bounded_support_has_no_point_of_infinite_epsilon(epsilon, delta):
+    """At a small delta binomial noise hides nothing. JSON has no word for that."""
+    found = profile.of(Binomial(epsilon, 3, 3, 1, delta=delta, shares=3).guarantee(3))
+    assert all(math.isfinite(one) for one, _ in found.points)
+    assert len(found.points) > (epsilon < 6)

@@ -24,8 +24,11 @@ from rknn_jax.privacy import ledger_index
 if TYPE_CHECKING:
     from rknn_jax.federation.collector import Collector, Sum
     from rknn_jax.federation.desk import Desk
+    from rknn_jax.federation.monitor import Monitor
     from rknn_jax.federation.request import Asked, Public
+    from rknn_jax.federation.round_sequence import Step
     from rknn_jax.federation.rounds import Round
+    from rknn_jax.federation.server import Resources
 
 REFUSED = 3
 """Exit status of a client that did not take part."""
@@ -55,7 +58,12 @@ def serve(settings: Serve) -> dict[str, Any]:
         )
     if wanted.summed:
         _check_sum(settings, wanted)
-    check_request(wanted)
+    steps = _checked_rounds(settings, wanted)
+    for step in steps:
+        check_request(step.asked)
+    if len(steps) > 1:
+        shares = ", ".join(f"{step.asked.config.epsilon:g}" for step in steps)
+        _told("rounds", f"{len(steps)}, at epsilon = {shares}; clients need a budget for all")
     if settings.dry_run:
         command = shlex.join(join_command(settings))
         own = "--private"
@@ -131,6 +139,26 @@ def _settle(settings: Serve, mine: "Public") -> Serve:
     return found
 
 
+def _checked_rounds(settings: Serve, wanted: "Asked") -> "list[Step]":
+    """Return the rounds; raise ValueError if there are several that cannot follow each other."""
+    from rknn_jax.federation import round_sequence
+
+    alone = {
+        "--collect-only": settings.collect_only,
+        "--merge": settings.merge,
+        "--question": settings.question,
+        "--labels-per-record": settings.labels_per_record,
+    }
+    for flag, given in alone.items():
+        if settings.rounds > 1 and given:
+            raise ValueError(
+                f"Expected no {flag} with --rounds {settings.rounds}, got {flag}; a later round "
+                "needs labels, one of each public row, that this server has published. Leave out "
+                "--rounds."
+            )
+    return round_sequence.of(settings.out, wanted, settings.rounds)
+
+
 def _check_sum(settings: Serve, wanted: "Asked") -> None:
     """Check what a round with trust=central cannot do, before anybody is asked."""
     from rknn_jax.federation.secure_sum_keys import MOST_CLIENTS
@@ -167,73 +195,134 @@ def _merge(settings: Serve, mine: "Public", wanted: "Asked") -> dict[str, Any]:
 def _serve_held(
     settings: Serve, mine: "Public", wanted: "Asked", clients: dict[bytes, int] | None
 ) -> dict[str, Any]:
-    """Serve one round in a folder that this process holds, and return the statement."""
+    """Serve all rounds in a folder that this process holds, and return the last statement."""
     with progress.phase("loading"):
-        from rknn_jax.federation import checking, hosting, publish, round_folder, tls
+        from rknn_jax.federation import hosting, round_folder, round_sequence
+    steps = round_sequence.of(settings.out, wanted, settings.rounds)
+    round_sequence.begin(steps)
+    with contextlib.ExitStack() as stack:
+        place = _Place(settings, clients, stack)
+        for step in steps:
+            is_last = step is steps[-1]
+            done = None if is_last else round_sequence.finished(step)
+            if done is None:
+                step = step.following(mine.former)
+                collector, card = _serve_one(place, settings, mine, step, is_last=is_last)
+                if is_last:
+                    hosting.announce(place.desk, card["statement"], collector.num_clients)
+                round_folder.end(step.folder, collector.round)
+                done = None if is_last else round_sequence.finished(step)
+            mine = replace(mine, former=done)
+    return card
+
+
+def _serve_one(
+    place: "_Place", settings: Serve, mine: "Public", step: "Step", *, is_last: bool
+) -> tuple["Collector | Sum", dict[str, Any]]:
+    """Serve one round and publish its results; return its answers and its statement."""
+    with progress.phase("loading"):
+        from rknn_jax.federation import checking, publish, round_folder
         from rknn_jax.federation.desk import Desk
-        from rknn_jax.federation.listener import listening
-        from rknn_jax.federation.monitor import CONNECTIONS, LOOPBACK, Monitor
-        from rknn_jax.federation.server import Resources
-    context = None
-    if settings.certificates is not None and clients is not None:
-        context = tls.server_context(settings.certificates, clients)
+    folder, wanted = step
     round, queries = round_folder.prepare(
-        settings.out,
+        folder,
         mine,
         wanted,
         tell=_told,
         source=settings.question,
         collects=settings.collect_only,
     )
-    answers = _begun(settings, round)
-    closes = round_folder.closes_at(settings.out, settings.deadline)
+    begun = _begun(folder, round)
+    closes = round_folder.closes_at(folder, settings.deadline)
     if closes < time.time():
         _told(
             "deadline",
             f"it passed {time.time() - closes:,.0f} s ago: it counts from when the round began; "
             "pass a larger --deadline",
         )
-    so_far = f"{answers.num_clients if answers else 0} of {wanted.clients} clients so far"
+    so_far = f"{begun.num_clients if begun else 0} of {wanted.clients} clients so far"
     _told("round", f"{round.id[:12]}, {len(round.data):,} bytes to each client; {so_far}")
     desk = Desk(round, closes)
-    resources = Resources(desk)
-    with contextlib.ExitStack() as stack:
+    place.serve(desk, begun)
+    with progress.phase("clients", note=lambda: _progress(desk, wanted, begun)):
+        answers = _answers(folder, wanted, desk, begun)
+    if settings.collect_only:
+        return answers, publish.collected(answers)
+    checked = None
+    if round.check_share and is_last:
+        labeled = publish.labeled(folder, mine, wanted, queries=queries, collector=answers)
+        shown = (folder, round, labeled, wanted, answers.num_clients)
+        checked = publish.Checked(labeled, checking.measure(*shown, place.serve, _told))
+    card = publish.publish(
+        folder, mine, wanted, queries=queries, collector=answers, tell=_told, checked=checked
+    )
+    return answers, card
+
+
+class _Place:
+    """Place where clients find the rounds, one after the other.
+
+    Args:
+      settings: Settings of the server.
+      clients: Numbers of the clients, by certificate; None if anybody is let in.
+      stack: Stack that closes the place.
+    """
+
+    def __init__(
+        self, settings: Serve, clients: dict[bytes, int] | None, stack: contextlib.ExitStack
+    ) -> None:
+        from rknn_jax.federation import tls
+
+        self._settings = settings
+        self._clients = clients
+        self._stack = stack
+        self._context: ssl.SSLContext | None = None
+        if settings.certificates is not None and clients is not None:
+            self._context = tls.server_context(settings.certificates, clients)
+        self._resources: Resources | None = None
+        self._monitor: Monitor | None = None
+
+    @property
+    def desk(self) -> "Desk":
+        """Desk of the round that is served now."""
+        assert self._resources is not None
+        return self._resources.desk
+
+    def serve(self, desk: "Desk", answers: "Collector | Sum | None" = None) -> None:
+        """Serve a round, in place of the one before.
+
+        Args:
+          desk: Desk of the round.
+          answers: Answers that are counted, for the metrics. Defaults to None, none of its own.
+        """
+        if self._resources is None:
+            self._open(desk)
+        else:
+            self._resources.serve(desk)
+        if self._monitor is not None:
+            self._monitor.answers = answers
+
+    def _open(self, desk: "Desk") -> None:
+        from rknn_jax.federation.listener import listening
+        from rknn_jax.federation.monitor import CONNECTIONS, LOOPBACK, Monitor
+        from rknn_jax.federation.server import Resources
+
+        settings, clients = self._settings, self._clients
+        self._resources = resources = Resources(desk)
         served = listening(
-            resources.app, settings.host, settings.port, context=context, clients=clients
+            resources.app, settings.host, settings.port, context=self._context, clients=clients
         )
-        gate = stack.enter_context(served)
-        stack.callback(resources.dismiss)
+        gate = self._stack.enter_context(served)
+        self._stack.callback(resources.dismiss)
         secured = f" with TLS, for {len(clients)} keys" if clients else " without TLS, on this host"
         _told("listening", f"on {settings.host}:{gate.port}{secured}")
         if settings.metrics_port is not None:
-            monitor = Monitor(settings.out, resources, gate, answers)
-            watched_at = listening(monitor.app, LOOPBACK, settings.metrics_port, most=CONNECTIONS)
-            stack.enter_context(watched_at)
-            _told("metrics", f"at http://{LOOPBACK}:{settings.metrics_port}/metrics and /health")
-        with progress.phase("clients", note=lambda: _progress(desk, wanted, answers)):
-            answers = _answers(settings, wanted, desk, answers)
-        if settings.collect_only:
-            card = publish.collected(answers)
-        else:
-            checked = None
-            if round.check_share:
-                labeled = publish.labeled(
-                    settings.out, mine, wanted, queries=queries, collector=answers
-                )
-                shown = (settings.out, round, labeled, wanted, answers.num_clients)
-                checked = publish.Checked(labeled, checking.measure(*shown, resources.serve, _told))
-            card = publish.publish(
-                settings.out,
-                mine,
-                wanted,
-                queries=queries,
-                collector=answers,
-                tell=_told,
-                checked=checked,
+            self._monitor = Monitor(settings.out, resources, gate)
+            watched_at = listening(
+                self._monitor.app, LOOPBACK, settings.metrics_port, most=CONNECTIONS
             )
-        hosting.announce(resources.desk, card["statement"], answers.num_clients)
-    round_folder.end(settings.out, round)
-    return card
+            self._stack.enter_context(watched_at)
+            _told("metrics", f"at http://{LOOPBACK}:{settings.metrics_port}/metrics and /health")
 
 
 def _progress(desk: "Desk", wanted: "Asked", answers: "Collector | Sum | None") -> str:
@@ -245,14 +334,14 @@ def _progress(desk: "Desk", wanted: "Asked", answers: "Collector | Sum | None") 
     return f"{len(desk.seen)} clients joined, {answered}; {until}"
 
 
-def _begun(settings: Serve, round: "Round") -> "Collector | Sum | None":
+def _begun(folder: Path, round: "Round") -> "Collector | Sum | None":
     """Return what the folder holds of the round's answers."""
     from rknn_jax.federation import round_folder
     from rknn_jax.federation.collector import Collector
 
     if round.summed:
-        return round_folder.kept_sum(settings.out, round)
-    collector = Collector(settings.out, round)
+        return round_folder.kept_sum(folder, round)
+    collector = Collector(folder, round)
     if collector.cut:
         _told(
             "cut",
@@ -263,7 +352,7 @@ def _begun(settings: Serve, round: "Round") -> "Collector | Sum | None":
 
 
 def _answers(
-    settings: Serve, wanted: "Asked", desk: Any, answers: "Collector | Sum | None"
+    folder: Path, wanted: "Asked", desk: Any, answers: "Collector | Sum | None"
 ) -> "Collector | Sum":
     """Wait for the clients, and return their answers."""
     from rknn_jax.federation import hosting, round_folder
@@ -272,9 +361,9 @@ def _answers(
     if isinstance(answers, Collector):
         hosting.collect(desk, answers, wanted.clients, _told)
     elif answers is None:
-        begin = functools.partial(round_folder.begin_sum, settings.out)
+        begin = functools.partial(round_folder.begin_sum, folder)
         answers = hosting.sum_up(desk, wanted.clients, wanted.quorum, begin=begin, tell=_told)
-        keep = functools.partial(round_folder.keep_sum, settings.out, answers)
+        keep = functools.partial(round_folder.keep_sum, folder, answers)
         hosting.when_there_is_room(keep, _told)
     else:
         desk.change(stage="closed")

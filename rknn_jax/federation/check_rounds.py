@@ -18,7 +18,6 @@ client is drawn.
 """
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,6 +28,7 @@ import numpy as np
 from rknn_jax import label_sets
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import wire
+from rknn_jax.federation.round_checks import ROUND_ID
 from rknn_jax.federation.rounds import Round
 from rknn_jax.interpolation import Interpolator
 from rknn_jax.labelers import rknn
@@ -38,8 +38,6 @@ from rknn_jax.labelers._sum_shares import MOST_NUMBERS
 from rknn_jax.randomized_bits import AGREES, DIFFERS, RandomizedBit
 from rknn_jax.trust import Trust
 from rknn_jax.types import Array
-
-ROUND_ID = re.compile(r"[0-9a-f]{64}")
 
 MOST_ROWS = 2**14
 """Most public rows of a check, so that each record is soon compared with all of them.
@@ -212,6 +210,7 @@ _SETTINGS = (
     "honest",
     "labels_per_record",
     "features",
+    "taught",
 )
 
 
@@ -235,8 +234,12 @@ def _settings(votes: Round) -> dict[str, Any]:
         "honest": votes.honest if votes.summed else 0,
         "labels_per_record": votes.labels_per_record,
         "features": votes.features,
+        "taught": votes.taught,
     }
 
 
 def _hash(settings: Mapping[str, Any]) -> str:
-    return hashlib.sha256(wire.pack(dict(settings))).hexdigest()
+    told = dict(settings)
+    if told["taught"] is None:  # as before there was such a setting
+        del told["taught"]
+    return hashlib.sha256(wire.pack(told)).hexdigest()

@@ -223,7 +223,7 @@ class Client:
                 f"Expected a round about {held}, which this client has, got one about {asked}; "
                 "agree on one with the server."
             )
-        width = round.queries.shape[1]
+        width = round.width
         features = np.full((len(self.inputs), width), np.nan, np.float32)
         if images:
             if _encoded(round, np.zeros_like(self.inputs[:1])) is None:
@@ -241,6 +241,7 @@ class Client:
             )
         else:
             features[:] = self.inputs[:, self._order(round)]
+        features = round.mapped(features)
         able = np.all(np.abs(features) <= LARGEST, axis=1)
         usable = np.where(able[:, None], features, np.float32(0))
         told = round.connect(usable, np.where(able & mine, said.T, NO_CELL).T)
@@ -408,5 +409,5 @@ def _encoded(round: Round, image: np.ndarray) -> np.ndarray | None:
     # is an answer.
     except Exception:
         return None
-    fits = made.shape == (1, round.queries.shape[1]) and made.dtype == np.float32
+    fits = made.shape == (1, round.width) and made.dtype == np.float32
     return made[0] if fits else None

@@ -1,10 +1,11 @@
 """Roles of a client's records in a round whose labels are checked, kept on the client's disk.
 
 The coins are of the operating system's entropy, by a fresh key, before the client says anything.
-They depend on no data: one for each place of a record, or one for the client. The note is written
-before the first answer, so a client that was killed goes on with its roles. Otherwise a record that
-voted before could check afterwards, and would spend twice. For the same reason, records in another
-order are refused, and so is a second check of one round of votes.
+They depend on no data: one for each place of a record, or one for the client. In a later round of
+several they are those of the round before, so that no record checks labels that it voted for. The
+note is written before the first answer, so a client that was killed goes on with its roles.
+Otherwise a record that voted before could check afterwards, and would spend twice. For the same
+reason, records in another order are refused, and so is a second check of one round of votes.
 """
 
 import hashlib
@@ -144,7 +145,12 @@ def asked(folder: Path, round: Round, inputs: np.ndarray, *, paid: bool) -> np.n
             "not again."
         )
     if note is None:
-        note = Note.drawn(round, inputs)
+        former = Note.read(folder / f"{round.after}.{ROLES}") if round.after else None
+        if former is None:
+            note = Note.drawn(round, inputs)
+        else:
+            former.votes(round, inputs)  # refuses other records
+            note = replace(former, terms=terms_of(round), check="")
         note.write(path)
     return note.votes(round, inputs)
 

@@ -44,16 +44,16 @@ class Monitor:
       folder: Folder of the round, on the disk whose room is watched.
       resources: Resources that clients use.
       gate: Connections of the clients.
-      answers: Answers that are counted; None before a sum is taken.
+
+    Attributes:
+      answers: Answers that are counted now. None, as at first, while none are.
     """
 
-    def __init__(
-        self, folder: Path, resources: Resources, gate: Gate, answers: Collector | Sum | None
-    ) -> None:
+    def __init__(self, folder: Path, resources: Resources, gate: Gate) -> None:
         self._folder = folder
         self._resources = resources
         self._gate = gate
-        self._answers = answers
+        self.answers: Collector | Sum | None = None
         self.app = Starlette(
             routes=[Route("/health", self.health), Route("/metrics", self.metrics)],
             # A page in a browser of this host reaches this address by a name of its own.
@@ -77,8 +77,8 @@ class Monitor:
 
     def _families(self) -> Iterator["Family"]:
         desk, gate, resources = self._resources.desk, self._gate, self._resources
-        if isinstance(self._answers, Collector):
-            counted = self._answers.num_clients
+        if isinstance(self.answers, Collector):
+            counted = self.answers.num_clients
             yield Family("rknn_clients_counted", "Clients whose answers count.", counted)
         yield Family("rknn_clients_joined", "Clients that have made a request.", len(desk.seen))
         yield Family("rknn_round_closes_seconds", "End of the round, since 1970.", desk.closes)

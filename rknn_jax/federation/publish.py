@@ -20,7 +20,7 @@ from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.answers.measured import Measured
 from rknn_jax.federation import reading, wire
 from rknn_jax.federation.collector import Collector, Sum, most_shift
-from rknn_jax.federation.request import Asked, Public
+from rknn_jax.federation.request import Asked, Former, Public
 from rknn_jax.federation.round_folder import Tell
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers._sum_labeler import PublicRows, Words
@@ -35,6 +35,7 @@ from rknn_jax.privacy.statement import (
     as_json,
     page,
 )
+from rknn_jax.question import RELEASED_BEFORE
 from rknn_jax.release.tables import carried
 from rknn_jax.report import pages, results
 from rknn_jax.report import release as report
@@ -108,7 +109,9 @@ def publish(
     found, listed = found.judged(doubts, measured, asked.classes)
     rows = {**found.rows, "class_names": np.array(asked.classes), **carried(public.others)}
     words = reading.words(round, len(found.probabilities))
-    told = _statement(asked, collector, guarantee, words=words, measured=measured)
+    told = _statement(
+        asked, collector, guarantee, words=words, measured=measured, former=public.former
+    )
     # The statement comes first, so that no label is ever there without one.
     write_whole(folder / "privacy.html", page(told).encode())
     write_arrays(folder / "labels.npz", rows)
@@ -119,7 +122,9 @@ def publish(
     if public.images and asked.student != "none":
         accuracy = _train(folder, public, asked, labels=found.labels, tell=tell)
     card = _card(told, asked, collector, accuracy=accuracy, words=words, measured=measured)
-    rows_seen = np.asarray(in_metric(features, asked.config.metric))
+    if public.former is not None:
+        card["rounds_before"] = public.former.before.guarantee.asdict()
+    rows_seen = np.asarray(in_metric(features, round.config.metric))
     summary = summarize(
         rows_seen, listed, found.decoded, stddev=answered.get("stddev"), measured=measured
     )
@@ -151,8 +156,12 @@ def labeled(
     collector.seal()
     guarantee = round.guarantee(round.honest or None)
     features = public.inputs if round.encode is None else np.asarray(round.encode(public.inputs))
-    rows = reading.rows_of(round, queries, features)
-    return Labeled(reading.read(collector, guarantee, rows), rows, guarantee)
+    rows = reading.rows_of(round, queries, round.mapped(features))
+    found = reading.read(collector, guarantee, rows)
+    if public.former is not None:
+        before = public.former.before
+        found, guarantee = found.beside(before.probabilities), before.whole(guarantee)
+    return Labeled(found, rows, guarantee)
 
 
 def collected(collector: Collector | Sum) -> dict[str, Any]:
@@ -243,9 +252,11 @@ def _statement(
     guarantee: Guarantee,
     words: Words,
     measured: Measured | None,
+    former: Former | None,
 ) -> Statement:
     """Return the content of `privacy.html`."""
     round = collector.round
+    before = former and former.before
     clients = collector.num_clients
     holders = "1 client holds" if clients == 1 else f"{clients:,} clients hold"
     sent = (
@@ -262,6 +273,7 @@ def _statement(
         hidden = "how many messages a client sent"
     student = [] if asked.student == "none" else ["a network trained on these labels"]
     counted = "clients of the sum" if asked.summed else "messages"
+    earlier = [] if before is None else [RELEASED_BEFORE]
     assumptions = []
     if round.honest:
         assumptions.append(f"at least {round.honest} {counted} were made by this protocol")
@@ -271,7 +283,7 @@ def _statement(
         guarantee,
         f"{holders} private records, each its own. The records stayed there; each client sent "
         f"{sent}.",
-        (*words.released, *student, *_released_by_check(round)),
+        (*words.released, *student, *_released_by_check(round), *earlier),
         not_covered=(
             hidden,
             "the set of classes, which is taken as public",
@@ -288,6 +300,7 @@ def _statement(
             "round": round.id,
             "clients": clients,
             "messages": collector.num_messages,
+            **({} if before is None else before.details(round.guarantee(round.honest or None))),
             **words.details,
             "classes": len(asked.classes),
             **_details_of_check(round, measured),

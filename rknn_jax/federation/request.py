@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers._sum_labeler import SumLabeler
 from rknn_jax.privacy.guarantee import Unit
 from rknn_jax.privacy.statement import NOT_STATED, Controller
+from rknn_jax.question import Before
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,20 @@ class Asked:
         return self.config.has_curator
 
 
+class Former(NamedTuple):
+    """Round that is over, as the next one needs it.
+
+    Attributes:
+      round: Question of the round.
+      before: Labels and guarantee of the round, and of those before it.
+      num_clients: Number of clients that answered it.
+    """
+
+    round: Round
+    before: Before
+    num_clients: int
+
+
 @dataclass(frozen=True)
 class Public:
     """Data of the server.
@@ -73,12 +89,14 @@ class Public:
       others: Columns of the records that have no role, such as the source row, `[m]` by their
         names. Defaults to none.
       features: Names of the features, in the order of `inputs`. Defaults to none.
+      former: Round of the same records that is over, in a later one of several. Defaults to None.
     """
 
     inputs: np.ndarray
     test: tuple[np.ndarray, np.ndarray] | None = None
     others: Mapping[str, np.ndarray] = field(default_factory=dict)
     features: tuple[str, ...] = ()
+    former: Former | None = None
 
     @property
     def images(self) -> bool:

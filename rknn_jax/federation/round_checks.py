@@ -3,16 +3,20 @@
 Each check takes a `rounds.Round`, which calls them all as it is made.
 """
 
+import re
 from dataclasses import fields
 from typing import Any, get_args
 
 import numpy as np
 
 from rknn_jax import mechanisms
+from rknn_jax.discriminant import Discriminant
 from rknn_jax.federation import wire
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers._sum_labeler import SumLabeler
 from rknn_jax.neighbors import LARGEST, Metric
+
+ROUND_ID = re.compile(r"[0-9a-f]{64}")
 
 SMALLEST_EPSILON = 2.0**-30
 LARGEST_EPSILON = 1000.0
@@ -77,11 +81,27 @@ def check_public(round: Any) -> None:
             f"Expected queries float32 [s > 0, f] of at most {LARGEST:g}, got "
             f"{queries.dtype} {queries.shape}."
         )
+    _check_before(round)
     named = isinstance(round.features, tuple) and all(type(one) is str for one in round.features)
-    if not named or len(round.features) not in (0, queries.shape[1]):
+    if not named or len(round.features) not in (0, round.width):
         raise ValueError(
-            f"Expected names of {queries.shape[1]} features, or none, got "
-            f"features={round.features!r}."
+            f"Expected names of {round.width} features, or none, got features={round.features!r}."
+        )
+
+
+def _check_before(round: Any) -> None:
+    """Refuse what a round takes from the one before, if it is none."""
+    if round.after != "" and not (type(round.after) is str and ROUND_ID.fullmatch(round.after)):
+        raise ValueError(f"Expected the id of a round, or none, got after={round.after!r}.")
+    if round.taught is None:
+        return
+    if type(round.taught) is not Discriminant:
+        raise ValueError(f"Expected a map of features, got taught={type(round.taught)}.")
+    round.taught.check()
+    if round.taught.made != round.queries.shape[1]:
+        raise ValueError(
+            f"Expected a map to the {round.queries.shape[1]} features of the queries, got one to "
+            f"{round.taught.made}."
         )
 
 

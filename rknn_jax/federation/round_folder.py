@@ -32,7 +32,7 @@ runs/<name>/
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rknn_jax import representations
+from rknn_jax import discriminant, representations
 from rknn_jax._internal.disk import make_folder, read_arrays, read_json, write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.federation import shared_rounds
@@ -102,10 +102,8 @@ def prepare(
         tell("goes on", f"with the round in {folder}")
         return _begun(folder, public)
     make_folder(folder)
-    if not (folder / SETTINGS).exists() and any(folder.iterdir()):
-        raise ValueError(
-            f"Expected a new folder as --out, got {folder}, which holds other files; name another."
-        )
+    if public.former is None:
+        refuse_other_files(folder)
     if asked.shuffled and collects:
         shared_rounds.share(folder, source)
     if source:
@@ -123,6 +121,20 @@ def prepare(
     # The question comes last, because a folder that has it holds a whole round.
     write_whole(folder / QUESTION, round.data)
     return round, queries
+
+
+def refuse_other_files(folder: Path, ours: Sequence[str] = ()) -> None:
+    """Raise ValueError if a folder holds files of something else than a round.
+
+    Args:
+      folder: Folder that exists.
+      ours: Names of folders that may be there before a round is. Defaults to none.
+    """
+    others = [path for path in folder.iterdir() if path.name not in ours]
+    if others and not (folder / SETTINGS).exists():
+        raise ValueError(
+            f"Expected a new folder as --out, got {folder}, which holds other files; name another."
+        )
 
 
 def copy_round(source: Path, folder: Path, asked: Asked) -> None:
@@ -195,16 +207,26 @@ def _new_round(public: Public, asked: Asked, tell: Tell) -> tuple[Round, Queries
       ValueError: If there are more queries than public records.
     """
     root = jax.random.key(asked.seed)
-    encode = None
+    former = public.former
+    encode = None if former is None else former.round.encode
     features = public.inputs
-    if public.images:
+    if public.images and encode is not None:
+        features = np.asarray(encode(public.inputs))
+    elif public.images:
         tell("learning", f"{asked.representation} from {len(public.inputs):,} public images")
         encode = _representation(stage_key(root, Stage.ENCODER), public.inputs, asked)
         features = np.asarray(encode(public.inputs))
     key = stage_key(root, Stage.QUERIES)
+    taught, after = None, ""
+    if former is not None:
+        metric = asked.config.metric
+        taught = discriminant.learned(features, former.before.probabilities, metric)
+        features, after = taught(features), former.round.id
+        if metric != "sqeuclidean":
+            asked = replace(asked, config=replace(asked.config, metric="sqeuclidean"))
     queries = asked.config.ask(key, features, len(asked.classes), asked.num_queries)
-    rows = np.asarray(queries.features, np.float32)
-    return replace(_round(asked, rows, encode), features=public.features), queries
+    round = _round(asked, np.asarray(queries.features, np.float32), encode, taught)
+    return replace(round, features=public.features, after=after), queries
 
 
 def check_request(asked: Asked) -> None:
@@ -217,7 +239,12 @@ def check_request(asked: Asked) -> None:
     _round(asked, np.random.default_rng(0).normal(size=(number, WIDTH)).astype(np.float32))
 
 
-def _round(asked: Asked, queries: np.ndarray, encode: Encoder | None = None) -> Round:
+def _round(
+    asked: Asked,
+    queries: np.ndarray,
+    encode: Encoder | None = None,
+    taught: discriminant.Discriminant | None = None,
+) -> Round:
     return Round(
         queries,
         asked.classes,
@@ -229,6 +256,7 @@ def _round(asked: Asked, queries: np.ndarray, encode: Encoder | None = None) -> 
         simulated=asked.simulated,
         labels_per_record=asked.labels_per_record,
         check_share=asked.check_share,
+        taught=taught,
     )
 
 

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from rknn_jax.discriminant import Discriminant
 from rknn_jax.federation import wire
 from rknn_jax.federation.round_checks import (
     check_costs,
@@ -72,6 +73,10 @@ class Round:
         have named columns reads them in this order. Defaults to none.
       check_share: Share of the units that do not vote, but check the labels in a second question,
         `check_rounds.CheckRound`. Each client draws who does. Defaults to 0: all vote.
+      taught: Map of the features that the labels of the round before taught, in whose image the
+        queries are. Defaults to None, in a first round.
+      after: Id of the round before, whose voters vote here too, so that nobody checks labels that
+        it voted for. Defaults to none.
     """
 
     queries: np.ndarray
@@ -86,12 +91,28 @@ class Round:
     labels_per_record: int = field(default=0, metadata={"later": True})
     features: tuple[str, ...] = field(default=(), metadata={"later": True})
     check_share: float = field(default=0.0, metadata={"later": True})
+    taught: Discriminant | None = field(default=None, metadata={"later": True})
+    after: str = field(default="", metadata={"later": True})
 
     def __post_init__(self) -> None:
         check_types(self)
         check_public(self)
         check_privacy(self)
         check_costs(self)
+
+    @property
+    def width(self) -> int:
+        """Number of features of a record, before they are mapped by `taught`."""
+        width: int = self.queries.shape[1] if self.taught is None else self.taught.width
+        return width
+
+    def mapped(self, features: np.ndarray) -> np.ndarray:
+        """Return the features that are compared with queries, each record's by itself.
+
+        Args:
+          features: float32 `[n, width]`.
+        """
+        return features if self.taught is None else self.taught(features)
 
     @property
     def shuffled(self) -> bool:
@@ -132,7 +153,8 @@ class Round:
     def asks(self) -> str:
         """A few words for a client's owner."""
         share = f", {self.check_share:.1%} check the labels instead" if self.check_share else ""
-        return f"labeler={self.config.name}{share}"
+        before = f", after round {self.after[:12]}" if self.after else ""
+        return f"labeler={self.config.name}{share}{before}"
 
     @property
     def account(self) -> str:
@@ -222,6 +244,8 @@ class Round:
     def work(self, num_records: int) -> int:
         """Return cells times records that answer, a bound on an answer's time, up to a constant.
 
+        A map of features counts as as many cells as it has numbers.
+
         With trust=central, the noise of a cell counts as records (`ClientSum.draws_a_record`). With
         unit=client, the client's number of records is private: `records_per_client` records answer,
         or one.
@@ -229,7 +253,8 @@ class Round:
         answering = num_records if self.unit == "record" else max(1, self.records_per_client)
         if self.summed:
             answering = max(answering, self.sum.draws_a_record)
-        return self.num_cells * answering
+        mapping = 0 if self.taught is None else self.taught.directions.size * num_records
+        return self.num_cells * answering + mapping
 
     @property
     def message_epsilon(self) -> float:

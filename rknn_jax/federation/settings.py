@@ -61,7 +61,7 @@ class Serve:
       classes_file: file with a name of a class a line, or a .json file with a list of them.
       drop: names of columns of a table in --public that are no features; they come along to the labels.
       quorum: clients of whom something is published after the deadline, and with --trust central that must stay until the end. The default is all of --clients.
-      deadline: seconds that the round is open.
+      deadline: seconds that the round is open, or each of several.
       labeler: rknn, whose records vote for queries; or prototypes, least_squares or public_prototypes, whose clients add up one sum, with --trust central.
       trust: local trusts nobody; shuffle trusts this server not to look who sent what, and counts on --honest messages; central trusts it to follow the protocol of secure aggregation, and --honest clients to add their share of the noise.
       honest: messages, or with --trust central clients, that follow the protocol; nothing is published of fewer. With --trust central the default is all of --quorum.
@@ -74,6 +74,7 @@ class Serve:
       unit: what is protected: a record, or all that a client holds.
       records_per_client: messages, or records that vote, of a client under --unit client; other sums have all records of a client, scaled to the norm of one.
       labels_per_record: most labels r of a record that count, if a record may have several; each public row then gets a set of classes. 0 is one label a record. No student learns sets.
+      rounds: number T of rounds of Algorithm 1, which share epsilon and delta: each later round asks in features that the labels of the last one teach, and has more of them. --out holds the folder round-1 and so on, each with a statement of its own. Every client needs a budget for all of them. Several rounds are seldom worth their share of epsilon.
       check_share: share of the records, or clients with --unit client, that do not vote, but tell in a second question whether they agree with the labels; each client draws who does. Costs no epsilon.
       representation: learned from the public images; a file of rknn_jax/representations.
       student: trained on the labeled public images; none for labels alone. The default is cnn for images with one label each, and none otherwise.
@@ -118,6 +119,7 @@ class Serve:
     unit: Unit = "record"
     records_per_client: Count = 1
     labels_per_record: CountOrNone = 0
+    rounds: Count = 1
     check_share: CheckShare = 0.0
     representation: str = "spectral"
     student: str | None = None

@@ -27,6 +27,7 @@ from rknn_jax.mechanisms.local import LocalRandomizer
 PACKAGES = (
     "rknn_jax.representations.",
     "rknn_jax.students.",
+    "rknn_jax.discriminant:",
     "rknn_jax.federation.rounds:",
     "rknn_jax.federation.check_rounds:",
 )

@@ -95,11 +95,14 @@ def of(guarantee: Guarantee) -> Profile:
 def _with_own(
     points: Sequence[tuple[float, float]], own: tuple[float, float]
 ) -> tuple[tuple[float, float], ...]:
-    """Return the points that say more than the guarantee's own, and that one."""
+    """Return the points that say more than the guarantee's own, and that one.
+
+    At a small delta, noise of bounded support has no finite epsilon, which says nothing.
+    """
     others = [
         (epsilon, delta)
         for epsilon, delta in points
-        if (epsilon < own[0] and delta > own[1]) or (epsilon > own[0] and delta < own[1])
+        if (epsilon < own[0] and delta > own[1]) or (own[0] < epsilon < math.inf and delta < own[1])
     ]
     return tuple(sorted([*others, own]))
 

@@ -10,7 +10,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rknn_jax.answers.measured import Measured
-from rknn_jax.privacy.charges import exact_amount
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.statement import (
     ONE_LEDGER,
@@ -20,6 +19,7 @@ from rknn_jax.privacy.statement import (
     Statement,
     Tuning,
 )
+from rknn_jax.question import RELEASED_BEFORE
 from rknn_jax.release import engines
 from rknn_jax.release.planning import Plan
 
@@ -134,20 +134,7 @@ def _scaled(settings: "Settings") -> dict[str, str]:
 def _before(plan: Plan) -> dict[str, str]:
     """Return what the statement says about earlier rounds, or nothing in a first one."""
     before = plan.question.before
-    if before is None:
-        return {}
-    cost, earlier = (exact_amount(one.epsilon, one.delta) for one in (plan.cost, before.guarantee))
-    return {
-        "rounds": f"{earlier} for the rounds before, whose labels teach this one its features, and "
-        f"{cost} for this one; the guarantee is that of all of them together"
-    }
-
-
-def _released_before(plan: Plan) -> tuple[str, ...]:
-    """Return the item of what earlier rounds released, or nothing in a first one."""
-    if plan.question.before is None:
-        return ()
-    return ("all that the statements of the rounds before list; these labels are made of it too",)
+    return {} if before is None else before.details(plan.cost)
 
 
 def _inferred(plan: Plan) -> str:
@@ -181,7 +168,7 @@ def statement(
     return Statement(
         plan.question.whole,
         f"Whoever ran this release holds {records}, as they are, in one place.",
-        (*plan.words.released, *checks, *_released_before(plan)),
+        (*plan.words.released, *checks, *([RELEASED_BEFORE] if plan.question.before else [])),
         not_covered=tuple(not_covered(plan)),
         mechanism=str(settings.mechanism),
         # The ledger's name is that of a private file, and its fingerprint of the data is private.
