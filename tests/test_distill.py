@@ -374,7 +374,7 @@ def test_the_default_number_of_queries_follows_the_noise():
         ({"trust": "local", "relation": "add-remove"}, "relation=add-remove"),
         ({"queries": 3, "num_neighbors": 4}, "neighbors=4, queries=3"),
         ({"rounds": 0}, "rounds=0"),
-        ({"student": vat.Config(unlabelled=0.0)}, "got unlabelled=0.0; pass --unlabelled 0.1"),
+        ({"student": vat.Config(unlabelled=0.0)}, "got unlabelled=0.0; pass unlabelled 0.1"),
         (
             {"labeler": PrivateKNN()},
             "labeler=private_knn, trust=central and noise=gaussian, got delta=0.0",
@@ -451,7 +451,7 @@ def test_who_learns_from_unlabelled_records_needs_some():
     labels = Labels(everything, np.ones(NUM_PUBLIC, np.float32), np.zeros(NUM_PUBLIC, np.int32))
     with pytest.raises(
         ValueError,
-        match="semi_supervised=vat, got none; pass --unlabelled 0.1, or --smoothing none",
+        match="semi_supervised=vat, got none; pass unlabelled 0.1, or smoothing none",
     ):
         student.fit(None, images, labels)
 

@@ -611,7 +611,7 @@ def test_what_the_owner_has_not_agreed_to_is_refused_before_anything_is_spent(tm
         (
             {"most_cells": 11},
             {},
-            "at most 11 cells in a round, got 12; agree to more with --most-cells 12",
+            "at most 11 cells in a round, got 12; agree to more with most_cells 12",
         ),
         ({"most_bytes": 200}, {}, "at most 200 bytes in a question"),
         ({"most_work": 71}, {}, "at most 71 work of cells times records in a round, got 72"),
@@ -623,7 +623,7 @@ def test_what_the_owner_has_not_agreed_to_is_refused_before_anything_is_spent(tm
         (
             {"most_work": 12_000},
             {"records_per_client": 1001, "unit": "client"},
-            "got 12,012; agree to more with --most-work",
+            "got 12,012; agree to more with most_work",
         ),
     ],
 )
@@ -716,16 +716,14 @@ def test_an_epsilon_that_protects_next_to_nothing_wants_a_word(tmp_path):
     round = a_round(epsilon=50.5)
     client = a_client(tmp_path, budget=100)
     with pytest.raises(
-        RefusedError, match="epsilon <= 50 a round, got epsilon=50.5.*--allow-large-epsilon"
+        RefusedError, match="epsilon <= 50 a round, got epsilon=50.5.*allow_large_epsilon"
     ):
         client.answer(round.data)
     assert client.ledger.spent.epsilon == 0
     dataclasses.replace(client, agreement=Agreement(large_epsilon=True)).answer(round.data)
     client.answer(a_round(epsilon=49.5).data)
     settings = settings_of.Serve(tmp_path, 50.5, 2, tmp_path, "3")
-    with pytest.raises(
-        ValueError, match="--epsilon <= 50, got --epsilon 50.5.*--allow-large-epsilon"
-    ):
+    with pytest.raises(ValueError, match="epsilon <= 50, got epsilon 50.5.*allow_large_epsilon"):
         settings_of.asked(settings)
     assert (
         settings_of.asked(dataclasses.replace(settings, allow_large_epsilon=True)).config.epsilon

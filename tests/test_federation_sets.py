@@ -220,7 +220,7 @@ def test_test_images_have_one_label(tmp_path):
     images = np.zeros((2, 4, 4), np.uint8)
     np.savez(tmp_path / "public.npz", images=images)
     np.savez(tmp_path / "test.npz", images=images, labels=np.eye(2, dtype=bool))
-    with pytest.raises(ValueError, match=r"labels \[n\] in --test"):
+    with pytest.raises(ValueError, match=r"labels \[n\] in test"):
         inputs.read_public(tmp_path / "public.npz", tmp_path / "test.npz")
 
 
@@ -228,7 +228,7 @@ def test_a_student_of_sets_is_refused_at_once(tmp_path):
     given = settings_of.Serve(
         tmp_path / "public.npz", 1.0, 3, tmp_path / "out", "a,b", labels_per_record=2
     )
-    with pytest.raises(ValueError, match="--student none"):
+    with pytest.raises(ValueError, match="student none"):
         settings_of.asked(replace(given, student="cnn"))
     assert settings_of.asked(given).labels_per_record == 2
     assert settings_of.settled(given, images=True).student == "none"

@@ -289,7 +289,7 @@ def test_a_sum_that_cannot_keep_its_word_is_not_made(wrong, words):
         ({"queries": np.zeros((0, 5), np.float32)}, "Expected queries"),
         ({"classes": ("only",)}, "at least 2 classes"),
         ({"classes": (), "config": PublicPrototypes()}, "at least 2 classes"),
-        ({"queries": np.zeros((2**12, 2**12 + 1), np.float32)}, "pass fewer --queries"),
+        ({"queries": np.zeros((2**12, 2**12 + 1), np.float32)}, "pass fewer queries"),
     ],
 )
 def test_a_question_for_a_sum_is_checked_like_any_other(wrong, words):
@@ -499,15 +499,15 @@ def a_server(**settings):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"trust": "local"}, "--trust central with --labeler prototypes.*Choose --labeler rknn"),
-        ({"trust": "shuffle"}, "got --trust shuffle"),
+        ({"trust": "local"}, "trust central with labeler prototypes.*Choose labeler rknn"),
+        ({"trust": "shuffle"}, "got trust shuffle"),
         ({"labeler": "pate"}, "to be one of least_squares, prototypes"),
-        ({"labeler": "what"}, "got --labeler what"),
-        ({"neighbors": 2}, "no --neighbors"),
-        ({"mechanism": "binomial"}, "no --mechanism"),
-        ({"metric": "cosine"}, "no --metric"),
-        ({"records_per_client": 4, "unit": "client"}, "no --records-per-client"),
-        ({"epsilon": 60.0}, "--epsilon <= 50"),
+        ({"labeler": "what"}, "got labeler what"),
+        ({"neighbors": 2}, "no neighbors"),
+        ({"mechanism": "binomial"}, "no mechanism"),
+        ({"metric": "cosine"}, "no metric"),
+        ({"records_per_client": 4, "unit": "client"}, "no records_per_client"),
+        ({"epsilon": 60.0}, "epsilon <= 50"),
     ],
 )
 def test_settings_that_do_not_suit_a_sum_are_refused(wrong, words):

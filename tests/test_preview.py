@@ -107,7 +107,7 @@ def test_records_needed_are_just_enough_for_the_median_query():
     ("num_queries", "num_records", "words"),
     [
         (80, 1000, "fewer queries"),
-        (5, 60, "raise --epsilon"),
+        (5, 60, "raise epsilon"),
         (5, 100_000, "try more queries"),
         (30, 1300, "suits"),
     ],

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rknn_jax._internal.cores import num_cores
+from rknn_jax._internal.option_names import option
 from rknn_jax.embedding import Embedded, Rows, rows, table_files
 from rknn_jax.embedding.file_rows import FILE, FileRows
 from rknn_jax.formats import LABELS, _arrow, _hub, nested
@@ -72,8 +73,8 @@ class ImageFolder:
         others = sorted({*every}.difference(files))
         if not files and not (private and folder.is_dir()):
             raise ValueError(
-                f"Expected images that end in {', '.join(SUFFIXES)} in --images {folder}, got "
-                "none; name the folder that holds them, or their classes' folders."
+                f"Expected images that end in {', '.join(SUFFIXES)} in {option('images')} "
+                f"{folder}, got none; name the folder that holds them, or their classes' folders."
             )
         skipped = tuple(name for name in others if (folder / name).is_file())
         return cls(folder, tuple(files), skipped, private=private, about=about)
@@ -84,7 +85,7 @@ class ImageFolder:
     @property
     def where(self) -> str:
         """Argument and name of the folder."""
-        return f"--images {self.folder}"
+        return f"{option('images')} {self.folder}"
 
     @property
     def state(self) -> list[Any]:
@@ -205,18 +206,20 @@ class ImageTable:
         Raises:
           ValueError: If there is not one such column.
         """
-        kinds = table_files.types(path, "--images")
+        kinds = table_files.types(path, option("images"))
         held = [name for name in kinds if _holds_images(kinds[name]) and name not in keep]
         named = list(columns) or held
         if len(named) != 1 or (named[0] in kinds and named[0] not in held):
             raise ValueError(
-                f"Expected one column of images in --images {path}, got "
+                f"Expected one column of images in {option('images')} {path}, got "
                 f"{', '.join(named) or 'none'}, where {', '.join(held) or 'no column'} of "
-                f"{', '.join(kinds)} has bytes; name one of them with --columns"
+                f"{', '.join(kinds)} has bytes; name one of them with {option('columns')}"
                 f"{nested(named, [*kinds])}."
             )
         return cls(
-            rows.TableFile(path, "--images", (named[0],), label=label, keep=keep, private=private)
+            rows.TableFile(
+                path, option("images"), (named[0],), label=label, keep=keep, private=private
+            )
         )
 
     def __len__(self) -> int:
@@ -240,7 +243,7 @@ class ImageTable:
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes that the files declare, or none."""
-        return table_files.class_names(self.table.path, "--images", self.table.label)
+        return table_files.class_names(self.table.path, option("images"), self.table.label)
 
     def blocks(self, size: int) -> Iterator[Rows]:
         """Yield the bytes of at most `size` images."""
@@ -428,8 +431,8 @@ def card_white(model: dict[str, Any]) -> int:
     found = given.get("white", image_files.WHITE) if isinstance(given, dict) else image_files.WHITE
     if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= image_files.WHITE:
         raise ValueError(
-            f"Expected a white of 1 to {image_files.WHITE} in the input of --card, got {found!r}; "
-            "restore the card, or embed the public images anew."
+            f"Expected a white of 1 to {image_files.WHITE} in the input of {option('card')}, got "
+            f"{found!r}; restore the card, or embed the public images anew."
         )
     return found
 

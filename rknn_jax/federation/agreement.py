@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rknn_jax._internal import onnx
+from rknn_jax._internal.option_names import option
 from rknn_jax.federation import wire
 from rknn_jax.federation.rounds import Round
 from rknn_jax.privacy.guarantee import LARGE_EPSILON, Guarantee
@@ -111,7 +112,7 @@ class Agreement:
             raise RefusedError(
                 f"Expected epsilon <= {LARGE_EPSILON:g} a round, got epsilon={cost.epsilon}, "
                 "which protects next to nothing; "
-                "agree with --allow-large-epsilon if that is meant."
+                f"agree with {option('allow_large_epsilon')} if that is meant."
             )
         for name in ("epsilon", "delta"):
             most = getattr(self, name)
@@ -119,7 +120,7 @@ class Agreement:
             if most is not None and asked > most:
                 raise RefusedError(
                     f"Expected {name} <= {most} a round, got {name}={asked}; agree to more with "
-                    f"--most-{name}."
+                    f"{option(f'most_{name}')}."
                 )
         return cost
 
@@ -132,8 +133,9 @@ class Agreement:
         for path, digest in wire.files_of(round.encode):
             if not isinstance(path, str) or os.path.abspath(path) not in listed:
                 raise RefusedError(
-                    "Expected a representation that reads no file, or one of --networks, got one "
-                    f"that names {str(path)[:100]!r}; list it if you have this network and mean it."
+                    "Expected a representation that reads no file, or one of "
+                    f"{option('networks')}, got one that names {str(path)[:100]!r}; list it if you "
+                    "have this network and mean it."
                 )
             try:
                 found = os.stat(path)
@@ -158,8 +160,8 @@ class Agreement:
         alone = f", with messages of epsilon {round.message_epsilon:.4g} each" if shuffled else ""
         raise RefusedError(
             f"Expected a round that trusts nobody, got trust={asked}{alone}; agree "
-            f"with --trust {asked}, and with "
-            "--honest N for as many shuffled messages as you believe in."
+            f"with {option('trust')} {asked}, and with "
+            f"{option('honest')} N for as many shuffled messages as you believe in."
         )
 
 
@@ -174,5 +176,5 @@ def _at_most(name: str, most: int, asked: int, where: str) -> None:
     if asked > most:
         raise RefusedError(
             f"Expected at most {most:,} {name} {where}, got {asked:,}; agree to more with "
-            f"--most-{name} {asked}."
+            f"{option(f'most_{name}')} {asked}."
         )

@@ -34,6 +34,7 @@ from pathlib import Path
 import numpy as np
 
 from rknn_jax._internal import disk
+from rknn_jax._internal.option_names import option
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import client_roles, wire
 from rknn_jax.federation.agreement import Agreement, RefusedError
@@ -164,7 +165,7 @@ class Client:
         if other := sorted(set(self.features) ^ set(round.features)):
             raise RefusedError(
                 f"Expected a round about this client's columns of features, got others: {other[:5]}"
-                "; name them as the server does, or leave columns out with --drop."
+                f"; name them as the server does, or leave columns out with {option('drop')}."
             )
         return [self.features.index(name) for name in round.features]
 

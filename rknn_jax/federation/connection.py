@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import httpx
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.federation.agreement import RefusedError
 from rknn_jax.federation.certificate_errors import check_certificates, printable
 from rknn_jax.federation.client import Client
@@ -168,10 +169,11 @@ class Connection:
                 self._tell_waiting(str(error) or type(error).__name__)
             if time.monotonic() >= ends:
                 raise UnreachableError(
-                    f"Expected a server at {self._http.base_url}, got none for "
-                    f"{self.patience:g} s ({printable(self._told)}); check --server, and that rknn "
-                    "serve still runs there, which ends with its round. What was answered is kept: "
-                    "the same command sends it again and spends nothing. Wait longer with --wait."
+                    f"Expected a server at {self._http.base_url}, got none for {self.patience:g} s "
+                    f"({printable(self._told)}); check {option('server')}, and that rknn serve "
+                    "still runs there, which ends with its round. What was answered is kept: the "
+                    "same command sends it again and spends nothing. Wait longer with "
+                    f"{option('wait')}."
                 )
             # Random, so that the clients of a server that comes back do not come all at once.
             time.sleep(max(pause, wait * random.uniform(0.5, 1.5)))
@@ -313,7 +315,7 @@ def _answer(
             if question is None:
                 raise RefusedError(
                     f"Expected a question of at most {client.agreement.most_bytes:,} bytes, got a "
-                    "longer one; agree to more with --most-bytes."
+                    f"longer one; agree to more with {option('most_bytes')}."
                 )
             tell_question(question, client, tell)
             if client.parsed(question).summed:

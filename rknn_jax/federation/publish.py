@@ -17,6 +17,7 @@ from PIL import Image
 
 from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax._internal.option_names import option
 from rknn_jax.answers.measured import Measured
 from rknn_jax.federation import reading, wire
 from rknn_jax.federation.collector import Collector, Sum, most_shift
@@ -175,7 +176,7 @@ def _check_answers(folder: Path, asked: Asked, collector: Collector | Sum) -> No
         raise ValueError(
             f"Expected a quorum of {asked.quorum} clients, got {collector.num_clients} by the "
             "deadline; nothing is published. The answers "
-            f"are kept in {folder}: run the same command with a later --deadline."
+            f"are kept in {folder}: run the same command with a later {option('deadline')}."
         )
     if collector.num_messages < max(1, round.honest):
         raise ValueError(

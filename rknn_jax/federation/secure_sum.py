@@ -46,6 +46,7 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.federation.secure_sum_keys import (
     KEY_BYTES,
     STEPS,
@@ -136,7 +137,7 @@ class Participant:
         if self._threshold < least:
             raise SumRefusedError(
                 f"Expected a threshold of {least} or more of {self._clients} clients, got "
-                f"{self._threshold}; raise --quorum."
+                f"{self._threshold}; raise {option('quorum')}."
             )
         self._channel_key = secrets.token_bytes(KEY_BYTES)
         self._mask_key = secrets.token_bytes(KEY_BYTES)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rknn_jax._internal.option_names import option
 from rknn_jax._internal.ranges import (
     CheckShare,
     Count,
@@ -221,8 +222,9 @@ class Join:
         """
         if any(sign in str(self.private) for sign in "*?[") and not self.private.exists():
             raise ValueError(
-                "Expected --ledger and --rounds with a pattern in --private, got --private "
-                f"{self.private}; name both, and the same ones for every round of these records."
+                f"Expected {option('ledger')} and {option('rounds')} with a pattern in "
+                f"{option('private')}, got {option('private')} {self.private}; name both, and the "
+                "same ones for every round of these records."
             )
         private = self.private.resolve()
         return private.with_name(f"{private.name}.{suffix}")
@@ -252,7 +254,14 @@ def join_command(settings: Serve) -> list[str]:
       settings: Settings of the server, settled.
     """
     host = "HOST" if settings.host in ("0.0.0.0", "::") else settings.host
-    words = ["rknn", "join", "--private", "R.npz", "--server", f"{host}:{settings.port}"]
+    words = [
+        "rknn",
+        "join",
+        "--private",
+        "R.npz",
+        "--server",
+        f"{host}:{settings.port}",
+    ]
     words += ["--budget", str(settings.epsilon), "--trust", settings.trust]
     if settings.summed or settings.shuffled:
         words += ["--budget-delta", str(settings.delta)]
@@ -288,7 +297,9 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
 
     classes = given_classes(settings.classes, settings.classes_file)
     if classes is None:
-        raise ValueError("Expected --classes or --classes-file, got none; name all classes.")
+        raise ValueError(
+            f"Expected {option('classes')} or {option('classes_file')}, got none; name all classes."
+        )
     names = classes.names or tuple(map(str, range(classes.count)))
     if (
         settings.clients < 1
@@ -296,22 +307,24 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         or not settings.deadline > 0
     ):
         raise ValueError(
-            f"Expected 1 <= quorum <= clients and deadline > 0, got --quorum {settings.quorum}, "
-            f"--clients {settings.clients} and "
-            f"--deadline {settings.deadline}."
+            f"Expected 1 <= quorum <= clients and deadline > 0, got {option('quorum')} "
+            f"{settings.quorum}, {option('clients')} {settings.clients} and {option('deadline')} "
+            f"{settings.deadline}."
         )
     if settings.epsilon > LARGE_EPSILON and not settings.allow_large_epsilon and simulated is None:
         raise ValueError(
-            f"Expected --epsilon <= {LARGE_EPSILON:g}, got --epsilon {settings.epsilon:g}, which "
-            "protects next to nothing; pass "
-            "--allow-large-epsilon if that is meant, and every client has to pass it too."
+            f"Expected {option('epsilon')} <= {LARGE_EPSILON:g}, got {option('epsilon')} "
+            f"{settings.epsilon:g}, which protects next to nothing; pass "
+            f"{option('allow_large_epsilon')} if that is meant, and every client has to pass it "
+            "too."
         )
     config = _config(settings)
     student = settings.student or "none"
     if settings.labels_per_record and student != "none":
         raise ValueError(
-            f"Expected --student none with --labels-per-record {settings.labels_per_record}, got "
-            f"--student {student}; a student learns one label a record."
+            f"Expected {option('student')} none with {option('labels_per_record')} "
+            f"{settings.labels_per_record}, got {option('student')} {student}; a student learns "
+            "one label a record."
         )
     if student != "none":
         # Refuse now what training would refuse after the round.
@@ -373,16 +386,17 @@ def _summing(settings: Serve, usual: "SumLabeler[Any]") -> "SumLabeler[Any]":
     labeler = replace(usual, **given)
     if settings.trust != labeler.trust:
         raise ValueError(
-            f"Expected --trust {labeler.trust} with --labeler {settings.labeler}, got --trust "
-            f"{settings.trust}; a sum takes secure aggregation. Choose --labeler {VOTES}, whose "
-            "records send messages of their own, or --trust central with --honest."
+            f"Expected {option('trust')} {labeler.trust} with {option('labeler')} "
+            f"{settings.labeler}, got {option('trust')} {settings.trust}; a sum takes secure "
+            f"aggregation. Choose {option('labeler')} {VOTES}, whose records send messages of "
+            f"their own, or {option('trust')} central with {option('honest')}."
         )
     for name in OF_VOTES:
         found, usual = (getattr(of, name) for of in (settings, Serve))
         if found != usual:
-            flag = f"--{name.replace('_', '-')}"
+            flag = option(name)
             raise ValueError(
-                f"Expected no {flag} with --labeler {settings.labeler}, got {flag} {found}; it is "
-                f"a setting of --labeler {VOTES}."
+                f"Expected no {flag} with {option('labeler')} {settings.labeler}, got {flag} "
+                f"{found}; it is a setting of {option('labeler')} {VOTES}."
             )
     return labeler

@@ -18,6 +18,7 @@ import numpy as np
 
 from rknn_jax import postprocessing
 from rknn_jax._internal.keys import fresh_noise_key
+from rknn_jax._internal.option_names import option
 from rknn_jax.labelers import _arrays, _persons
 from rknn_jax.labels import PublicSide
 from rknn_jax.neighbors import Metric, in_metric
@@ -168,9 +169,9 @@ class Labeler(abc.ABC, Generic[Contribution]):
             found = getattr(self, name)
             if found != getattr(type(self), name):
                 raise ValueError(
-                    f"Expected {name} of labeler={self.name} left as it is, got {found}; it is "
-                    "the run's own, see --epsilon, --delta, --relation, --unit, --smoothing and "
-                    "--out."
+                    f"Expected {name} of labeler={self.name} left as it is, got {found}; it is the "
+                    f"run's own, see {option('epsilon')}, {option('delta')}, {option('relation')}, "
+                    f"{option('unit')}, {option('smoothing')} and {option('out')}."
                 )
         if unit != "record" and "unit" not in takes:
             raise ValueError(
@@ -185,7 +186,8 @@ class Labeler(abc.ABC, Generic[Contribution]):
         if self.needs_delta and epsilon < math.inf and delta == 0:
             raise ValueError(
                 f"Expected delta > 0 with labeler={self.name}, trust={self.trust} and "
-                f"noise={self.noise}, got delta=0.0; pass --delta 1e-5, it has no pure guarantee."
+                f"noise={self.noise}, got delta=0.0; pass {option('delta')} 1e-5, it has no pure "
+                "guarantee."
             )
         shares: dict[str, Any] = {
             "epsilon": epsilon / num_rounds,

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.labelers import Labeler
 from rknn_jax.labelers._client_sum import Clients, ClientSum
@@ -336,6 +337,6 @@ def check_rows(num_queries: int, features: np.ndarray) -> int:
     if num_queries > len(features):
         raise ValueError(
             f"Expected at most {len(features)} queries, one a public record, got {num_queries}; "
-            "pass --queries."
+            f"pass {option('queries')}."
         )
     return num_queries

@@ -27,6 +27,7 @@ import numpy as np
 
 from rknn_jax import answers as decoder
 from rknn_jax import label_sets, mechanisms
+from rknn_jax._internal.option_names import option
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.labelers import Labeler, _persons, _vote_labels
 from rknn_jax.labelers._client_sum import Clients
@@ -202,8 +203,8 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         found = replace(self, mechanism=name)
         if found.noise != name:
             raise ValueError(
-                f"Expected --mechanism {found.noise} with --labeler {self.name}, got --mechanism "
-                f"{name}; leave it out."
+                f"Expected {option('mechanism')} {found.noise} with {option('labeler')} "
+                f"{self.name}, got {option('mechanism')} {name}; leave it out."
             )
         return found
 

@@ -43,6 +43,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.privacy import ledger_summary
 from rknn_jax.privacy.charges import (
     Number,
@@ -473,7 +474,7 @@ class Ledger:
                 raise LedgerMismatchError(
                     f"Expected data that share a shard or the number of rows with those of "
                     f"{self.path}, got data that share neither; if they are the same people's, "
-                    "pass --unrelated, and say in the reason what became of the records."
+                    f"pass {option('unrelated')}, and say in the reason what became of the records."
                 )
             return adopted(kept, reason)
 
@@ -675,11 +676,11 @@ def _check_person(chain: Chain, name: str, path: Path) -> None:
         return
     if not known:
         raise LedgerMismatchError(
-            f"Expected persons without a name, as {path} keeps none, got --person {name}; name "
-            "another --ledger, or pass the persons as an array to ReverseKNNLabeler without a "
-            "person_name if they are those of this ledger."
+            f"Expected persons without a name, as {path} keeps none, got {option('person')} "
+            f"{name}; name another {option('ledger')}, or pass the persons as an array to "
+            "ReverseKNNLabeler without a person_name if they are those of this ledger."
         )
-    got = f"--person {name}" if name else "persons without a name"
+    got = f"{option('person')} {name}" if name else "persons without a name"
     remedy = (
         "if both columns name the same people, rename it"
         if name
@@ -687,5 +688,5 @@ def _check_person(chain: Chain, name: str, path: Path) -> None:
         "Ledger.open, if they are the same people"
     )
     raise LedgerMismatchError(
-        f"Expected --person {known}, whose epsilon {path} keeps, got {got}; {remedy}."
+        f"Expected {option('person')} {known}, whose epsilon {path} keeps, got {got}; {remedy}."
     )

@@ -23,6 +23,7 @@ import jax
 import numpy as np
 
 from rknn_jax._internal.cores import num_cores
+from rknn_jax._internal.option_names import option
 from rknn_jax.check import Checkers, Checks
 from rknn_jax.labelers._tally import Persons, Tally
 from rknn_jax.neighbors import usable_rows
@@ -240,7 +241,9 @@ def _parts(
     A record that names no person is not counted.
     """
     if persons is None:
-        raise ValueError(f"Expected a person for each record in {where}, got none; name --person.")
+        raise ValueError(
+            f"Expected a person for each record in {where}, got none; name {option('person')}."
+        )
     names, known = person_names(persons, where)
     counts = casts(ids) & known
     parts = counter.tally.parts(np.where(counts[:, None], points, np.float32(0)), ids)

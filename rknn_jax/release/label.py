@@ -25,6 +25,7 @@ from rknn_jax import postprocessing
 from rknn_jax._internal import memory as memories
 from rknn_jax._internal import progress
 from rknn_jax._internal.disk import write_arrays, write_text
+from rknn_jax._internal.option_names import option
 from rknn_jax.answers import Decoded
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.answers.measured import Measured
@@ -152,7 +153,7 @@ def count(plan: Plan) -> Counted:
         warnings.warn(
             "Two private files hold the same records, and each record counts. If one file is a "
             "copy, the people in it add twice what epsilon covers; leave the copy out, or name "
-            "--person.",
+            f"{option('person')}.",
             stacklevel=2,
         )
     if (plan.data.digest or fingerprint(plan.data.public)) == counted.dataset:
@@ -417,8 +418,8 @@ def _reserve_memory(plan: Plan) -> None:
 def _too_large(plan: Plan, free: str) -> ValueError:
     first, second = plan.question.sum.shape
     return ValueError(
-        f"Expected {memory(plan) / 1e9:.2g} GB of free memory for a sum of {first:,} by "
-        f"{second:,} and {len(plan.data.public):,} public rows of {plan.data.classes.count:,} "
-        f"classes, got {free}; nothing was spent. Use fewer classes, --queries or public rows, or "
-        "a machine with more memory."
+        f"Expected {memory(plan) / 1e9:.2g} GB of free memory for a sum of {first:,} by {second:,} "
+        f"and {len(plan.data.public):,} public rows of {plan.data.classes.count:,} classes, got "
+        f"{free}; nothing was spent. Use fewer classes, {option('queries')} or public rows, or a "
+        "machine with more memory."
     )

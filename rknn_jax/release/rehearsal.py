@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rknn_jax import lloyd, mechanisms
+from rknn_jax._internal.option_names import option
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.labelers._votes import VoteNoise
 from rknn_jax.labelers.rknn import ReverseKNN
@@ -133,8 +134,10 @@ def _others(
         other = replace(asked, mechanism=name)
         with suppress(ValueError):  # not every mechanism takes these settings
             mechanism = calibrated(other, data)
-            without = "" if kind.needs_delta or not settings.delta else " without --delta"
-            flags = f"--mechanism {name}{without}"
+            without = (
+                "" if kind.needs_delta or not settings.delta else f" without {option('delta')}"
+            )
+            flags = f"{option('mechanism')} {name}{without}"
             yield flags, replace(mine, mechanism=mechanism)
     public = np.asarray(in_metric(data.public, settings.metric))
     if len(public) > preview.MOST_ROWS or num_queries > preview.FEW_QUERIES:
@@ -147,7 +150,7 @@ def _others(
         with suppress(ValueError):  # too few distinct rows
             fewer = cluster(other, data.public, number, ONE_START)
             mechanism = calibrated(other, data)
-            yield f"--queries {number}", rehearsal(other, public, fewer, mechanism)
+            yield f"{option('queries')} {number}", rehearsal(other, public, fewer, mechanism)
 
 
 def rehearsal(
