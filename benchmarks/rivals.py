@@ -45,7 +45,6 @@ from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.private_knn import PrivateKNN
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.labels import Labels, PublicSide
-from rknn_jax.mechanisms.base import Trust
 from rknn_jax.queries import kmeans
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import inputs
@@ -145,7 +144,7 @@ def one_release(one: Split) -> Iterator[Found]:
             yield Found(name, epsilon, question.read(drawn).labels)
 
 
-def without_curator(trust: Trust, one: Split) -> Iterator[Found]:
+def without_curator(trust: str, one: Split) -> Iterator[Found]:
     """Yield labels of reverse k-NN labeling by randomized messages, with default mechanisms."""
     asked: dict[int, tuple[Queries, answers.Kernels]] = {}
     for epsilon in EPSILONS:

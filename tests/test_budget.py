@@ -160,7 +160,7 @@ def test_a_second_budget_for_records_of_a_ledger_is_refused_on_any_path(folder, 
         release("R2.npz", **options)
     own = folder / "R.npz.ledger.jsonl"
     assert f"Expected the ledger of these records, {own}, got no ledger yet" in str(caught.value)
-    assert f"pass --ledger {own}" in str(caught.value)
+    assert f"pass ledger {own}" in str(caught.value)
     assert sorted(os.listdir()) == before
     assert account() == 0.5
     release("R2.npz", ledger=own)
@@ -194,7 +194,7 @@ def test_adopted_data_have_one_ledger_too(folder):
     release(budget=1)
     np.savez("R2.npz", embeddings=2 * people()[0], labels=people()[1])
     adopt()
-    with pytest.raises(LedgerMismatchError, match="pass --ledger"):
+    with pytest.raises(LedgerMismatchError, match="pass ledger"):
         release("R2.npz")
     np.savez("R3.npz", embeddings=people(3)[0], labels=people()[1])
     release("R3.npz")

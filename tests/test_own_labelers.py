@@ -200,6 +200,7 @@ REFUSED = [
     (NEAREST_MEAN + RELEASES, "SumsLabeler", "has its own release"),
     (UNDONE, "SumsLabeler", "lacks solve"),
 ]
+OF_MANY = "    trust: str = 'shuffle'\n"
 
 
 @pytest.mark.parametrize(("body", "base", "reason"), REFUSED)
@@ -218,6 +219,14 @@ def test_what_only_simulation_can_run_is_refused_before_anything_is_paid(
     with pytest.raises(ValueError, match=reason):
         own.fit(np.eye(3)).label(np.eye(3), [0, 1, 2])
     assert {path.name for path in folder.iterdir()} == {"P.npz", "R.npz", "labelers"}
+
+
+def test_a_curator_releases_under_no_other_trust(files, write):
+    """A statement would say that somebody else shuffled the votes."""
+    folder, _ = files
+    write(OF_MANY)
+    with pytest.raises(ValueError, match="labeler own, which needs other parties, with trust=shu"):
+        label.run(settings_of(folder))
 
 
 def test_an_exact_release_of_what_only_simulation_can_run_charges_nothing(files, write):

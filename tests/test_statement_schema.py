@@ -15,7 +15,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator, ValidationError
 
-from rknn_jax.privacy import analytic_gaussian, checklists, profile
+from rknn_jax import trust
+from rknn_jax.privacy import analytic_gaussian, checklists, profile, statement
 from rknn_jax.privacy.events import (
     DiscreteLaplace,
     Gaussian,
@@ -39,7 +40,6 @@ from rknn_jax.records.classes import Classes
 from rknn_jax.release import planning, registry
 from rknn_jax.release.inputs import data_of
 from rknn_jax.release.settings import Settings
-from tests.conftest import SCHEMA
 from tests.test_cli import arguments, make_files
 from tests.test_statement import RELEASE, WORDS, Page
 
@@ -66,6 +66,12 @@ def test_the_schema_is_one_and_explains_every_entry_of_its_own():
         name for name, entry in entries.items() if not {"description", "$ref"} & entry.keys()
     ]
     assert set(schema()["required"]) <= schema()["properties"].keys()
+
+
+def test_the_file_of_the_schema_names_the_trust_models_that_the_package_ships():
+    shipped = json.loads(Path(statement.__file__).with_name("statement.schema.json").read_text())
+    models = shipped["$defs"]["guarantee"]["properties"]["trust"]["enum"]
+    assert sorted(models) == trust.names()
 
 
 @pytest.mark.parametrize(
@@ -130,14 +136,14 @@ def test_every_guarantee_has_a_statement(guarantee):
 def test_a_planted_fault_is_no_statement(name, value):
     """None leaves the entry out."""
     card = card_of(replace(WORDS, guarantee=replace(RELEASE, events=(LAPLACE,))))
-    SCHEMA.validate(card)
+    Draft202012Validator(schema()).validate(card)
     *above, last = name.split(".")
     part = card[above[0]] if above else card
     part.pop(last, None)
     if value is not None:
         part[last] = value
     with pytest.raises(ValidationError):
-        SCHEMA.validate(card)
+        Draft202012Validator(schema()).validate(card)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])

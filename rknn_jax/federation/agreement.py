@@ -9,12 +9,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from rknn_jax import trust
 from rknn_jax._internal import onnx
 from rknn_jax._internal.option_names import option
 from rknn_jax.federation import wire
 from rknn_jax.federation.rounds import Round
 from rknn_jax.privacy.guarantee import LARGE_EPSILON, Guarantee
-from rknn_jax.trust import MODELS, Trust
 
 
 class RefusedError(ValueError):
@@ -49,7 +49,7 @@ class Agreement:
         to none: a server learns nothing about other files, not even whether they are there.
     """
 
-    trust: Trust = "local"
+    trust: str = "local"
     honest: int | None = None
     dishonest: int = 0
     epsilon: float | None = None
@@ -153,9 +153,10 @@ class Agreement:
     def _check_trust(self, round: Round) -> None:
         """Refuse a round that trusts somebody whom the owner does not trust."""
         asked = round.config.trust
-        shuffled = MODELS[asked].is_shuffled
+        model = trust.named(asked)
+        shuffled = model.is_shuffled
         agreed = self.trust == asked and not (shuffled and self.honest is None)
-        if MODELS[asked].trusts_nobody or agreed:
+        if model.trusts_nobody or agreed:
             return
         alone = f", with messages of epsilon {round.message_epsilon:.4g} each" if shuffled else ""
         raise RefusedError(

@@ -26,6 +26,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from rknn_jax import trust
 from rknn_jax._internal.terminal import err, tell
 from rknn_jax.federation import publish, round_folder, simulation
 from rknn_jax.federation.agreement import RefusedError
@@ -36,7 +37,6 @@ from rknn_jax.federation.joining import open_client
 from rknn_jax.federation.settings import Join, Serve, asked
 from rknn_jax.federation.told import tell_question
 from rknn_jax.privacy.ledger import LedgerError
-from rknn_jax.trust import MODELS
 
 ANSWER = "answer"
 POLL = 0.05  # seconds
@@ -187,8 +187,7 @@ def serve(grid: Grid, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _request(settings: Mapping[str, Any], nodes: int) -> Serve:
-    model = MODELS.get(settings["trust"])
-    if model is None or model.has_curator:
+    if settings["trust"] not in trust.names() or trust.named(settings["trust"]).has_curator:
         raise ValueError(
             "Expected trust local or shuffle in a run of Flower, got "
             f"trust={settings['trust']}; take sums with rknn serve --trust central."

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from PIL import Image
 
+from rknn_jax import trust
 from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax._internal.option_names import option
@@ -42,7 +43,6 @@ from rknn_jax.report import release as report
 from rknn_jax.report.summary import summarize
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
-from rknn_jax.trust import MODELS
 from rknn_jax.types import Queries
 
 EXAMPLES_OF_A_CLASS = 12
@@ -255,7 +255,7 @@ def _statement(
         else "answers that it had made random"
     )
     message_epsilon = math.nan if asked.summed else round.message_epsilon
-    server = MODELS[asked.config.trust].server
+    server = trust.named(asked.config.trust).server
     trusted = server.format(epsilon=message_epsilon, honest=round.honest)
     if asked.summed or asked.unit == "client":
         hidden = "that a client took part"

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rknn_jax import trust as trusts
 from rknn_jax._internal.option_names import option
 from rknn_jax._internal.ranges import (
     CheckShare,
@@ -22,11 +23,15 @@ from rknn_jax._internal.ranges import (
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import LARGE_EPSILON, Unit
 from rknn_jax.privacy.ledger import PATIENCE
-from rknn_jax.trust import MODELS
 
 if TYPE_CHECKING:  # JAX takes seconds to import, and --help does not need it
     from rknn_jax.federation.request import Asked
     from rknn_jax.labelers._sum_labeler import SumLabeler
+
+if TYPE_CHECKING:
+    Trust = str
+else:  # the choices of the command line are those of `rknn_jax.trust`
+    Trust = trusts.choices(lambda model: bool(model.federated))
 
 PORT = 9092
 
@@ -108,7 +113,7 @@ class Serve:
     quorum: Count | None = None
     deadline: Deadline = 3600.0
     labeler: str = "rknn"
-    trust: Literal["local", "shuffle", "central"] = "local"
+    trust: Trust = "local"
     honest: CountOrNone = 0
     delta: Delta = 1e-6
     amplification: Literal["variation-ratio", "general"] = "variation-ratio"
@@ -144,12 +149,12 @@ class Serve:
     @property
     def summed(self) -> bool:
         """True if clients' numbers are added under masks."""
-        return MODELS[self.trust].has_curator
+        return trusts.named(self.trust).has_curator
 
     @property
     def shuffled(self) -> bool:
         """True if each message hides among the others."""
-        return MODELS[self.trust].is_shuffled
+        return trusts.named(self.trust).is_shuffled
 
 
 @dataclass(frozen=True)
@@ -201,7 +206,7 @@ class Join:
     most_bytes: Size = 2**28
     most_work: Size = 2**30
     networks: tuple[Path, ...] = ()
-    trust: Literal["local", "shuffle", "central"] = "local"
+    trust: Trust = "local"
     honest: CountOrNone | None = None
     dishonest: CountOrNone = 0
     ledger: Path | None = None
@@ -372,7 +377,7 @@ def _voting(settings: Serve, labeler: "SumLabeler[Any]") -> "SumLabeler[Any]":
         "epsilon": settings.epsilon,
         "delta": settings.delta,
         "num_neighbors": settings.neighbors,
-        "mechanism": settings.mechanism or MODELS[settings.trust].federated,
+        "mechanism": settings.mechanism or trusts.named(settings.trust).federated,
         "trust": settings.trust,
         "amplification": "general" if settings.amplification == "general" else "variation ratio",
         "metric": settings.metric,

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 import jax
 import numpy as np
 
-from rknn_jax import postprocessing
+from rknn_jax import postprocessing, trust
 from rknn_jax._internal.keys import fresh_noise_key
 from rknn_jax._internal.option_names import option
 from rknn_jax.labelers import _arrays, _persons
@@ -25,7 +25,6 @@ from rknn_jax.neighbors import Metric, in_metric
 from rknn_jax.privacy import calibration
 from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation
-from rknn_jax.trust import MODELS, Trust
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Smoothing, Task
 
 Contribution = TypeVar("Contribution")
@@ -105,19 +104,19 @@ class Labeler(abc.ABC, Generic[Contribution]):
         return type(self).__module__.rsplit(".", 1)[-1]
 
     @property
-    def trust(self) -> Trust:
+    def trust(self) -> str:
         """Trust model. Defaults to a trusted curator."""
         return "central"
 
     @property
     def has_curator(self) -> bool:
         """True if a curator, or a secure sum in its place, takes what the records say."""
-        return MODELS[self.trust].has_curator
+        return trust.named(self.trust).has_curator
 
     @property
     def is_shuffled(self) -> bool:
         """True if each message hides among those of the others."""
-        return MODELS[self.trust].is_shuffled
+        return trust.named(self.trust).is_shuffled
 
     @property
     def noise(self) -> str:

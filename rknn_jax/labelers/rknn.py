@@ -27,6 +27,7 @@ import numpy as np
 
 from rknn_jax import answers as decoder
 from rknn_jax import label_sets, mechanisms
+from rknn_jax import trust as trusts
 from rknn_jax._internal.option_names import option
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.labelers import Labeler, _persons, _vote_labels
@@ -51,7 +52,6 @@ from rknn_jax.privacy import amplification, contributions
 from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Unit
 from rknn_jax.queries import kmeans
-from rknn_jax.trust import Trust
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Smoothing
 
 Amplification = Literal["variation ratio", "general"]
@@ -115,7 +115,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
     delta: float = 1e-5
     num_neighbors: int = 1
     mechanism: str = ""
-    trust: Trust = "central"
+    trust: str = "central"
     amplification: Amplification = "variation ratio"
     relation: Relation = "replace-one"
     unit: Protected = field(default="record", metadata={"travels": False})
@@ -135,7 +135,11 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
                 f"Expected num_neighbors >= 1, got num_neighbors={self.num_neighbors}."
             )
         # `names` imports all mechanisms, which takes seconds, so only the error calls it.
-        if self.trust not in mechanisms.named(self.noise).trusts:
+        if self.trust not in (able := trusts.names(lambda model: model.labels)):
+            raise ValueError(
+                f"Expected trust to be one of {', '.join(able)}, got trust={self.trust}."
+            )
+        if not trusts.named(self.trust).takes(mechanisms.named(self.noise)):
             choices = mechanisms.names(self.trust)
             raise ValueError(
                 f"Expected mechanism to be one of {choices} with trust={self.trust}, got "
@@ -485,8 +489,9 @@ def mechanism(
             bound=config.amplification,
             total_variation=variation,
         )
-    calibrated: mechanisms.base.Mechanism = named(epsilon=epsilon, **fields_of)
-    return calibrated
+    calibrated = named(epsilon=epsilon, **fields_of)
+    running: mechanisms.base.Mechanism = trusts.named(config.trust).noise(calibrated)
+    return running
 
 
 def guarantee(

@@ -25,7 +25,6 @@ from rknn_jax import bsvs
 from rknn_jax._internal import pytree
 from rknn_jax.privacy.contributions import as_person
 from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation, Unit
-from rknn_jax.trust import Trust
 from rknn_jax.types import Array
 
 CLIENTS_PER_BLOCK = 8192
@@ -34,7 +33,7 @@ CLIENTS_PER_BLOCK = 8192
 class Mechanism(Protocol):
     """Contract of a mechanism, tested by `tests/contracts/test_mechanisms.py`."""
 
-    trusts: ClassVar[tuple[Trust, ...]]
+    trusts: ClassVar[tuple[str, ...]]
     """Trust models under which the mechanism can label."""
 
     needs_delta: ClassVar[bool]
@@ -189,7 +188,7 @@ class CentralMechanism(CalibratedMechanism):
       query_for_each_class: True if there must be as many queries as classes. Defaults to False.
     """
 
-    trusts: ClassVar[tuple[Trust, ...]] = ("central",)
+    trusts: ClassVar[tuple[str, ...]] = ("central",)
     norm: ClassVar[Literal[1, 2]] = 1
     query_for_each_class: ClassVar[bool] = False
 

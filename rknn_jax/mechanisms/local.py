@@ -33,7 +33,6 @@ from rknn_jax.mechanisms.base import CalibratedMechanism
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.events import Pure
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.trust import Trust
 from rknn_jax.types import Array
 
 WORD = 32
@@ -48,7 +47,7 @@ class LocalRandomizer(CalibratedMechanism):
         the registers and the cache of a CPU core.
     """
 
-    trusts: ClassVar[tuple[Trust, ...]] = ("local", "shuffle")
+    trusts: ClassVar[tuple[str, ...]] = ("local", "shuffle")
     messages_at_once: ClassVar[int] = 16
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ on others.
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from rknn_jax import labelers
+from rknn_jax import labelers, trust
 from rknn_jax._internal.option_names import option
 from rknn_jax.labelers import Labeler, _simulation_only
 from rknn_jax.labelers._one_sum import OneSumLabeler
@@ -121,7 +121,10 @@ def _hindrance(kind: type[Labeler[Any]]) -> str:
     """Return why a release cannot run a labeler class, or "" if it can."""
     if issubclass(kind, OneSumLabeler) and not kind.exact_mechanisms:
         return "names no exact_mechanisms"
-    return _simulation_only.hindrance(kind)
+    if found := _simulation_only.hindrance(kind):
+        return found
+    needed = kind().trust
+    return "" if trust.named(needed).one_party else f"needs other parties, with trust={needed}"
 
 
 def check(settings: Settings) -> None:
