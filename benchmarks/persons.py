@@ -94,7 +94,7 @@ def mnist(seed: int) -> list[dict[str, Any]]:
     queries = kmeans.select(stage_key(root, Stage.QUERIES), public, 10)
     labels = task.private.labels
     features = encode(task.private.images)
-    cells = np.asarray(rknn.connect(features, labels, queries, NUM_CLASSES, rknn.ReverseKNN()))
+    cells = np.asarray(rknn.vote_cells(features, labels, queries, NUM_CLASSES, rknn.ReverseKNN()))
     _, person = np.unique(task.private.clients, return_inverse=True)
     truth = task.public.true_labels
     noise = stage_key(root, Stage.NOISE)

@@ -94,10 +94,7 @@ class Question:
           LedgerError: If the budget does not allow it; nothing is drawn then.
           ValueError: If so many units cannot have this sum; nothing is charged then.
         """
-        totals = np.asarray(totals)
-        self.noise.check(totals, num_units)
-        payer.charge(self.guarantee, purpose)
-        return self.noise.draw(totals)
+        return charge_and_draw(self.noise, self.guarantee, totals, num_units, payer, purpose)
 
     def read(self, drawn: np.ndarray) -> PublicLabels:
         """Return the labels of the public rows: post-processing of what was drawn."""
@@ -140,3 +137,32 @@ class Question:
 
     def _noisy(self, drawn: np.ndarray) -> NoisySum:
         return NoisySum(drawn, self.noise.stddev, self.whole)
+
+
+def charge_and_draw(
+    noise: CuratorNoise,
+    guarantee: Guarantee,
+    totals: np.ndarray,
+    num_units: int,
+    payer: Payer,
+    purpose: str,
+) -> np.ndarray:
+    """Charge a ledger, then draw exact noise: the one place where a release's sum becomes public.
+
+    Args:
+      noise: Noise of the sum.
+      guarantee: Guarantee to charge.
+      totals: Sum over the private records, int64.
+      num_units: Number of private records, or of persons.
+      payer: Ledger to charge.
+      purpose: A few words for it.
+
+    Raises:
+      LedgerError: If the budget does not allow it; nothing is drawn then.
+      ValueError: If so many units cannot have this sum; nothing is charged then.
+    """
+    totals = np.asarray(totals)
+    noise.check(totals, num_units)
+    # A crash after this line costs epsilon and releases nothing; one before it costs nothing.
+    payer.charge(guarantee, purpose)
+    return noise.draw(totals)

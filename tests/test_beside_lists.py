@@ -8,8 +8,8 @@ import pytest
 
 from rknn_jax.cli.federation import _settle
 from rknn_jax.federation.inputs import read_public
+from rknn_jax.federation.question_notice import tell_question
 from rknn_jax.federation.settings import Serve
-from rknn_jax.federation.told import tell_question
 from rknn_jax.formats import Columns, FormatError
 from rknn_jax.release import public_rows
 from rknn_jax.release.settings import Settings

@@ -183,11 +183,11 @@ def test_what_a_subclass_changes_runs_at_a_client(files, write):
     with np.load(folder / "R.npz") as private:
         points = private["embeddings"]
     round = Round.of(Round(points[:3], ("a", "b", "c"), config).data)
-    shifted = round.connect(points, group[30:].astype(np.int32))
+    shifted = round.contribute(points, group[30:].astype(np.int32))
     plain = Round(
         points[:3], ("a", "b", "c"), asked(serve_of(folder, labeler="rknn", trust="local")).config
     )
-    usual = plain.connect(points, group[30:].astype(np.int32))
+    usual = plain.contribute(points, group[30:].astype(np.int32))
     np.testing.assert_array_equal(shifted // 3, usual // 3)
     np.testing.assert_array_equal(shifted % 3, (usual % 3 + 1) % 3)
 

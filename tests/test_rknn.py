@@ -44,7 +44,7 @@ def test_without_noise_the_fast_path_equals_algorithm_1_exactly(seed, k):
     features, labels, queries = data(seed)
     config = dataclasses.replace(NOISELESS, num_neighbors=k)
     answers = config.release(
-        jax.random.key(0), rknn.connect(features, labels, queries, 4, config), queries, 4
+        jax.random.key(0), rknn.vote_cells(features, labels, queries, 4, config), queries, 4
     )
     counts, expected = reference.label(features, labels, np.asarray(queries.features), 4, k)
     np.testing.assert_array_equal(answers.counts, counts)
@@ -57,7 +57,7 @@ def test_several_labels_and_missing_ones_equal_the_transcription_too():
     labels = (
         np.stack([np.random.default_rng(i).permutation(5)[:2] for i in range(40)]) - 1
     )  # about a fifth is missing
-    cells = rknn.connect(
+    cells = rknn.vote_cells(
         features, labels, queries, 4, dataclasses.replace(NOISELESS, num_neighbors=3)
     )
     counts, _ = reference.label(features, labels, np.asarray(queries.features), 4, 3)
@@ -68,12 +68,12 @@ def test_several_labels_and_missing_ones_equal_the_transcription_too():
 def test_replacing_one_record_by_any_other_moves_at_most_2k_votes(seed, k):
     features, labels, queries = data(seed)
     config = dataclasses.replace(NOISELESS, num_neighbors=k)
-    before = bsvs.sum_votes(rknn.connect(features, labels, queries, 4, config), 24)
+    before = bsvs.sum_votes(rknn.vote_cells(features, labels, queries, 4, config), 24)
     rng = np.random.default_rng(seed + 1)
     for scale in (0.0, 1.0, 1e4):
         features[7] = scale * rng.normal(size=5)
         labels[7] = rng.integers(0, 4)
-        after = bsvs.sum_votes(rknn.connect(features, labels, queries, 4, config), 24)
+        after = bsvs.sum_votes(rknn.vote_cells(features, labels, queries, 4, config), 24)
         change = np.abs(np.asarray(before) - np.asarray(after))
         assert change.sum() <= 2 * k
         assert change.max() <= 1
@@ -81,9 +81,9 @@ def test_replacing_one_record_by_any_other_moves_at_most_2k_votes(seed, k):
 
 def test_a_record_that_comes_or_goes_moves_no_vote_of_another():
     features, labels, queries = data(3)
-    with_it = np.asarray(rknn.connect(features, labels, queries, 4, NOISELESS))
+    with_it = np.asarray(rknn.vote_cells(features, labels, queries, 4, NOISELESS))
     without = np.asarray(
-        rknn.connect(np.delete(features, 5, 0), np.delete(labels, 5), queries, 4, NOISELESS)
+        rknn.vote_cells(np.delete(features, 5, 0), np.delete(labels, 5), queries, 4, NOISELESS)
     )
     np.testing.assert_array_equal(np.delete(with_it, 5, 0), without)
 
@@ -96,7 +96,7 @@ def test_more_queries_cost_no_more_privacy():
     for queries in (few, Queries.alone(public, np.arange(150))):
         costs.append(
             config.release(
-                jax.random.key(1), rknn.connect(features, labels, queries, 4, config), queries, 4
+                jax.random.key(1), rknn.vote_cells(features, labels, queries, 4, config), queries, 4
             )
         )
     assert costs[0].guarantee == costs[1].guarantee
@@ -122,7 +122,7 @@ def test_permute_and_flip_answers_are_its_winners():
     features, labels, queries = data(2)
     config = rknn.ReverseKNN(epsilon=1.0, mechanism="permute_and_flip")
     answers = config.release(
-        jax.random.key(0), rknn.connect(features, labels, queries, 4, config), queries, 4
+        jax.random.key(0), rknn.vote_cells(features, labels, queries, 4, config), queries, 4
     )
     np.testing.assert_array_equal(answers.counts.sum(1), 1)
     np.testing.assert_array_equal(answers.labels, answers.counts.argmax(1))
@@ -132,7 +132,7 @@ def test_permute_and_flip_answers_are_its_winners():
 def test_more_neighbours_than_queries_is_refused_before_any_vote():
     features, labels, queries = data(0)
     with pytest.raises(ValueError, match="num_neighbors=9"):
-        rknn.connect(features, labels, queries, 4, rknn.ReverseKNN(num_neighbors=9))
+        rknn.vote_cells(features, labels, queries, 4, rknn.ReverseKNN(num_neighbors=9))
 
 
 def test_public_labels_spread_only_where_they_may():
@@ -152,7 +152,7 @@ def test_public_labels_spread_only_where_they_may():
 
 def test_whom_the_records_trust_decides_what_epsilon_means():
     features, labels, queries = data(0)
-    cells = rknn.connect(features, labels, queries, 4, rknn.ReverseKNN())
+    cells = rknn.vote_cells(features, labels, queries, 4, rknn.ReverseKNN())
     local, shuffled = (
         rknn.ReverseKNN(epsilon=1.0, delta=1e-6, mechanism="collision", trust=trust).release(
             jax.random.key(0), cells, queries, 4

@@ -197,7 +197,9 @@ def by_rknn(root: jax.Array, embedded: Embedded, settings: Attributes) -> Found:
     key = stage_key(root, Stage.QUERIES)
     queries = kmeans.select(key, embedded.public, min(number, len(embedded.public)))
     mechanism = rknn.mechanism(len(queries.index), width, size, config)
-    cells = rknn.connect(embedded.private, ballots, queries, num_classes=width + 1, config=config)
+    cells = rknn.vote_cells(
+        embedded.private, ballots, queries, num_classes=width + 1, config=config
+    )
     counts = np.asarray(estimate_counts(mechanism, stage_key(root, Stage.NOISE), cells))
     graph = postprocessing.public_graph(embedded.public, len(queries.index))
     kernels = answers.kernels(queries, embedded.public, graph)

@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from rknn_jax.answers import process, ratios, reading
+from rknn_jax.answers import process, ratios, row_labels
 from rknn_jax.answers.covariance import Kernels, kernels
-from rknn_jax.answers.reading import Decoded, Fit, Shown, of_queries
+from rknn_jax.answers.row_labels import Decoded, Fit, Shown, of_queries
 from rknn_jax.types import Array
 
 __all__ = ["Decoded", "Fit", "Fits", "Kernels", "decode", "decode_labels", "fits", "kernels"]
@@ -85,7 +85,7 @@ class Fits:
             stability is NaN, and all else is the same.
         """
         with _threads(len(self.shown.counts)):
-            return reading.read(self.shown, fit, redraws)
+            return row_labels.read(self.shown, fit, redraws)
 
 
 def fits(counts: Array, stddev: Array, public: Kernels) -> Fits:
@@ -168,7 +168,8 @@ def _fits(shown: Shown) -> Fits:
         if not process.weights(both.priors + both.likelihoods)[len(plain.mixtures) :].any():
             continue
         other = _fitted(shown, seen, both)
-        expected = [reading.read(shown, one.usual, 0).expected_accuracy for one in (found, other)]
+        each = [row_labels.read(shown, one.usual, 0) for one in (found, other)]
+        expected = [one.expected_accuracy for one in each]
         if expected[1] > expected[0] + SURER:
             return other
     return found

@@ -61,8 +61,8 @@ def serve(settings: Serve) -> dict[str, Any]:
         own = "--private"
         if settings.make_test_certificates:
             own += f", and party0 to party{settings.clients - 1}"
-        _told("clients", f"{command}  # at each of {settings.clients}, with its own {own}")
-        _told("checked", "nobody was asked, and nothing was written")
+        _say("clients", f"{command}  # at each of {settings.clients}, with its own {own}")
+        _say("checked", "nobody was asked, and nothing was written")
         return {"dry_run": True, "join": command}
     make_folder(settings.out)
     busy = (
@@ -97,7 +97,7 @@ def _made_test_certificates(settings: Serve, folder: Path) -> dict[bytes, int]:
     anywhere = settings.host in ("0.0.0.0", "::")
     hosts = (socket.gethostname(), "localhost", "127.0.0.1") if anywhere else (settings.host,)
     certificates.write_federation(folder, hosts, settings.clients)
-    _told(
+    _say(
         "tests only",
         f"certificates of {', '.join(hosts)} and {settings.clients} clients in {folder}, which end "
         f"after {certificates.LIFE.days} days; beyond tests every client makes its own",
@@ -112,18 +112,18 @@ def _settle(settings: Serve, mine: "Public") -> Serve:
     from rknn_jax.release.public_rows import lists_alone
 
     for sentence in public_values.doubted(mine.inputs.T, mine.features):
-        _told("warning", f"public columns {sentence}")
+        _say("warning", f"public columns {sentence}")
     if mine.features:
         more = f" and {len(mine.features) - MOST_NAMED:,} more" * (len(mine.features) > MOST_NAMED)
         named = f"{', '.join(mine.features[:MOST_NAMED])}{more}"
-        _told("features", f"{named}; of a client whose columns have no names, their order decides")
+        _say("features", f"{named}; of a client whose columns have no names, their order decides")
     elif beside := lists_alone(mine.others, None):
-        _told("warning", beside)
+        _say("warning", beside)
     found = settled(settings, images=mine.images)
     if settings.student is None and found.student == "none":
-        _told("student", "none; a student learns from images, and one label of each")
+        _say("student", "none; a student learns from images, and one label of each")
     if settings.honest != found.honest:
-        _told(
+        _say(
             "honest",
             f"{found.honest} clients, the quorum: the promise counts on each of them to add its "
             "share of the noise; pass --honest to count on fewer",
@@ -154,11 +154,11 @@ def _merge(settings: Serve, mine: "Public", wanted: "Asked") -> dict[str, Any]:
         from rknn_jax.federation.collector import Collector
         from rknn_jax.federation.merge import merge
     merge(settings.merge, settings.out, wanted)
-    round, queries = round_folder.prepare(settings.out, mine, wanted, _told)
+    round, queries = round_folder.prepare(settings.out, mine, wanted, _say)
     with contextlib.closing(Collector(settings.out, round)) as collector:
-        _told("merged", f"{collector.num_clients:,} clients of {len(settings.merge)} folders")
+        _say("merged", f"{collector.num_clients:,} clients of {len(settings.merge)} folders")
         card = publish.publish(
-            settings.out, mine, wanted, queries=queries, collector=collector, tell=_told
+            settings.out, mine, wanted, queries=queries, collector=collector, tell=_say
         )
     round_folder.end(settings.out, round)
     return card
@@ -181,20 +181,20 @@ def _serve_held(
         settings.out,
         mine,
         wanted,
-        tell=_told,
+        tell=_say,
         source=settings.question,
         collects=settings.collect_only,
     )
     answers = _begun(settings, round)
     closes = round_folder.closes_at(settings.out, settings.deadline)
     if closes < time.time():
-        _told(
+        _say(
             "deadline",
             f"it passed {time.time() - closes:,.0f} s ago: it counts from when the round began; "
             "pass a larger --deadline",
         )
     so_far = f"{answers.num_clients if answers else 0} of {wanted.clients} clients so far"
-    _told("round", f"{round.id[:12]}, {len(round.data):,} bytes to each client; {so_far}")
+    _say("round", f"{round.id[:12]}, {len(round.data):,} bytes to each client; {so_far}")
     desk = Desk(round, closes)
     resources = Resources(desk)
     with contextlib.ExitStack() as stack:
@@ -204,12 +204,12 @@ def _serve_held(
         gate = stack.enter_context(served)
         stack.callback(resources.dismiss)
         secured = f" with TLS, for {len(clients)} keys" if clients else " without TLS, on this host"
-        _told("listening", f"on {settings.host}:{gate.port}{secured}")
+        _say("listening", f"on {settings.host}:{gate.port}{secured}")
         if settings.metrics_port is not None:
             monitor = Monitor(settings.out, resources, gate, answers)
             watched_at = listening(monitor.app, LOOPBACK, settings.metrics_port, most=CONNECTIONS)
             stack.enter_context(watched_at)
-            _told("metrics", f"at http://{LOOPBACK}:{settings.metrics_port}/metrics and /health")
+            _say("metrics", f"at http://{LOOPBACK}:{settings.metrics_port}/metrics and /health")
         with progress.phase("clients", note=lambda: _progress(desk, wanted, answers)):
             answers = _answers(settings, wanted, desk, answers)
         if settings.collect_only:
@@ -221,14 +221,14 @@ def _serve_held(
                     settings.out, mine, wanted, queries=queries, collector=answers
                 )
                 shown = (settings.out, round, labeled, wanted, answers.num_clients)
-                checked = publish.Checked(labeled, checking.measure(*shown, resources.serve, _told))
+                checked = publish.Checked(labeled, checking.measure(*shown, resources.serve, _say))
             card = publish.publish(
                 settings.out,
                 mine,
                 wanted,
                 queries=queries,
                 collector=answers,
-                tell=_told,
+                tell=_say,
                 checked=checked,
             )
         hosting.announce(resources.desk, card["statement"], answers.num_clients)
@@ -254,7 +254,7 @@ def _begun(settings: Serve, round: "Round") -> "Collector | Sum | None":
         return round_folder.kept_sum(settings.out, round)
     collector = Collector(settings.out, round)
     if collector.cut:
-        _told(
+        _say(
             "cut",
             f"{collector.cut:,} bytes of answers that were not whole; whoever is missing is "
             "asked again",
@@ -270,12 +270,12 @@ def _answers(
     from rknn_jax.federation.collector import Collector
 
     if isinstance(answers, Collector):
-        hosting.collect(desk, answers, wanted.clients, _told)
+        hosting.collect(desk, answers, wanted.clients, _say)
     elif answers is None:
         begin = functools.partial(round_folder.begin_sum, settings.out)
-        answers = hosting.sum_up(desk, wanted.clients, wanted.quorum, begin=begin, tell=_told)
+        answers = hosting.sum_up(desk, wanted.clients, wanted.quorum, begin=begin, tell=_say)
         keep = functools.partial(round_folder.keep_sum, settings.out, answers)
-        hosting.when_there_is_room(keep, _told)
+        hosting.when_there_is_room(keep, _say)
     else:
         desk.change(stage="closed")
     return answers
@@ -298,12 +298,12 @@ def join(settings: Join) -> dict[str, Any]:
 
     path = joining.ledger_path(settings)
     if not os.path.lexists(path):
-        _told("budget", ledger_index.notice(path))
+        _say("budget", ledger_index.notice(path))
     client = joining.opened(settings, agreement, records)
     ledger = client.ledger
     assert ledger
-    _told("private", f"{len(client.inputs):,} records; {ledger.remaining} left in {ledger.path}")
-    _told(
+    _say("private", f"{len(client.inputs):,} records; {ledger.remaining} left in {ledger.path}")
+    _say(
         "joining",
         f"{settings.server}; waiting {settings.wait:g} s for it if it does not answer. Ctrl-C "
         "leaves, and loses nothing",
@@ -312,16 +312,16 @@ def join(settings: Join) -> dict[str, Any]:
     said = ["waiting for the server"]
     with (
         progress.phase("joining", note=lambda: said[-1]),
-        contextlib.closing(Connection(server, context, _told, settings.wait)) as connection,
+        contextlib.closing(Connection(server, context, _say, settings.wait)) as connection,
     ):
 
         def told(name: str, text: str) -> None:
-            _told(name, text)
+            _say(name, text)
             said.append(name)
 
         outcome = take_part(client, connection, told)
     if not outcome.took_part:
-        _told(
+        _say(
             "apart",
             "this client did not take part; see above, and rknn budget raise if it is the budget",
         )
@@ -334,7 +334,7 @@ def join(settings: Join) -> dict[str, Any]:
     }
 
 
-def _told(name: str, text: str) -> None:
+def _say(name: str, text: str) -> None:
     tell(err, name, text)
 
 

@@ -232,7 +232,7 @@ class Unread:
     squares: float = 0.0
 
 
-def told(name: str, found: Unread, *, is_number: bool) -> Iterator[str]:
+def sentences(name: str, found: Unread, *, is_number: bool) -> Iterator[str]:
     """Yield what the curator should know of a private column.
 
     Args:

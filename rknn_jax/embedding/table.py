@@ -226,7 +226,9 @@ def review(model: TableModel, path: Path, argument: str) -> list[str]:
     return doubts.grouped(
         (one.name, sentence)
         for one in model.columns
-        for sentence in doubts.told(one.name, found[one.name], is_number=isinstance(one, Number))
+        for sentence in doubts.sentences(
+            one.name, found[one.name], is_number=isinstance(one, Number)
+        )
     )
 
 

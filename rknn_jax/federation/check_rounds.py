@@ -178,7 +178,7 @@ class CheckRound(Round):
         """Return public rows times records that answer; see `Round.work`."""
         return len(self.queries) * super().work(num_records) // self.num_cells
 
-    def connect(self, features: Array, labels: np.ndarray) -> np.ndarray:
+    def contribute(self, features: Array, labels: np.ndarray) -> np.ndarray:
         """Return the cell of each record, private, int32 `[n, 1]`; `NO_CELL` if it is unusable.
 
         Each record's cell depends on that record alone.

@@ -104,13 +104,13 @@ class Client:
             )
         cost = self.agreement.cost(round)
         if round.simulated is not None:
-            made = simulated_messages(round, self._told(round), self.first)
+            made = simulated_messages(round, self._contribution(round), self.first)
             return round.id, self.first, wire.encode(round.mechanism, made)
-        with self._locked(), self._told_if_paid(round, SENT_AGAIN):
+        with self._locked(), self._says_if_paid(round, SENT_AGAIN):
             said = self._path(round, ANSWERED)
             if not said.exists():
                 self._affordable(cost, round)
-                cells = self._told(round, self._asked(round))
+                cells = self._contribution(round, self._asked(round))
                 disk.write_whole(said, self._made(round, cost, cells), disk.OWNER)
                 self._path(round, NOTED).unlink(missing_ok=True)
             answer = self.said(round.id)
@@ -147,7 +147,7 @@ class Client:
                 )
             self._affordable(cost, round)
             asked = self._asked(round)
-        return Prepared(self, round, cost, self._told(round, asked))
+        return Prepared(self, round, cost, self._contribution(round, asked))
 
     def _asked(self, round: Round) -> np.ndarray:
         """Return which records answer a round, bool `[n]`: those that vote, or those that check."""
@@ -202,8 +202,8 @@ class Client:
         """
         return self.agreement.parsed(question, len(self.inputs))
 
-    def _told(self, round: Round, mine: np.ndarray | None = None) -> np.ndarray:
-        """Return what the records say, each by itself, as `Round.connect` does: private.
+    def _contribution(self, round: Round, mine: np.ndarray | None = None) -> np.ndarray:
+        """Return what the records say, each by itself, as `Round.contribute` does: private.
 
         It never fails because of values in the data. To a sum, records that are not asked add
         nothing. Of messages, they have none.
@@ -244,7 +244,7 @@ class Client:
             features[:] = self.inputs[:, self._order(round)]
         able = np.all(np.abs(features) <= LARGEST, axis=1)
         usable = np.where(able[:, None], features, np.float32(0))
-        told = round.connect(usable, np.where(able & mine, said.T, NO_CELL).T)
+        told = round.contribute(usable, np.where(able & mine, said.T, NO_CELL).T)
         return told if round.summed else told[mine]
 
     def _affordable(self, cost: Guarantee, round: Round) -> None:
@@ -327,7 +327,7 @@ class Client:
         return self.folder / f"{round.id}.{suffix}"
 
     @contextmanager
-    def _told_if_paid(self, round: Round, words: str) -> Iterator[None]:
+    def _says_if_paid(self, round: Round, words: str) -> Iterator[None]:
         """Add words to an error of the operating system if the round is paid for."""
         try:
             yield
@@ -356,13 +356,13 @@ class Prepared:
       client: Client that contributes.
       round: Round with trust=central.
       cost: Privacy cost of the round.
-      told: What the client's records say, private; see `ClientSum.terms`.
+      contribution: What the client's records say, private; see `ClientSum.terms`.
     """
 
     client: Client
     round: Round
     cost: Guarantee
-    told: np.ndarray
+    contribution: np.ndarray
 
     def vector(self) -> np.ndarray:
         """Charge the ledger and return this client's part with its share of the noise.
@@ -383,12 +383,12 @@ class Prepared:
                     "Expected a new round, got one whose sum this client has had its part in; it "
                     "takes part once."
                 )
-            with self.client._told_if_paid(self.round, TAKEN_ONCE):
-                entropy = self.client._spend(self.round, self.cost, self.told)
+            with self.client._says_if_paid(self.round, TAKEN_ONCE):
+                entropy = self.client._spend(self.round, self.cost, self.contribution)
                 note = self.client._path(self.round, NOTED)
                 # The note stays without its seed, since nothing on disk may unmask a sum.
                 disk.write_whole(note, json.dumps({"round": self.round.id}).encode(), disk.OWNER)
-        return self.round.sum.vector(self.told, entropy)
+        return self.round.sum.vector(self.contribution, entropy)
 
     def least_threshold(self, clients: int) -> int:
         """Return the least number of clients that must open a sum, out of `clients`.

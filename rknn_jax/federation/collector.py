@@ -37,7 +37,7 @@ import numpy as np
 from rknn_jax._internal import compilation
 from rknn_jax._internal.disk import free_bytes, is_full, lock, make_folder, read_json, write_whole
 from rknn_jax.federation import answer_frames, wire
-from rknn_jax.federation.round_checks import MOST_RECORDS
+from rknn_jax.federation.round_validation import MOST_RECORDS
 from rknn_jax.federation.rounds import Round
 from rknn_jax.mechanisms.local import LocalRandomizer, PureProtocol
 

@@ -34,8 +34,8 @@ from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import Collector, Reply
 from rknn_jax.federation.inputs import read_public
 from rknn_jax.federation.joining import open_client
+from rknn_jax.federation.question_notice import tell_question
 from rknn_jax.federation.settings import Join, Serve, asked
-from rknn_jax.federation.told import tell_question
 from rknn_jax.privacy.ledger import LedgerError
 
 ANSWER = "answer"
@@ -263,7 +263,7 @@ class _Asking:
         self._grid = grid
         self._question = RecordDict({"round": ConfigRecord({"data": question})})
         self._closes = closes
-        self._told = told
+        self._tell = told
         self._looked = 0.0
         self._due: dict[int, None] = {}
         self._asked: dict[int, float] = {}  # nodes that are on their way, and when to ask again
@@ -314,17 +314,17 @@ class _Asking:
             node = self._waiting.pop(message.metadata.reply_to_message_id, None)
             if node is None or node in self._done:
                 known = "a message that came before" if node is None else f"by client {node}"
-                self._told("again", known)
+                self._tell("again", known)
                 rejected["again"] += 1
             elif message.has_error():
-                self._told("error", f"of client {node}: {_printable(message.error.reason)}")
+                self._tell("error", f"of client {node}: {_printable(message.error.reason)}")
                 self._asked[node] = time.time() + AFTER_ERROR
             else:
                 self._asked.pop(node, None)
                 self._due.pop(node, None)
                 self._done.add(node)
                 if "refused" in message.content:
-                    self._told("refused", f"by client {node}")
+                    self._tell("refused", f"by client {node}")
                     rejected["refused by the client"] += 1
                 else:
                     contents.append((node, message.content))

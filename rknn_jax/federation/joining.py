@@ -80,7 +80,7 @@ def _check_width(settings: Join, columns: Columns, most: int) -> None:
       ValueError: If nobody says which length counts.
     """
     shards = tables.file_shards(str(settings.private), option("private"), columns)
-    if columns.width is None and not widths.told(shards):
+    if columns.width is None and not widths.declared_width(shards):
         raise ValueError(
             f"Expected {option('dimensions')}, as lists in {option('private')} {settings.private} "
             f"may have any length by their type, got none; most have {most}. Name the number, or "

@@ -20,7 +20,7 @@ from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax._internal.option_names import option
 from rknn_jax.answers.measured import Measured
-from rknn_jax.federation import reading, wire
+from rknn_jax.federation import round_labels, wire
 from rknn_jax.federation.collector import Collector, Sum, most_shift
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.round_folder import Tell
@@ -105,15 +105,15 @@ def publish(
     found, rows_asked, guarantee = checked.labeled
     measured = checked.measured
     features = rows_asked.features
-    doubts = reading.concerns(round, found, rows_asked)
+    doubts = round_labels.concerns(round, found, rows_asked)
     found, listed = found.judged(doubts, measured, asked.classes)
     rows = {**found.rows, "class_names": np.array(asked.classes), **carried(public.others)}
-    words = reading.words(round, len(found.probabilities))
+    words = round_labels.words(round, len(found.probabilities))
     told = _statement(asked, collector, guarantee, words=words, measured=measured)
     # The statement comes first, so that no label is ever there without one.
     write_whole(folder / "privacy.html", page(told).encode())
     write_arrays(folder / "labels.npz", rows)
-    answered = reading.arrays(found, queries)
+    answered = round_labels.arrays(found, queries)
     if answered:
         write_arrays(folder / "queries.npz", answered)
     accuracy = None
@@ -127,7 +127,7 @@ def publish(
     released = results.of(rows, answered, card, summary)
     template = pages.template("report.html.j2", Path(__file__).parent)
     pictures = _pictures(public, asked, found)
-    question = reading.question(round)
+    question = round_labels.question(round)
     report.write(folder, released, template, pictures=pictures, question=question)
     write_whole(folder / "privacy.json", as_json(card).encode())
     tell("privacy", str(guarantee))
@@ -152,8 +152,8 @@ def labeled(
     collector.seal()
     guarantee = round.guarantee(round.honest or None)
     features = public.inputs if round.encode is None else np.asarray(round.encode(public.inputs))
-    rows = reading.rows_of(round, queries, features)
-    return Labeled(reading.read(collector, guarantee, rows), rows, guarantee)
+    rows = round_labels.rows_of(round, queries, features)
+    return Labeled(round_labels.read(collector, guarantee, rows), rows, guarantee)
 
 
 def collected(collector: Collector | Sum) -> dict[str, Any]:
@@ -295,7 +295,7 @@ def _statement(
         },
         release=round.id,
         controller=asked.controller,
-        contribution=reading.contribution(round),
+        contribution=round_labels.contribution(round),
         tuning=PUBLIC_TUNING,
         assumptions=tuple(assumptions),
     )

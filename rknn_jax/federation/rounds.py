@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from rknn_jax.federation import wire
-from rknn_jax.federation.round_checks import (
+from rknn_jax.federation.round_validation import (
     check_costs,
     check_privacy,
     check_public,
@@ -273,7 +273,7 @@ class Round:
         shuffled = rknn.guarantee(self.mechanism, honest, self.config)
         return replace(shuffled, unit=self.unit, sampler=sampler)
 
-    def connect(self, features: Any, labels: np.ndarray) -> np.ndarray:
+    def contribute(self, features: Any, labels: np.ndarray) -> np.ndarray:
         """Return what a client's records say, private: cells int32 `[n, k·r]`, or a sum.
 
         Each record's cells, and its part of a sum, depend on that record alone.

@@ -322,7 +322,7 @@ class PATE(Labeler[np.ndarray]):
         rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
         found |= smooth_sensitivity.sanitize(
             rng, contribution, mechanism, plan=plan, delta=self.delta
-        ).told()
+        ).facts()
         return {"epsilons_that_look_at_the_votes": found}
 
 

@@ -556,7 +556,7 @@ def _without_amplification(
     return replace(private_step.guarantee(num_records), unit="person")
 
 
-def connect(
+def vote_cells(
     features: Array, labels: Array, queries: Queries, num_classes: int, config: ReverseKNN
 ) -> np.ndarray:
     """Return the cells that private records vote for, int32 `[n, k·r]`, private.

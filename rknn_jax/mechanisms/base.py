@@ -8,8 +8,8 @@
 
 Fields are public configuration, call arguments are private data. Epsilon is a pytree leaf and sizes
 are static, so one trace serves a sweep over epsilon. `estimate_counts` simulates, with
-`jax.random`. `release_counts` releases, with exact integer noise from the operating system's
-entropy, and charges a ledger before the noise is drawn.
+`jax.random`. `CentralMechanism.release` has exact integer noise from the operating system's
+entropy, before which `question.charge_and_draw` charges a ledger.
 """
 
 import abc
@@ -349,43 +349,12 @@ class Payer(Protocol):
         """Have the charge on disk when this returns, or raise `LedgerError`."""
 
 
-def release_counts(
-    mechanism: CentralMechanism, votes: Array, num_records: int, ledger: Payer, purpose: str
-) -> tuple[np.ndarray, Guarantee]:
-    """Release the counts: charge the ledger, then draw exact noise.
-
-    The noise comes from the operating system's entropy.
-
-    Args:
-      mechanism: Central mechanism with an exact form.
-      votes: Sums of the records' votes, integers `[num_queries, num_classes]`. Each record has
-        `votes_per_record` votes at most, for different cells. A person's votes are bounded by
-        `privacy.contributions`, and in units of 1 / `mechanism.grid`.
-      num_records: Number of records n, or of persons. It may be 0 under add-remove, which hides it.
-      ledger: Budget of the private data set that the votes come from.
-      purpose: A few words for the ledger.
-
-    Returns:
-      Noisy counts `[num_queries, num_classes]` and their guarantee.
-
-    Raises:
-      LedgerError: If the budget does not allow the charge; nothing is drawn then.
-      ValueError: If the votes are not those of so many records, or there is no record though their
-        number is public.
-    """
-    totals = np.asarray(votes)
-    check_counts(mechanism, totals, num_records)
-    guarantee = mechanism.release_guarantee(num_records)
-    ledger.charge(guarantee, purpose)
-    return mechanism.release(totals.astype(np.int64)), guarantee
-
-
 def check_counts(mechanism: CentralMechanism, totals: np.ndarray, num_records: int) -> None:
     """Raise ValueError for votes that so many records, or persons, cannot have cast.
 
     Args:
       mechanism: Central mechanism that is calibrated for the votes.
-      totals: Sums of the votes, as in `release_counts`.
+      totals: Sums of the votes, `[num_queries, num_classes]`, in units of 1 / `mechanism.grid`.
       num_records: Number of records n, or of persons.
     """
     most = num_records * mechanism.most_votes * mechanism.grid

@@ -77,7 +77,8 @@ class Guarantee:
             raise ValueError(
                 f"Expected 0 <= delta < 1, got delta={self.delta}; 0 is pure differential privacy."
             )
-        for name, choices in (_CHOICES | {"trust": tuple(trusts.names())}).items():
+        trusts.named(self.trust)
+        for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(
                     f"Expected {name} to be one of {choices}, got {name}={getattr(self, name)!r}."

@@ -14,7 +14,7 @@ from rknn_jax import labelers, trust
 from rknn_jax._internal.option_names import option
 from rknn_jax.labelers import Labeler, _simulation_only
 from rknn_jax.labelers._one_sum import OneSumLabeler
-from rknn_jax.release import asking, labeler_settings, rehearsal
+from rknn_jax.release import labeler_settings, questions, rehearsal
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.labeler_settings import OF_VOTES, public_size, refuse_given
 from rknn_jax.release.preview import USUAL
@@ -186,7 +186,7 @@ def expected_of_others(settings: Settings, data: Data, num_records: int | None) 
             continue
         asked = _by(name, settings)
         expected = rehearsal.accuracy(
-            asked, data, asking.ask(asked, data), num_records=num_records, agreement=USUAL
+            asked, data, questions.ask(asked, data), num_records=num_records, agreement=USUAL
         )
         without = f" without {option('delta')}" if asked.delta < settings.delta else ""
         if expected is not None:

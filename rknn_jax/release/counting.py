@@ -347,7 +347,7 @@ def total(counts: Iterable[Count], names: Sequence[str], counter: Counter) -> Co
     voters = sum(one.voters for one in found)
     checks = None
     if counter.checkers is not None:
-        parts = [_told(one.checking) for one in found]
+        parts = [_present(one.checking) for one in found]
         checks = checking.together(parts, counter.checkers)
     told_apart = 0 if checks is None else int(np.count_nonzero(checks.units))
     counted = Counted(
@@ -369,7 +369,7 @@ def total(counts: Iterable[Count], names: Sequence[str], counter: Counter) -> Co
 def _check(one: Count, counter: Counter) -> None:
     """Raise ValueError if the voters of a shard cannot have its sum."""
     if counter.bounds_persons:
-        sound = one.voters == len(_told(one.persons)) == len(_told(one.parts))
+        sound = one.voters == len(_present(one.persons)) == len(_present(one.parts))
     else:
         sound = counter.tally.fits(one.totals, one.voters)
     if not sound:
@@ -381,15 +381,15 @@ def _check(one: Count, counter: Counter) -> None:
 
 def _bounded(counted: Counted, counts: Sequence[Count], tally: Tally) -> Counted:
     """Return a sum whose persons are bounded, wherever their records lie."""
-    names = np.concatenate([_told(one.persons) for one in counts]).astype(np.uint64)
-    parts = np.concatenate([_told(one.parts) for one in counts])
+    names = np.concatenate([_present(one.persons) for one in counts]).astype(np.uint64)
+    parts = np.concatenate([_present(one.parts) for one in counts])
     persons = np.ascontiguousarray(names.reshape(-1, 2)).view([("a", "<u8"), ("b", "<u8")])
     distinct, number = np.unique(persons.ravel(), return_inverse=True)
     summed = tally.bounded(parts, Persons(number, persons["a"].ravel()))
     return replace(counted, counts=summed, persons=len(distinct), grid=tally.grid)
 
 
-def _told(values: Part | None) -> Part:
+def _present(values: Part | None) -> Part:
     if values is None:
         raise ValueError("Expected the parts of every shard, got none; nothing was spent.")
     return values

@@ -21,7 +21,7 @@ from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.roles import Roles, guarantee
 from rknn_jax.privacy.statement import Contribution
 from rknn_jax.question import Before, Question
-from rknn_jax.release import asking, choosing, rehearsal, release_folder
+from rknn_jax.release import choosing, questions, rehearsal, release_folder
 from rknn_jax.release.accounts import first_budget, open_ledger
 from rknn_jax.release.choosing import Choice
 from rknn_jax.release.counting import Counter
@@ -284,10 +284,10 @@ def plan(
 def _planned(choice: Choice, data: Data, *, paid: bool = False, roles: Roles | None = None) -> Plan:
     """Return the plan, with these roles; a paid release goes on with those that it began with."""
     settings = choice.settings
-    ledger = open_ledger(settings, asking.cost_of(settings, data), paid=paid)
+    ledger = open_ledger(settings, questions.cost_of(settings, data), paid=paid)
     # An earlier version may have chosen another number of queries.
     asked = release_folder.num_queries_of(settings.out) if paid and settings.out else None
-    question = asking.ask(settings, data, asked)
+    question = questions.ask(settings, data, asked)
     planned = Plan(settings, data, question, ledger, paid=paid, choice=choice.reason)
     if not paid and roles is None:
         roles = planned.fresh_roles(settings.check_share, planned.check_epsilon)

@@ -22,9 +22,9 @@ from rknn_jax.neighbors import in_metric
 from rknn_jax.queries import kmeans
 from rknn_jax.question import Question
 from rknn_jax.release import preview, rehearsal_of_sets, rehearsal_of_sums
-from rknn_jax.release.asking import calibrated, cluster
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.labeler_settings import labeler_of
+from rknn_jax.release.questions import calibrated, cluster
 from rknn_jax.types import Queries
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import LedgerError
 from rknn_jax.privacy.roles import Roles
 from rknn_jax.question import Before
-from rknn_jax.release import asking, choosing, inputs, planning
+from rknn_jax.release import choosing, inputs, planning, questions
 from rknn_jax.release.accounts import open_ledger
 from rknn_jax.release.release_folder import RESULTS, clear_finished
 
@@ -131,7 +131,7 @@ def cost(every: Sequence["Settings"], plan: "Plan") -> Guarantee:
     """
     found = []
     for one in every:
-        votes = asking.cost_of(choosing.choose(one, plan.data).settings, plan.data)
+        votes = questions.cost_of(choosing.choose(one, plan.data).settings, plan.data)
         checked = roles.guarantee(votes, curves=plan.adds_curves)[0]
         found.append(votes if plan.checkers is None else checked)
     epsilon, delta = (

@@ -4,6 +4,7 @@ A file's presence registers the model, and it offers a `MODEL`. All others ask f
 and never for its name: labelers, mechanisms, rounds, statements, and the choices of a command line.
 """
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable
@@ -81,6 +82,7 @@ def names(fits: Callable[[TrustModel], bool] | None = None) -> list[str]:
     return every if fits is None else [name for name in every if fits(named(name))]
 
 
+@functools.cache  # guarantees ask for it, also where no file can be read
 def named(name: str) -> TrustModel:
     """Return a trust model.
 
