@@ -415,7 +415,7 @@ def test_test_certificates_are_made_once_and_let_each_client_in(tmp_path):
         for name in ("party0", "party1"):
             context = client_tls(folder, name, "ca.pem")
             assert ask(running.port, "GET", "/v1/round", context=context).status == 200
-    with pytest.raises(ValueError, match="use its certificates with --certificates"):
+    with pytest.raises(ValueError, match="use its certificates with certificates"):
         federation.serve(settings)
     with pytest.raises(ValueError, match="--make-test-certificates alone"):
         federation.serve(dataclasses.replace(settings, keys=tmp_path))

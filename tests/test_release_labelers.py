@@ -294,7 +294,7 @@ def test_a_dry_run_tells_what_every_labeler_would_give_without_a_private_row(fil
     monkeypatch.setattr(counting, "count", None)  # nothing is counted
     plan = planning.prepare(settings(folder, labeler="prototypes", epsilon=0.02, dry_run=True))
     found = planning.expect(plan)
-    others = {f"--labeler {name}" for name in ("rknn", "public_prototypes", "least_squares")}
+    others = {f"labeler {name}" for name in ("rknn", "public_prototypes", "least_squares")}
     assert set(found.alternatives) == others
     best = max(found.alternatives, key=found.alternatives.get)
     assert found.alternatives[best] > found.expected[0.9] + planning.CLEARLY
