@@ -173,6 +173,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/contracts/test_persons.py",
         "tests/test_cli.py",
     ),
+    "rknn_jax/labelers/_vote_mechanism.py": ("tests/test_rknn.py", "tests/contracts/test_trust.py"),
     "rknn_jax/labelers/_sampled_neighbors.py": SAMPLES,
     "rknn_jax/release/counting.py": (
         "tests/test_shards.py",

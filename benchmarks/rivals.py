@@ -38,7 +38,7 @@ from benchmarks._decoding_cases import Sides
 from benchmarks._measure import save, summary
 from benchmarks._rival_spaces import NUM_PUBLIC, SIZES, SPACES, WIDE
 from rknn_jax import answers, bsvs, postprocessing
-from rknn_jax.labelers import Labeler, rknn
+from rknn_jax.labelers import Labeler, _vote_mechanism
 from rknn_jax.labelers.individual_knn import IndividualKNN
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.labelers.pate import PATE
@@ -164,7 +164,7 @@ def suggested(labeler: ReverseKNN, size: int) -> int:
 
     Without a curator, it is that of Laplace noise of the same spread.
     """
-    mechanism = rknn.mechanism(NUM_CLASSES, NUM_CLASSES, size, labeler)
+    mechanism = _vote_mechanism.calibrated(NUM_CLASSES, NUM_CLASSES, size, labeler)
     spread = mechanism.stddev(np.zeros((NUM_CLASSES, NUM_CLASSES)), size)
     scale = float(spread[0, 0]) / np.sqrt(2)
     return bsvs.suggested_num_queries(size, NUM_CLASSES, scale, 1, shared=True)

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from rknn_jax import data, labelers, trust
 from rknn_jax.federation import wire
-from rknn_jax.labelers import rknn
+from rknn_jax.labelers import _vote_mechanism, rknn
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.privacy.events import SampledGaussian
 from rknn_jax.privacy.guarantee import Guarantee
@@ -582,7 +582,7 @@ def test_bytes_are_those_of_votes_messages_or_the_whole_record(tmp_path):
         assert measure.bytes_sent(run, experiment) == expected
         if experiment.labeler.trust != "central":
             assert expected == wire.message_bytes(
-                rknn.mechanism(40, CLASSES, 1000, experiment.labeler_of_round())
+                _vote_mechanism.calibrated(40, CLASSES, 1000, experiment.labeler_of_round())
             )
 
 

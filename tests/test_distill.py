@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rknn_jax import bsvs, data, mechanisms
-from rknn_jax.labelers import rknn
+from rknn_jax.labelers import _vote_mechanism, rknn
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.private_knn import PrivateKNN
@@ -333,8 +333,8 @@ def test_33_rounds_of_a_delta_of_their_own_add_up_to_no_more_than_it():
     shuffled = rknn.ReverseKNN(trust="shuffle")
     experiment = Experiment(epsilon=1.0, delta=1e-6, rounds=33, labeler=shuffled)
     labeler = experiment.labeler_of_round()
-    one = rknn.guarantee(
-        rknn.mechanism(4, 4, 1000, labeler),
+    one = _vote_mechanism.guarantee(
+        _vote_mechanism.calibrated(4, 4, 1000, labeler),
         1000,
         labeler,
     )

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rknn_jax import bsvs, postprocessing
-from rknn_jax.labelers import rknn
+from rknn_jax.labelers import _vote_mechanism, rknn
 from rknn_jax.labelers._votes import Bound
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.private_knn import PrivateKNN
@@ -109,7 +109,7 @@ def test_the_answers_are_post_processing_of_the_noisy_counts_alone():
     """
     _, _, queries = data(0)
     counts = np.random.default_rng(0).normal(size=(6, 4)) * 10
-    guarantee = rknn.mechanism(6, 4, 1, rknn.ReverseKNN()).guarantee(1)
+    guarantee = _vote_mechanism.calibrated(6, 4, 1, rknn.ReverseKNN()).guarantee(1)
     first, second = (
         rknn.ReverseKNN().read(counts, np.full((6, 4), 28.0), guarantee, queries) for _ in range(2)
     )
@@ -184,7 +184,7 @@ def test_the_tighter_bound_is_the_default_and_the_general_one_can_be_named():
         (rknn.ReverseKNN(**shuffled), 3.8742, 76.14),
         (rknn.ReverseKNN(**shuffled, amplification="general"), 3.2413, 103.82),
     ):
-        found = rknn.mechanism(10, 10, 60_000, config)
+        found = _vote_mechanism.calibrated(10, 10, 60_000, config)
         assert found.epsilon == pytest.approx(local, abs=1e-4)
         assert found.mean_variance * 60_000 == pytest.approx(spread**2, rel=1e-3)
     assert (
@@ -206,11 +206,13 @@ def test_a_guarantee_tells_whether_its_bound_takes_the_hash_for_ideal(name, neig
     config = rknn.ReverseKNN(
         epsilon=0.5, delta=1e-6, num_neighbors=neighbors, mechanism=name, trust="shuffle"
     )
-    cost = rknn.guarantee(rknn.mechanism(6, 4, 1000, config), 1000, config)
+    cost = _vote_mechanism.guarantee(_vote_mechanism.calibrated(6, 4, 1000, config), 1000, config)
     assert cost.accountant == f"amplification by shuffling, {words}"
     general = dataclasses.replace(config, amplification="general")
     assert (
-        rknn.guarantee(rknn.mechanism(6, 4, 1000, general), 1000, general).accountant
+        _vote_mechanism.guarantee(
+            _vote_mechanism.calibrated(6, 4, 1000, general), 1000, general
+        ).accountant
         == "amplification by shuffling, general bound"
     )
 
@@ -223,13 +225,13 @@ def test_the_variation_ratio_bound_lets_messages_say_more_for_the_same_guarantee
         )
         for bound in ("general", "variation ratio")
     )
-    one, other = (rknn.mechanism(6, 4, 10_000, config) for config in (general, tighter))
+    one, other = (_vote_mechanism.calibrated(6, 4, 10_000, config) for config in (general, tighter))
     assert other.epsilon > one.epsilon + 0.05
     cost = amplification.epsilon(
         other.epsilon, 10_000, 1e-6, "variation ratio", lambda _: other.total_variation
     )
     assert cost <= 0.5 + 1e-8
-    assert "variation ratio bound" in rknn.guarantee(other, 10_000, tighter).accountant
+    assert "variation ratio bound" in _vote_mechanism.guarantee(other, 10_000, tighter).accountant
 
 
 @pytest.mark.parametrize("bound", ["general", "variation ratio"])
@@ -237,19 +239,21 @@ def test_fewer_records_than_the_messages_were_calibrated_for_are_refused(bound):
     config = rknn.ReverseKNN(
         epsilon=1.0, delta=1e-6, mechanism="collision", trust="shuffle", amplification=bound
     )
-    found = rknn.mechanism(6, 4, 60_000, config)
-    assert rknn.guarantee(found, 60_000, config).epsilon == 1.0
+    found = _vote_mechanism.calibrated(6, 4, 60_000, config)
+    assert _vote_mechanism.guarantee(found, 60_000, config).epsilon == 1.0
     with pytest.raises(ValueError, match="got 50000"):
-        rknn.guarantee(found, 50_000, config)
+        _vote_mechanism.guarantee(found, 50_000, config)
 
 
 def test_messages_that_only_shuffling_protects_need_no_amplification():
     config = rknn.ReverseKNN(epsilon=0.5, delta=1e-6, mechanism="multi_message", trust="shuffle")
-    found = rknn.mechanism(6, 4, 10_000, config)
+    found = _vote_mechanism.calibrated(6, 4, 10_000, config)
     assert (found.epsilon, found.delta, found.num_clients) == (0.5, 1e-6, 10_000)
-    assert rknn.guarantee(found, 10_000, config) == found.guarantee(10_000)
+    assert _vote_mechanism.guarantee(found, 10_000, config) == found.guarantee(10_000)
     with pytest.raises(ValueError, match="trust=local, got mechanism=multi_message"):
-        rknn.mechanism(6, 4, 40, rknn.ReverseKNN(mechanism="multi_message", trust="local"))
+        _vote_mechanism.calibrated(
+            6, 4, 40, rknn.ReverseKNN(mechanism="multi_message", trust="local")
+        )
 
 
 @pytest.mark.parametrize(
@@ -265,7 +269,7 @@ def test_messages_that_only_shuffling_protects_need_no_amplification():
 )
 def test_a_mechanism_of_another_trust_model_is_refused(changes, words):
     with pytest.raises(ValueError, match=words):
-        rknn.mechanism(6, 4, 40, rknn.ReverseKNN(**changes))
+        _vote_mechanism.calibrated(6, 4, 40, rknn.ReverseKNN(**changes))
 
 
 def test_the_assignment_gives_each_query_another_label():

@@ -32,7 +32,7 @@ from rknn_jax.federation.round_validation import (
     check_public,
     check_types,
 )
-from rknn_jax.labelers import rknn
+from rknn_jax.labelers import _vote_mechanism, rknn
 from rknn_jax.labelers._client_sum import Clients, ClientSum
 from rknn_jax.labelers._sum_labeler import SumLabeler
 from rknn_jax.labelers._votes import cells_of
@@ -177,7 +177,7 @@ class Round:
             if self.records_per_client > 1
             else self.config.epsilon
         )
-        made = rknn.mechanism(
+        made = _vote_mechanism.calibrated(
             len(self.queries),
             len(self.classes),
             self.honest,
@@ -270,7 +270,7 @@ class Round:
                 sampler=sampler,
             )
         assert isinstance(self.config, rknn.ReverseKNN)
-        shuffled = rknn.guarantee(self.mechanism, honest, self.config)
+        shuffled = _vote_mechanism.guarantee(self.mechanism, honest, self.config)
         return replace(shuffled, unit=self.unit, sampler=sampler)
 
     def contribute(self, features: Any, labels: np.ndarray) -> np.ndarray:

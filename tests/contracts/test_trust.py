@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from rknn_jax import mechanisms, trust
-from rknn_jax.labelers import rknn
+from rknn_jax.labelers import _vote_mechanism
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.privacy.statement import schema
 from tests.conftest import modules
@@ -61,7 +61,7 @@ def test_the_standard_deviation_is_that_of_all_noise(name, model):
     """
     if not (model.labels and model.has_curator):
         return  # `test_local.py` has the messages of clients
-    step = rknn.mechanism(2000, 3, 100, ReverseKNN(epsilon=1.0, trust=name))
+    step = _vote_mechanism.calibrated(2000, 3, 100, ReverseKNN(epsilon=1.0, trust=name))
     zeros = np.zeros(step.shape, np.int32)
     variance = float(step.stddev(zeros, 100)[0, 0]) ** 2
     for drawn in (step.estimate(jax.random.key(0), zeros, 100), step.release(zeros)):
