@@ -92,6 +92,8 @@ class PublicLabels:
         Args:
           before: Soft labels of the rounds before, `[m, num_classes]`.
         """
+        # Rounds draw independent noise on the votes of one set of records, and their likelihoods
+        # multiply.
         both = product(self.probabilities, before)
         same = both.argmax(axis=1) == self.probabilities.argmax(axis=1)
         decoded = self.decoded and replace(self.decoded, probabilities=both)
@@ -110,6 +112,8 @@ class PublicLabels:
         """
         found = self
         if measured is not None:
+            # Agreement was measured near private records, and says little of public rows far from
+            # them.
             if not concerns.shifted(listed):
                 found = self.calibrated(measured.right)
             listed = measured.beside(listed, names)
@@ -133,6 +137,7 @@ class PublicLabels:
     @property
     def _other_shares(self) -> bool:
         """True if classes have other shares among the public rows than among private records."""
+        # Equal ratios, whatever they are, leave all shares as they are.
         return self.decoded is not None and bool(np.ptp(self.decoded.ratio) > 0)
 
     @property
@@ -228,6 +233,7 @@ class Labels:
         if kind == "soft":
             return self.probabilities
         num_classes = self.probabilities.shape[1]
+        # The rest of the probability is even over all classes, as nothing is known of it.
         share = (self.confidence if kind == "posterior" else np.ones_like(self.confidence))[:, None]
         mixed: np.ndarray = (
             share * np.eye(num_classes, dtype=np.float32)[self.hard] + (1 - share) / num_classes
@@ -269,6 +275,8 @@ class Labels:
             num_classes = answers.counts.shape[1]
             likely = decoder.decode_labels(answers.labels, num_classes, side.kernels)
             return updated.spread(likely)
+        # The decoder reads all rows off all counts at once, so that nothing of earlier labels is
+        # kept.
         found = decoder.decode(answers.counts, answers.stddev, side.kernels)
         return Labels(found.probabilities, found.stability, updated.query, found)
 
@@ -280,6 +288,8 @@ class Labels:
           answers: Answers to the queries.
           first_query: Number of queries in all earlier rounds, from which this round's are counted.
         """
+        # `cluster` is -1 for a row without a query, and would read the last answer if it were not
+        # masked.
         asked = (queries.cluster >= 0) & answers.answered[queries.cluster]
         return Labels(
             np.where(asked[:, None], answers.probabilities[queries.cluster], self.probabilities),

@@ -68,6 +68,8 @@ class Question:
         """Guarantee of this round and of those before it together."""
         if self.before is None:
             return self.guarantee
+        # Sequential composition: the queries of this round depend on what the rounds before
+        # released.
         parts = (self.before.guarantee, self.guarantee)
         return compose(parts, sum(one.delta for one in parts))
 
@@ -99,6 +101,8 @@ class Question:
     def read(self, drawn: np.ndarray) -> PublicLabels:
         """Return the labels of the public rows: post-processing of what was drawn."""
         found = self.labeler.public_labels(self._noisy(drawn), self.public)
+        # Two noisy views of one row: beside each other, their probabilities multiply
+        # (`labels.product`).
         return found if self.before is None else found.beside(self.before.probabilities)
 
     def labelings(self, drawn: np.ndarray) -> tuple[Labeling, ...]:
@@ -109,6 +113,7 @@ class Question:
         found = self.labeler.labelings(self._noisy(drawn), self.public)
         if self.before is None:
             return found
+        # A check may still find that this round alone is better than all rounds together.
         usual, before = found[0], self.before.probabilities
         both = usual._replace(
             name=f"all rounds, the last by {usual.name}",

@@ -108,6 +108,7 @@ def simulate_on_ray(
       ValueError: As in `simulate`, and if the cluster cannot be reached or ends the job.
     """
     _check(clients, "message")
+    # Blocks are numbered from 0 on, and the last one may hold fewer clients.
     count = -(-clients // CLIENTS_AT_ONCE)
     whole = Block.zero(mechanism)
     started = time.perf_counter()
@@ -217,6 +218,8 @@ class Block:
             clients_per_second=self.clients / self.seconds,
             mse=float(np.mean(error**2)),
             predicted_mse=predicted,
+            # The mean error over all cells, in its standard deviations: within ±3 for an unbiased
+            # estimate.
             bias_z=float(error.mean() / np.sqrt(predicted / error.size)),
         )
 
@@ -243,6 +246,7 @@ def messages(
         _distributed.client_totals, mechanism, message_key, cells, first, mesh=mesh
     )
     if not compiled:
+        # Once without the clock, to compile.
         jax.block_until_ready(totals())
     started = time.perf_counter()
     summed = np.asarray(totals(), np.int64)
@@ -257,7 +261,9 @@ def _counts(mechanism: LocalRandomizer, clients: int, rng: np.random.Generator) 
     Each part has its own generator, and the parts are spread over the processes and their threads.
     """
     votes, groups = population(mechanism)
+    # Clients are independent, so that the numbers of equal ones are multinomial.
     voters = rng.multinomial(clients, groups)
+    # Spawned before the parts are dealt out: the result is the same on any number of processes.
     generators = rng.spawn(PARTS)
     started = time.perf_counter()
 

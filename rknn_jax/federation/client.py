@@ -108,6 +108,8 @@ class Client:
             return round.id, self.first, wire.encode(round.mechanism, made)
         with self._locked(), self._says_if_paid(round, SENT_AGAIN):
             said = self._path(round, ANSWERED)
+            # An answer is made once. A server that asks again gets the same bytes, which reveal no
+            # more.
             if not said.exists():
                 self._affordable(cost, round)
                 cells = self._contribution(round, self._asked(round))
@@ -125,6 +127,7 @@ class Client:
         if not len(cells):
             return secrets.token_bytes(8)
         entropy = self._spend(round, cost, cells)
+        # The ticket comes from the sealed seed too, so that it is the same after a crash.
         return entropy.words(1).tobytes() + messages(round, cells, entropy)
 
     def ready(self, question: bytes) -> "Prepared":
@@ -233,6 +236,7 @@ class Client:
                     "that makes something else."
                 )
             for i in range(len(self.inputs)):
+                # One record at a time: what an encoder does to a batch could depend on all of it.
                 one = _encoded(round, self.inputs[i : i + 1])
                 features[i] = np.nan if one is None else one
         elif self.inputs.shape[1:] != (width,):
@@ -242,6 +246,7 @@ class Client:
             )
         else:
             features[:] = self.inputs[:, self._order(round)]
+        # A record that cannot be used says nothing. An error would tell the server of it.
         able = np.all(np.abs(features) <= LARGEST, axis=1)
         usable = np.where(able[:, None], features, np.float32(0))
         told = round.contribute(usable, np.where(able & mine, said.T, NO_CELL).T)
@@ -309,6 +314,8 @@ class Client:
                 f"none in {self.folder}; not again."
             )
         if not begun:
+            # Note, charge, draw, in this order. A crash before the charge costs nothing, and one
+            # after it is finished from the note with the same seed.
             seed = secrets.token_bytes(SEED_BYTES)
             noted = {
                 "round": round.id,
@@ -383,6 +390,8 @@ class Prepared:
                     "Expected a new round, got one whose sum this client has had its part in; it "
                     "takes part once."
                 )
+            # Called by step 2 of the sum, after all else was checked: whoever drops out earlier
+            # pays nothing.
             with self.client._says_if_paid(self.round, TAKEN_ONCE):
                 entropy = self.client._spend(self.round, self.cost, self.contribution)
                 note = self.client._path(self.round, NOTED)

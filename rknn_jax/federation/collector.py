@@ -107,6 +107,7 @@ class Collector:
         self.full: Path | None = None
         self._rejected_path = folder / REJECTED
         make_folder(folder)
+        # One append-only file: whatever a crash leaves, all but its last frame is whole.
         self._file = open(self._path, "a+b", opener=for_owner)
         try:
             lock(
@@ -152,6 +153,7 @@ class Collector:
             self._count(clients, _parts(self.round.mechanism, payload))
             size += answer_frames.num_bytes(len(clients), len(payload))
         self.cut = os.path.getsize(self._path) - size
+        # A batch that was cut was never told to count, so that its clients send it again.
         self._file.truncate(size)
 
     def receive(self, replies: Sequence[Reply], *, late: bool = False) -> list[str]:
@@ -194,6 +196,7 @@ class Collector:
             payloads = _kept(fates, payloads)
         payload = b"".join(payloads)
         messages = list(_parts(self.round.mechanism, payload))
+        # A message outside the alphabet could move an estimate by more than one client may.
         fair = self._fair(payloads, messages)
         if not fair.all():
             judged = iter(fair)
@@ -209,10 +212,12 @@ class Collector:
         if clients:
             numbers = np.array(clients, np.uint64)
             try:
+                # On disk before it counts, and before its clients hear so.
                 self._append(numbers, payload)
             except OSError as error:
                 if not is_full(error):
                     raise
+                # Nothing of the batch was written. The clients come again when there is room.
                 self.full = self._path
                 fates = ["busy" if fate == "counted" else fate for fate in fates]
             else:
@@ -271,6 +276,7 @@ class Collector:
     def counts(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the estimated votes and their standard deviations, float64 `[s, |Y|]`."""
         mechanism = self.round.mechanism
+        # A local estimate draws nothing, so that any key will do.
         counts = np.asarray(
             mechanism.estimate(jax.random.key(0), self.totals, self.num_messages), np.float64
         )

@@ -190,6 +190,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
             )
         shares: dict[str, Any] = {
             "epsilon": epsilon / num_rounds,
+            # Rounded down, so that T shares never add up to more than delta.
             "delta": delta * (1 - 1e-12) / num_rounds,
             "relation": relation,
             "unit": unit,
@@ -235,6 +236,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
           num_queries: Number of queries s of each round.
           num_classes: Number of classes |Y|.
         """
+        # Without a guarantee from public numbers alone, the even share stays.
         if num_rounds == 1 or self.guarantee_of(num_units, num_queries, num_classes) is None:
             return self
 

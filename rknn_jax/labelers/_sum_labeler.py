@@ -166,6 +166,7 @@ class SumLabeler(Labeler[Contribution]):
           records_per_person: Most records of a person, drawn at random. None: all of them.
           seed: Seed of the draw, public.
         """
+        # Sums clip a person's records together, whatever their number.
         del records_per_person, seed
         return self.tally(queries, num_classes)
 
@@ -267,6 +268,8 @@ class SumLabeler(Labeler[Contribution]):
         usual = self.public_labels(noisy, public)
         found = [Labeling("the usual one", usual.probabilities, lambda: usual)]
         if self.chooses:
+            # Sharing labels helps where neighbors agree and harms where they do not. Records that
+            # did not vote know which.
             alone = public._replace(side=PublicSide())
             each = self.public_labels(noisy, alone)
             found.append(Labeling("each row by itself", each.probabilities, lambda: each))

@@ -91,6 +91,7 @@ class VoteTally:
 
     def parts(self, points: Array, ids: np.ndarray) -> np.ndarray:
         """Return the cells that records vote for, int32 `[n, k]`; see `Tally.parts`."""
+        # Exact and by float64's order, so that a record votes alike at every door.
         near = nearest(points, self._queries, self.num_neighbors, metric=self.metric)
         return np.asarray(bsvs.cells(near, ids, self.num_classes))
 
@@ -114,6 +115,7 @@ class VoteTally:
             weights = contributions.limited(
                 persons.number, persons.name, self.bound.most, self.bound.seed
             )
+            # Votes that are not cast go to a cell beyond the last, which is cut off.
             cast = np.where(parts < 0, size, parts)
             return contributions.weighed_votes(cast, weights, size + 1)[:size].reshape(self.shape)
         clipped = self.bound.norm == 2
@@ -122,6 +124,8 @@ class VoteTally:
 
     def fits(self, totals: np.ndarray, num_records: int) -> bool:
         """Return whether these are k votes of each record; see `Tally.fits`."""
+        # A sum that so many records cannot have is of other records, or damaged: nothing is spent
+        # on it.
         return bool(totals.min(initial=0) >= 0 and totals.sum() == num_records * self.num_neighbors)
 
     @property

@@ -220,6 +220,8 @@ class CentralMechanism(CalibratedMechanism):
 
         It is the L1 sensitivity and also the squared L2 sensitivity.
         """
+        # A replaced record takes its kr votes back and casts kr others; one that is added or
+        # removed only casts or takes back.
         return self.votes_per_record * (2 if self.relation == "replace-one" else 1)
 
     @property
@@ -227,6 +229,8 @@ class CentralMechanism(CalibratedMechanism):
         """Largest sum of the votes of one unit, in votes."""
         if self.unit == "record" or self.norm == 1:
             return self.votes_per_record
+        # Clipped to the L2 norm √(kr), votes sum to the most if they lie evenly over all d cells:
+        # ‖v‖₁ <= √d·‖v‖₂.
         return math.sqrt(self.votes_per_record * self.num_cells)
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
@@ -401,6 +405,7 @@ def client_totals(
 
     def totals_of(start: Any, size: int) -> jax.Array:
         clients = first_client + start + jnp.arange(size)
+        # A client draws by its own number, so that neither blocks nor devices change a message.
         keys = jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)
         return mechanism.totals_of_clients(keys, jax.lax.dynamic_slice_in_dim(cells, start, size))
 
@@ -415,5 +420,6 @@ def client_totals(
 
 @jax.jit
 def _estimate_counts(mechanism: Mechanism, key: jax.Array, cells: jax.Array) -> jax.Array:
+    # Messages of clients and the noise of a curator never share a key.
     client_key, noise_key = jax.random.split(key)
     return mechanism.estimate(noise_key, client_totals(mechanism, client_key, cells), len(cells))

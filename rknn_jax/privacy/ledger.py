@@ -176,6 +176,7 @@ class Ledger:
                 "fingerprint(embeddings, labels)."
             )
         budget = exact_amount(budget_epsilon, budget_delta)
+        # The rule is in the first line, which all later hashes commit to: it cannot change.
         header = rule_fields(new_rule(accounting, budget)) | {
             "name": _stem(Path(path)) if name is None else name,
             "dataset": dataset,
@@ -218,6 +219,8 @@ class Ledger:
           LedgerError: If the file cannot be read.
         """
         ledger = cls(Path(path), dataset, patience, person)
+        # The whole chain is checked here, so that a damaged ledger is known before anything is
+        # counted.
         ledger._check_dataset(ledger._chain())
         return ledger
 
@@ -369,8 +372,11 @@ class Ledger:
           LedgerMismatchError: If relation, unit or data set differ from the ledger's.
           LedgerError: If the guarantee cannot be charged or the file cannot be written.
         """
+        # A simulation, an epsilon that looked at the data, or none at all is refused here.
         amount = chargeable_amount(guarantee)
 
+        # Runs under the file's lock, on the chain as it is then: two processes cannot both see room
+        # for the last release.
         def body(chain: Chain, _: FileIO) -> dict[str, Any]:
             if self.dataset is None:
                 raise LedgerMismatchError(
@@ -388,6 +394,8 @@ class Ledger:
             if chain.unit == "person":
                 _check_person(chain, self.person, self.path)
             cost = release_cost(chain.rule, guarantee, amount)
+            # A filter, asked before the release: a refusal costs nothing and reveals public numbers
+            # alone.
             if not chain.rule.fits(chain.budget, (*chain.costs, cost)):
                 damaged = (
                     f" ({chain.unread} on account of a damaged last line; see `rknn budget repair`)"
@@ -496,6 +504,8 @@ class Ledger:
 
         def body(chain: Chain, file: FileIO) -> dict[str, Any]:
             found = self._entries_of(file, chain, purpose)
+            # A spend and a draw have one purpose, which names one release: so a second draw is
+            # noticed.
             kinds = [entry.kind for entry in found if entry.purpose == purpose]
             if kinds != ["spend"]:
                 got = ", ".join(kinds) or "none"
@@ -557,6 +567,7 @@ class Ledger:
                     f"delta={float(amount.delta)}; give an epsilon that is large enough."
                 )
             line = repaired(chain, amount, reason)
+            # The damaged bytes end with a line break of ours, and stay for whoever examines them.
             append(file, len(data), b"\n" + line + b"\n")
             return entry_of(json.loads(line), self.path)
 

@@ -196,6 +196,7 @@ def count(
             points, ids, named = prepared(block.embeddings, block.labels, counter, shard.where)
             if counter.encode is None:
                 digest.update(points)
+            # Records that check keep their place, with no label, and so add nothing to the sum.
             ids = checks.take(points, ids, block.persons, found, shard.where)
             found += len(points)
             given += named
@@ -204,8 +205,10 @@ def count(
                 voters += len(kept[-1][0])
             else:
                 voters += int(np.count_nonzero(casts(ids)))
+                # All blocks have one size, so that one compiled program serves them.
                 filled = _filled(points, ids, size)
                 waiting.append(pool.submit(counter.tally.total, *filled))
+            # Reading waits for the sums, or a fast disk would fill the memory.
             if len(waiting) > AHEAD * workers:
                 totals += waiting.popleft().result()
             if on_rows is not None:
@@ -282,10 +285,12 @@ def prepared(
     if embeddings is None or labels is None:
         raise ValueError(f"Expected embeddings and labels in {where}, got one of them.")
     if counter.encode is not None:
+        # Record by record, bit for bit: the block around a record decides nothing.
         embeddings = counter.encode(embeddings)
     width = counter.tally.width
     points = usable_rows(real_rows(embeddings, where, width))
     ids, told = counter.encoded(labels, where)
+    # `usable_rows` makes a row that cannot be used NaN as a whole, so that its first number tells.
     ids[np.isnan(points[:, 0])] = MISSING
     return points, ids, int(told.sum())
 
@@ -349,12 +354,14 @@ def total(counts: Iterable[Count], names: Sequence[str], counter: Counter) -> Co
     if counter.checkers is not None:
         parts = [_present(one.checking) for one in found]
         checks = checking.together(parts, counter.checkers)
+    # Records that check are no ignored ones, though their labels were taken away above.
     told_apart = 0 if checks is None else int(np.count_nonzero(checks.units))
     counted = Counted(
         np.asarray(sum(one.totals for one in found)),
         sum(one.rows for one in found),
         voters,
         ignored=sum(one.given for one in found) - voters - told_apart,
+        # Without labels: whoever corrects one has no new data set, and no new budget.
         dataset=combined([one.digest for one in found]),
         shards=tuple(one.digest for one in found if one.rows) if len(found) > 1 else (),
         order=hashlib.sha256(" ".join(one.digest for one in found).encode()).hexdigest(),
@@ -383,6 +390,7 @@ def _bounded(counted: Counted, counts: Sequence[Count], tally: Tally) -> Counted
     """Return a sum whose persons are bounded, wherever their records lie."""
     names = np.concatenate([_present(one.persons) for one in counts]).astype(np.uint64)
     parts = np.concatenate([_present(one.parts) for one in counts])
+    # A structured view, so that `unique` compares both halves of a name at once.
     persons = np.ascontiguousarray(names.reshape(-1, 2)).view([("a", "<u8"), ("b", "<u8")])
     distinct, number = np.unique(persons.ravel(), return_inverse=True)
     summed = tally.bounded(parts, Persons(number, persons["a"].ravel()))

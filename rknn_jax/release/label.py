@@ -146,6 +146,7 @@ def count(plan: Plan) -> Counted:
             address=settings.address,
         )
     if not plan.paid:
+        # Only now are the fingerprints known: records of another ledger have a budget of their own.
         ledger_index.check(settings.ledger_path, counted.prints)
     open_ledger(settings, plan.cost, counted.dataset, paid=plan.paid)
     # Warnings, not errors: the existence of a release must not depend on one private record.
@@ -187,6 +188,7 @@ def release(plan: Plan, counted: Counted | None = None) -> Release:
     def opened() -> Ledger:
         return open_or_make(plan.settings, plan.cost, counted, paid=plan.paid)
 
+    # What is asked is part of the folder: another command never takes over what this one paid for.
     wanted = request(plan.settings, plan.data)
     with release_folder.held(
         plan.folder,
@@ -223,14 +225,19 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
         purpose = f"{_purpose(plan)}; release {number}"
         drawn = question.draw(counted.counts, counted.units, ledger, purpose)
         return _released(plan, drawn, _checked(plan, counted, drawn), ledger=ledger, number=number)
+    # A stopped process has left what it drew. It is read again and never drawn anew, since two
+    # draws for one charge would reveal more than was paid for.
     kept = folder.kept(question.shape)
     if kept is not None:
         drawn, found = kept
         labelings = () if found is None else question.labelings(drawn)
         checked = None if found is None else _Checked(Drawn.of(found), labelings)
         return _released(plan, drawn, checked, ledger=folder.ledger, number=folder.release)
+    # The folder is the payer: it notes the request, then charges the ledger, and only then is noise
+    # drawn.
     drawn = question.draw(counted.counts, counted.units, folder, _purpose(plan))
     checked = _checked(plan, counted, drawn)
+    # On disk before anything is read off it, so that a kill from here on loses time alone.
     folder.keep(drawn, None if checked is None else checked.drawn.array())
     return _released(plan, drawn, checked, ledger=folder.ledger, number=folder.release)
 
@@ -252,6 +259,8 @@ def _checked(plan: Plan, counted: Counted, drawn: np.ndarray) -> _Checked | None
     checkers = plan.checkers
     if checkers is None or counted.checks is None:
         return None
+    # The votes are released, so labels made of them are public: records that did not vote may judge
+    # them at their own epsilon, which they have not spent.
     labelings = plan.question.labelings(drawn)
     found = checkers.draw(counted.checks, labelings)
     return _Checked(found, labelings)

@@ -58,6 +58,7 @@ class TrustModel:
         Args:
           mechanism: Class of the mechanism, a file of `rknn_jax.mechanisms`.
         """
+        # Mechanisms name the trust models that they were written for; a later model names theirs.
         return self.mechanisms in mechanism.trusts
 
     def noise(self, mechanism: Any) -> Any:
