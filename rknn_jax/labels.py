@@ -37,6 +37,7 @@ class PublicSide(NamedTuple):
 
 def product(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return the product of soft labels, float32 `[m, num_classes]`, rows summing to 1."""
+    # No probability is 0 (`calibration.doubted`), so that one round alone rules no class out.
     found = np.asarray(one, np.float64) * other
     both: np.ndarray = found / found.sum(axis=1, keepdims=True)
     return both.astype(np.float32)
@@ -97,6 +98,7 @@ class PublicLabels:
         both = product(self.probabilities, before)
         same = both.argmax(axis=1) == self.probabilities.argmax(axis=1)
         decoded = self.decoded and replace(self.decoded, probabilities=both)
+        # The confidence is of this round's noise, and says nothing of a label that others decided.
         sure = np.where(same, self.confidence, np.float32(0))
         return replace(self, probabilities=both, confidence=sure, decoded=decoded)
 
@@ -129,6 +131,8 @@ class PublicLabels:
         """Least share of each class among the rows, by the votes, if it is that of the records."""
         if self.counts is None or self.stddev is None or self._other_shares:
             return 0.0
+        # Votes of each class in all, of which noise may have added `WITHIN_NOISE` standard
+        # deviations.
         totals = np.sum(self.counts, axis=0, dtype=np.float64)
         noise = np.sqrt(np.sum(np.square(self.stddev, dtype=np.float64), axis=0))
         least: np.ndarray = np.maximum(totals - concerns.WITHIN_NOISE * noise, 0)
@@ -223,6 +227,7 @@ class Labels:
         Args:
           share: Share of the known records that are kept, from 0 to 1.
         """
+        # -1 puts rows without a label behind all others.
         sure = np.where(self.known, self.confidence * self.probabilities.max(axis=1), -1)
         chosen = np.zeros(len(sure), bool)
         chosen[np.argsort(-sure, kind="stable")[: round(share * self.known.sum())]] = True
@@ -252,6 +257,7 @@ class Labels:
         changed = probabilities.argmax(axis=1) != self.hard
         likely = probabilities.max(axis=1)
         confidence = np.where(changed, np.minimum(self.confidence, likely), self.confidence)
+        # No query of its own: the shares of its neighbors are all that is known.
         confidence = np.where(self.query < 0, likely, confidence)
         return Labels(probabilities, confidence.astype(np.float32), self.query)
 
@@ -268,6 +274,7 @@ class Labels:
         """
         updated = self.updated(queries, answers, first_query)
         if side.kernels is None:
+            # Few answers reach far along the graph, and many need not.
             count = side.num_answers or int(answers.answered.sum())
             known = updated.probabilities
             return updated.spread(postprocessing.public_labels(side.graph, known, count))

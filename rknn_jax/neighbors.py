@@ -113,6 +113,7 @@ def nearest(
         _check_found([found.min(initial=0)], points, references)
         return jnp.asarray(found)
     find = _finder(points, references, how, metric=metric)
+    # Blocks run side by side and come back in order.
     index, least = zip(*_over_blocks(find, points), strict=True)
     _check_found(least, points, references)
     return _joined(index, len(points))
@@ -209,6 +210,7 @@ def nearest_votes(
     for votes, least in _over_blocks(run, points):
         # Integers, so that blocks add up to the same sum in any order.
         total = total + votes
+        # -1 marks a row without neighbors; it is looked at once, after all blocks.
         lowest.append(least)
     _check_found(lowest, points, references)
     return jnp.asarray(total).reshape(len(references), num_classes)

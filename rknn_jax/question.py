@@ -126,6 +126,7 @@ class Question:
     def words(self) -> Words:
         """The labeler's part of a statement."""
         public = self.public
+        # By the labeler that runs, from what is public: statement, page and terminal say the same.
         sizes = (len(public.queries.index), len(public.names), len(public.features))
         return self.labeler.words(*sizes)
 

@@ -164,6 +164,7 @@ def _messages(mechanism: LocalRandomizer, clients: int, seed: int, mesh: Mesh) -
     # Every process adds the last few clients by itself.
     mine = Mesh(np.array(jax.local_devices()[:1]), mesh.axis_names)
     whole = Block.zero(mechanism)
+    # Three sizes, so that three programs are compiled, whatever the number of clients.
     kinds = ((block, clients // block, mesh), (spread, 1, mesh), (left - spread, 1, mine))
     with progress.phase("simulating", clients, "clients") as done:
         for size, times, devices in kinds:
@@ -209,6 +210,7 @@ class Block:
     def compared(self, mechanism: LocalRandomizer, level: str) -> Simulation:
         """Return the error of the estimate, beside what the exact variances predict."""
         counts = self.counts.reshape(mechanism.shape)
+        # Against the true counts, which a simulation knows and a server never does.
         error = mechanism.estimate(jax.random.key(0), self.totals, self.clients) - counts
         predicted = float(np.mean(mechanism.stddev(counts, self.clients) ** 2))
         return Simulation(
@@ -293,7 +295,9 @@ def population(mechanism: LocalRandomizer) -> tuple[np.ndarray, np.ndarray]:
     """
     s = mechanism.num_queries
     num_classes = mechanism.num_classes
+    # One group of clients for each cell of a first vote; the others follow in a ring.
     query, label = np.divmod(np.arange(mechanism.num_cells), num_classes)
+    # Queries have a majority class, as clusters of public records do.
     share = (1 - MAJORITY) / num_classes + MAJORITY * (label == query % num_classes)
     return np.asarray(_cells(mechanism, query, label)), share / s
 
@@ -303,6 +307,7 @@ def _votes(
     mechanism: LocalRandomizer, key: jax.Array, first: int | jax.Array, size: int, mesh: Mesh
 ) -> jax.Array:
     def one(client: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # By the client's number, as its message: a block that is lost is drawn again alike.
         query_key, label_key, kind_key = jax.random.split(jax.random.fold_in(key, client), 3)
         query = jax.random.randint(query_key, (), 0, mechanism.num_queries)
         label = jax.random.randint(label_key, (), 0, mechanism.num_classes)

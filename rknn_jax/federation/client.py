@@ -103,6 +103,7 @@ class Client:
                 "Expected a round of messages, got trust=central, which asks for a sum."
             )
         cost = self.agreement.cost(round)
+        # Simulated noise protects nobody, and the agreement allows it only where the owner said so.
         if round.simulated is not None:
             made = simulated_messages(round, self._contribution(round), self.first)
             return round.id, self.first, wire.encode(round.mechanism, made)
@@ -220,6 +221,7 @@ class Client:
             said = round.encoded(self.labels).ids
         except ValueError as error:
             raise RefusedError(str(error)) from error
+        # Types and shapes may refuse a round, as they are no record's own.
         images = self.inputs.dtype == np.uint8
         if images != (round.encode is not None):
             held, asked = ("images", "features") if images else ("features", "images")
@@ -266,6 +268,8 @@ class Client:
 
     def _charge(self, round: Round, subject: str = "") -> str:
         """Return the purpose of a round's charge, or of its part of a subject; empty if none."""
+        # The purpose of the charge names the round: the ledger is what remembers, also if the
+        # folder is lost.
         begins = f"round {round.account}: {subject}"
         found = self.ledger.entries_of(begins) if self.ledger else ()
         return next((one.purpose for one in found if one.kind == "spend"), "")
@@ -308,6 +312,7 @@ class Client:
         assert self.ledger is not None
         note = self._path(round, NOTED)
         begun = self._begun(round)
+        # Charged, and the seed is gone: another draw would be a second message for one charge.
         if begun and not note.exists():
             raise RefusedError(
                 f"Expected the answer to a round that {self.ledger.path} was charged for, got "

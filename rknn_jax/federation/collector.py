@@ -135,6 +135,7 @@ class Collector:
     def _go_through(self, folder: Path) -> None:
         """Keep the question, or check that it is the same, and count the file's answers."""
         if not (folder / QUESTION).exists():
+            # The bytes themselves, since answers belong to this question and to no other.
             write_whole(folder / QUESTION, self.round.data)
         elif (folder / QUESTION).read_bytes() != self.round.data:
             raise ValueError(
@@ -142,6 +143,7 @@ class Collector:
                 "folder."
             )
         size = 0
+        # After a crash the file is the truth: totals are counted again from it.
         for clients, payload in answer_frames.read(self._path):
             if len(payload) % self._size or len(self.clients.union(clients.tolist())) < len(
                 self.clients
@@ -173,6 +175,7 @@ class Collector:
         """
         if not replies:
             return []
+        # Results were begun: an answer that came in later would be in one and not in the other.
         late = late or self.is_sealed
         clients: Sequence[int]
         payloads: Sequence[bytes]
@@ -243,6 +246,8 @@ class Collector:
     def _fate(self, reply: Reply, fresh: set[int], late: bool) -> str:
         if reply.round != self.round.id:
             return "another round"
+        # Before the payload is looked at: a second answer of a client never counts, whatever it
+        # holds.
         if reply.client in self.clients or reply.client in fresh:
             return "again"
         if late:
@@ -251,6 +256,7 @@ class Collector:
 
     def _wrong(self, num_bytes: int) -> str | None:
         """Return the fault of an answer of so many bytes, or None."""
+        # Messages have one size, so that a length tells how many there are.
         many, odd = divmod(num_bytes, self._size)
         wanted = self.round.records_per_client
         if not num_bytes and self.round.has_roles:
@@ -297,6 +303,7 @@ class Collector:
         lengths = np.fromiter(map(len, payloads), np.int64, len(payloads)) // self._size
         fair = np.ones(len(payloads), bool)
         if valid:
+            # Where the messages of each payload begin; `reduceat` takes no empty ones.
             starts = (np.cumsum(lengths) - lengths)[lengths > 0]
             fair[lengths > 0] = np.logical_and.reduceat(np.concatenate(valid), starts)
         return fair

@@ -265,6 +265,8 @@ class SumLabeler(Labeler[Contribution]):
           noisy: Noisy sum.
           public: Public rows.
         """
+        # Each is a function of released numbers and public rows, so that any number of them is
+        # free.
         usual = self.public_labels(noisy, public)
         found = [Labeling("the usual one", usual.probabilities, lambda: usual)]
         if self.chooses:

@@ -62,6 +62,7 @@ def calibrated(
       grid: Units of a vote that a person's records share. Defaults to those of a simulation.
     """
     named = mechanisms.named(config.noise)
+    # Mechanisms take what concerns them: a local one has no relation, and only some have a delta.
     takes = {field.name for field in fields(named)}
     optional = {
         "delta": config.delta,
@@ -77,6 +78,8 @@ def calibrated(
     # `multi_message` is private after shuffling by its own proof, and is calibrated as it is.
     if config.is_shuffled and issubclass(named, LocalRandomizer) and epsilon < math.inf:
         variation = (
+            # The total variation of messages at a trial epsilon; None bounds it by what any ε-DP
+            # message has.
             (lambda e: named(epsilon=e, **fields_of).total_variation)
             if config.amplification == "variation ratio"
             else None
@@ -113,6 +116,8 @@ def guarantee(private_step: Mechanism, num_records: int, config: VoteSettings) -
         or config.epsilon == math.inf
     ):
         return _without_amplification(private_step, num_records, config)
+    # What runs is checked, not what was planned: the bound is computed for the mechanism that was
+    # made.
     variation = private_step.total_variation if config.amplification == "variation ratio" else None
     cost = amplification.hockey_stick(
         config.epsilon,
@@ -149,6 +154,7 @@ def _without_amplification(
     if config.unit == "record":
         return private_step.guarantee(num_records)
     if config.has_curator:
+        # `release_guarantee` knows of persons; the noise here is simulated all the same.
         return replace(private_step.release_guarantee(num_records), sampler="simulation")
     # A person sends one message, as a record does.
     return replace(private_step.guarantee(num_records), unit="person")

@@ -143,6 +143,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
                 f"Expected mechanism to be one of {choices} with trust={self.trust}, got "
                 f"mechanism={self.mechanism}."
             )
+        # A server sees how many messages come in, so that their number cannot be hidden.
         if not self.has_curator and self.relation != "replace-one":
             raise ValueError(
                 f"Expected relation=replace-one with trust={self.trust}, got "
@@ -204,6 +205,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
     def with_mechanism(self, name: str) -> Self:
         """Return the labeler with a mechanism of its own noise; see `SumLabeler`."""
         mechanisms.chosen(name, mechanisms.can_release)
+        # A subclass may fix its noise, and then what is asked for is not what would run.
         found = replace(self, mechanism=name)
         if found.noise != name:
             raise ValueError(
@@ -307,6 +309,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         del predicted
         num_queries = len(queries.features)
         if isinstance(contribution, PersonVotes):
+            # Persons' votes are fractions on a grid and are summed already; only noise is missing.
             num_units = contribution.num_persons
             private_step = _vote_mechanism.calibrated(num_queries, num_classes, num_units, self)
             totals: Any = contribution.totals
@@ -353,6 +356,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
 
     def labelings(self, noisy: NoisySum, public: PublicRows) -> tuple[Labeling, ...]:
         """Return the labelings to choose from; see `_vote_labels.labelings`."""
+        # Sets and arg maxes are read in one way, so that there is nothing to choose.
         if not self.chooses or public.side.kernels is None:
             usual = self.public_labels(noisy, public)
             smooth = any(part is not None for part in (public.side.graph, public.side.kernels))
@@ -360,6 +364,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         return _vote_labels.labelings(self._answers(noisy, public), noisy, public)
 
     def _answers(self, noisy: NoisySum, public: PublicRows) -> Answers:
+        # A curator's noise is alike in all cells; a federation's may differ.
         stddev = np.broadcast_to(noisy.stddev, noisy.values.shape)
         return self.read(noisy.values, stddev, noisy.guarantee, public.queries)
 

@@ -211,6 +211,7 @@ class CentralMechanism(CalibratedMechanism):
 
     def release_guarantee(self, num_records: int) -> Guarantee:
         """Return the guarantee of one run whose noise is exact, for the mechanism's unit."""
+        # The noise is that for one record: a person's votes are bounded to the same sensitivity.
         guarantee = super().release_guarantee(num_records)
         return guarantee if self.unit == "record" else as_person(guarantee)
 
@@ -361,6 +362,7 @@ def check_counts(mechanism: CentralMechanism, totals: np.ndarray, num_records: i
       totals: Sums of the votes, `[num_queries, num_classes]`, in units of 1 / `mechanism.grid`.
       num_records: Number of records n, or of persons.
     """
+    # The last gate before a charge: noise is calibrated for this many votes and no more.
     most = num_records * mechanism.most_votes * mechanism.grid
     least = 0 if mechanism.relation == "add-remove" else 1
     sound = totals.dtype.kind in "iu" and totals.shape == mechanism.shape and num_records >= least
@@ -409,6 +411,7 @@ def client_totals(
         keys = jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)
         return mechanism.totals_of_clients(keys, jax.lax.dynamic_slice_in_dim(cells, start, size))
 
+    # Blocks of one size, then the rest: memory stays that of one block for any number of clients.
     blocks, rest = divmod(num_clients, block)
     totals = totals_of(0, block)
     if blocks > 1:  # JAX would compile the loop even if it never runs.

@@ -353,6 +353,7 @@ def voted_words(cells: jax.Array, num_cells: int) -> jax.Array:
     Negative entries of the cells `[k·r]` are no votes.
     """
     words = jnp.arange(-(-num_cells // WORD))[None]
+    # A vote sets one bit of one word. Or, not sum, so that a repeated vote counts once.
     bits = jnp.uint32(1) << (cells % WORD).astype(jnp.uint32)
     return jax.lax.reduce_or(
         jnp.where(cells[:, None] // WORD == words, bits[:, None], jnp.uint32(0)), (0,)

@@ -341,6 +341,8 @@ class Ledger:
           LedgerError: If the guarantee cannot be charged.
         """
         chain = self._chain(since)
+        # The same filter that a charge asks: whether a release fits must not differ between the
+        # two.
         cost = release_cost(chain.rule, guarantee, exact_amount(guarantee.epsilon, guarantee.delta))
         return chain.rule.fits(within or chain.budget, (*chain.costs_since(since), cost))
 
@@ -472,6 +474,7 @@ class Ledger:
         kept = data._replace(shards=tuple(sorted(data.shards)[:MOST_SHARDS]))
 
         def body(chain: Chain, file: FileIO) -> dict[str, Any] | Entry:
+            # Adopted before: its entry, so that an adoption that is repeated changes nothing.
             if kept.fingerprint in [one.fingerprint for one in chain.datasets]:
                 return next(
                     entry
@@ -561,6 +564,7 @@ class Ledger:
                     f"Expected epsilon >= 0 and 0 <= delta < 1, got epsilon={epsilon}, "
                     f"delta={delta}."
                 )
+            # The budget's delta pays for all divergences together, and for no single entry.
             if amount.delta and isinstance(chain.rule, Renyi):
                 raise LedgerError(
                     f"Expected delta=0 in {self.path}, which adds divergences up, got "
@@ -594,9 +598,12 @@ class Ledger:
         if found is not None:
             start, previous = found
             file.seek(start)
+            # A summary that cannot be parsed is no reason to refuse: the lines that it sums up are
+            # all there.
             with suppress(LedgerCorruptError):
                 chain = parse(file.read(), self.path, previous)
                 summary = chain.entries[0]
+                # The lines before it were hashed once in this process, and lines are only appended.
                 if summary.hash in self._verified:
                     return chain
                 if ledger_summary.prefix(file, start) == summary.result:
@@ -633,17 +640,24 @@ class Ledger:
         with locked(self.path, self.patience, undone) as file:
             chain = self._read(file)
             self._check_dataset(chain)
+            # Read again under the lock: what was seen before it may have been spent by another
+            # process.
             record = body(chain, file)
             if isinstance(record, Entry):
                 return record
             size = file.seek(0, os.SEEK_END)
             file.seek(size - 1)
+            # A line that was cut has no line break; the next one must not continue it.
             text = b"" if file.read(1) == b"\n" else b"\n"
             head = chain.head
             if chain.damage:
+                # Damage counts as spent first, so that no later line is charged to a budget that it
+                # overlooks.
                 closing = repaired(chain, chain.unread, "an unfinished last line counts as spent")
                 text = b"\n" + closing + b"\n"
                 head = json.loads(closing)["hash"]
+            # Each line holds the hash of the one before: whoever changes one has to change all
+            # later ones.
             line = sealed(record, head)
             append(file, size, text + line + b"\n")
             if len(chain.entries) >= ledger_summary.EVERY:

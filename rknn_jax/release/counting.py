@@ -182,6 +182,7 @@ def count(
     size = min(size, 1 << max(rows - 1, 0).bit_length())  # few sizes, so few programs
     digest = Digest()
     if counter.encode is None:
+        # The number of rows comes first, so that two shards never hash as one.
         digest.begin("f", (rows, counter.tally.width))
     totals = np.zeros(counter.tally.shape, np.int64)
     found = voters = given = 0
@@ -213,6 +214,7 @@ def count(
                 totals += waiting.popleft().result()
             if on_rows is not None:
                 on_rows(len(points))
+        # Integers: the order in which sums come in changes nothing.
         for rest in waiting:
             totals += rest.result()
     _hash_no_rows(digest, counter, found)
@@ -249,6 +251,7 @@ def _parts(
         )
     names, known = person_names(persons, where)
     counts = casts(ids) & known
+    # Parts are kept and not summed: a person may have records in other shards.
     parts = counter.tally.parts(np.where(counts[:, None], points, np.float32(0)), ids)
     return names[counts], parts[counts]
 
@@ -348,6 +351,8 @@ def total(counts: Iterable[Count], names: Sequence[str], counter: Counter) -> Co
         )
     for one in found:
         _check(one, counter)
+    # An engine returns shards as they are done; fingerprints and roles go by the order of the
+    # files.
     found.sort(key=lambda one: names.index(one.name))
     voters = sum(one.voters for one in found)
     checks = None

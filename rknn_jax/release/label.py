@@ -349,6 +349,7 @@ def write(staging: Path, plan: Plan, done: Release) -> None:
     rows = files["labels.npz"]
     if names:
         rows["class_names"] = np.array(names)
+    # Public columns without a role, so that the labels can be joined to what they are of.
     rows |= tables.carried(plan.data.others)
     for name, arrays in files.items():
         write_arrays(staging / name, arrays)
