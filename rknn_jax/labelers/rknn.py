@@ -132,12 +132,12 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
             raise ValueError(
                 f"Expected num_neighbors >= 1, got num_neighbors={self.num_neighbors}."
             )
-        # `names` imports all mechanisms, which takes seconds, so only the error calls it.
-        if self.trust not in (able := trusts.names(lambda model: model.labels)):
-            raise ValueError(
-                f"Expected trust to be one of {', '.join(able)}, got trust={self.trust}."
-            )
-        if not trusts.named(self.trust).takes(mechanisms.named(self.noise)):
+        model = trusts.named(self.trust)
+        if not model.labels:
+            able = ", ".join(trusts.names(lambda one: one.labels))
+            raise ValueError(f"Expected trust to be one of {able}, got trust={self.trust}.")
+        if not model.takes(mechanisms.named(self.noise)):
+            # Imports all mechanisms, which takes seconds, so that only the error does it.
             choices = mechanisms.names(self.trust)
             raise ValueError(
                 f"Expected mechanism to be one of {choices} with trust={self.trust}, got "
