@@ -549,6 +549,8 @@ def commands_took_the_files() -> None:
 def comparisons_and_benchmarks_take_the_files() -> None:
     _, cells = plan.plan(Comparison(methods=("class-sums",)))
     assert {cell.experiment.labeler.name for cell in cells} == {"class_sums"}
+    _, cells = plan.plan(Comparison(methods=("rknn-two-servers",)))
+    assert {cell.experiment.labeler.trust for cell in cells} == {"two_servers"}
     fresh = {name: importlib.import_module(f"benchmarks.{name}") for name in ("audit", "labels")}
     audits = importlib.reload(fresh["audit"]).AUDITS
     assert {"hashed_bit", "nonnegative_laplace"} <= {one.mechanism for one in audits}

@@ -11,6 +11,7 @@ from dataclasses import fields, replace
 from typing import Any, Literal, Protocol
 
 from rknn_jax import mechanisms, trust
+from rknn_jax.mechanisms._repeated import Repeated
 from rknn_jax.mechanisms.base import Mechanism
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy import amplification
@@ -92,8 +93,9 @@ def calibrated(
             total_variation=variation,
         )
     made = named(epsilon=epsilon, **fields_of)
-    running: Mechanism = trust.named(config.trust).noise(made)
-    return running
+    model = trust.named(config.trust)
+    running: Mechanism = made
+    return running if model.noises == 1 else Repeated.of(made, model.noises, config.trust)
 
 
 def guarantee(private_step: Mechanism, num_records: int, config: VoteSettings) -> Guarantee:

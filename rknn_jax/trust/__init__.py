@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class TrustModel:
-    """Trust model. A model with noise of its own is a subclass.
+    """Trust model.
 
     Attributes:
       words: Who sees what, for a statement.
@@ -22,6 +22,7 @@ class TrustModel:
       mechanisms: Trust model whose mechanisms may label under this one; see `Mechanism.trusts`.
         Defaults to "": no labeler chooses this model, and it is that of a guarantee alone.
       usual: Usual mechanism of a simulation or a release. Defaults to "", without `mechanisms`.
+      noises: Number of parties, each of whom adds all noise of the mechanism. Defaults to 1.
       federated: Usual mechanism of a federation's round. Defaults to "": no federation has one.
       server: What a federation's server is trusted with, with `epsilon` of a message and number
         `honest` of clients that follow the protocol in braces. Defaults to "".
@@ -36,6 +37,7 @@ class TrustModel:
     deployment: str
     mechanisms: str = ""
     usual: str = ""
+    noises: int = 1
     federated: str = ""
     server: str = ""
     has_curator: bool = False
@@ -59,18 +61,9 @@ class TrustModel:
           mechanism: Class of the mechanism, a file of `rknn_jax.mechanisms`.
         """
         # Mechanisms name the trust models that they were written for; a later model names theirs.
-        return self.mechanisms in mechanism.trusts
-
-    def noise(self, mechanism: Any) -> Any:
-        """Return the mechanism that runs under the model. Defaults to the mechanism itself.
-
-        Its guarantee names the model, and its standard deviation and `release` are those of all
-        noise that is added, by whomever.
-
-        Args:
-          mechanism: Calibrated mechanism that `takes` took.
-        """
-        return mechanism
+        # Labels without counts cannot be made noisier by another party.
+        adds = self.noises == 1 or mechanism.releases_counts
+        return self.mechanisms in mechanism.trusts and adds
 
 
 def names(fits: Callable[[TrustModel], bool] | None = None) -> list[str]:
