@@ -264,7 +264,7 @@ class Round:
                 epsilon,
                 0.0,
                 "replace-one",
-                trust="local",
+                trust="local" if self.shuffled else self.config.trust,
                 events=events,
                 unit=self.unit,
                 sampler=sampler,

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from rknn_jax import mechanisms, trust
 from rknn_jax.mechanisms._repeated import Repeated
-from rknn_jax.mechanisms.base import Mechanism
+from rknn_jax.mechanisms.base import CentralMechanism, Mechanism
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy import amplification
 from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
@@ -93,9 +93,10 @@ def calibrated(
             total_variation=variation,
         )
     made = named(epsilon=epsilon, **fields_of)
-    model = trust.named(config.trust)
     running: Mechanism = made
-    return running if model.noises == 1 else Repeated.of(made, model.noises, config.trust)
+    if isinstance(made, CentralMechanism) and config.trust not in made.trusts:
+        running = Repeated.of(made, trust.named(config.trust).noises, config.trust)
+    return running
 
 
 def guarantee(private_step: Mechanism, num_records: int, config: VoteSettings) -> Guarantee:
@@ -142,7 +143,7 @@ def guarantee(private_step: Mechanism, num_records: int, config: VoteSettings) -
         config.epsilon,
         config.delta,
         "replace-one",
-        trust="shuffle",
+        trust=config.trust,
         events=(),
         unit=config.unit,
         accountant=accountant,
@@ -152,11 +153,13 @@ def guarantee(private_step: Mechanism, num_records: int, config: VoteSettings) -
 def _without_amplification(
     private_step: Mechanism, num_records: int, config: VoteSettings
 ) -> Guarantee:
-    """Return the mechanism's own guarantee, for the unit of the settings."""
-    if config.unit == "record":
-        return private_step.guarantee(num_records)
-    if config.has_curator:
+    """Return the mechanism's own guarantee, for the unit and the trust model of the settings."""
+    found = private_step.guarantee(num_records)
+    if config.unit == "person" and config.has_curator:
         # `release_guarantee` knows of persons; the noise here is simulated all the same.
-        return replace(private_step.release_guarantee(num_records), sampler="simulation")
-    # A person sends one message, as a record does.
-    return replace(private_step.guarantee(num_records), unit="person")
+        found = replace(private_step.release_guarantee(num_records), sampler="simulation")
+    elif config.unit == "person":
+        # A person sends one message, as a record does.
+        found = replace(found, unit="person")
+    # Without noise, shuffled messages are what their senders say, and their guarantee is none.
+    return found if config.is_shuffled else replace(found, trust=config.trust)

@@ -1,5 +1,7 @@
 """Every trust model against its contract."""
 
+import sys
+
 import jax
 import numpy as np
 import pytest
@@ -66,3 +68,22 @@ def test_the_standard_deviation_is_that_of_all_noise(name, model):
     variance = float(step.stddev(zeros, 100)[0, 0]) ** 2
     for drawn in (step.estimate(jax.random.key(0), zeros, 100), step.release(zeros)):
         assert abs(np.mean(np.square(drawn)) / variance - 1) < 5 * np.sqrt(5 / zeros.size)
+
+
+@pytest.fixture(params=["central", "local", "shuffle"])
+def own(request, tmp_path, monkeypatch):
+    """Write a trust model of one's own, like one that is there, and return its name."""
+    text = "from dataclasses import replace\nfrom rknn_jax.trust.{0} import MODEL as LIKE\n"
+    text += "MODEL = replace(LIKE, words='{1} looks')\n"
+    name = f"like_{request.param}"
+    (tmp_path / f"{name}.py").write_text(text.format(request.param, "nobody"))
+    monkeypatch.setattr(trust, "__path__", [*trust.__path__, str(tmp_path)])
+    yield name
+    sys.modules.pop(f"rknn_jax.trust.{name}", None)
+    trust.named.cache_clear()
+
+
+def test_a_new_file_is_a_trust_model(own):
+    test_a_model_says_who_sees_what(own, trust.named(own))
+    test_labels_carry_the_name_of_their_model(own, trust.named(own))
+    test_the_standard_deviation_is_that_of_all_noise(own, trust.named(own))
