@@ -166,7 +166,7 @@ class SumLabeler(Labeler[Contribution]):
           records_per_person: Most records of a person, drawn at random. None: all of them.
           seed: Seed of the draw, public.
         """
-        # Sums clip a person's records together, whatever their number.
+        # `tally` knows the unit, and shares one record's weight among all records of a person.
         del records_per_person, seed
         return self.tally(queries, num_classes)
 
