@@ -3,13 +3,15 @@
     python -m benchmarks.architecture
 
 Lines of a body are lines with code between a function's first and last statement. A node is one of
-Python's syntax tree. Comments are counted for 100 lines of code, without pragmas.
+Python's syntax tree. Comments are counted for 100 lines of code, without pragmas. A
+field counts once for each dataclass that declares it.
 """
 
 import ast
 import io
 import statistics
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,20 @@ def quantile(values: list[int], share: float) -> int:
     """Return a quantile of whole numbers."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def repeated_fields(tree_of: list[ast.Module], most: int = 5) -> dict[str, int]:
+    """Return the fields that most dataclasses declare, and how many do."""
+    found = Counter(
+        line.target.id
+        for tree in tree_of
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+        for line in node.body
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+    )
+    return dict(found.most_common(most))
 
 
 def measure(folder: str) -> dict[str, Any]:
@@ -105,6 +121,7 @@ def measure(folder: str) -> dict[str, Any]:
         "width_mean": round(statistics.mean(widths), 1),
         "share_over_100_columns": round(sum(width > 100 for width in widths) / len(widths), 4),
         "comments_per_100_lines": round(100 * comments / code, 1),
+        "fields_of_most_dataclasses": repeated_fields(trees),
         "per_1000_statements": {
             "pairs of assignments": round(1000 * pairs / statements, 1),
             "conditional expressions": round(

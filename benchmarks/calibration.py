@@ -88,7 +88,7 @@ def releases(
     num_classes = int(labels.max()) + 1
     queries = kmeans.select(stage_key(jax.random.key(0), Stage.QUERIES), public, num_queries)
     config = rknn.ReverseKNN(epsilon=epsilon, decode=decode, smoothing=smoothing)  # type: ignore[arg-type]
-    cells = rknn.connect(private, labels, queries, num_classes, config)
+    cells = rknn.vote_cells(private, labels, queries, num_classes, config)
     exact = np.bincount(np.asarray(cells).ravel(), minlength=num_queries * num_classes).reshape(
         num_queries, num_classes
     )

@@ -45,11 +45,11 @@ from rknn_jax.labels import PublicSide
 from rknn_jax.question import Question
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import choosing, counting, inputs
-from rknn_jax.release.asking import ask, calibrated, cluster
 from rknn_jax.release.choosing import Quantities
 from rknn_jax.release.counting import Counter
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.labeler_settings import labeler_of, usual_mechanism
+from rknn_jax.release.questions import ask, calibrated, cluster
 from rknn_jax.release.settings import Settings
 from train.json_files import write_json
 

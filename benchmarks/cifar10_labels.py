@@ -71,7 +71,7 @@ def measure(features: Features) -> list[dict[str, object]]:
     for num_queries in QUERIES:
         queries = kmeans.select(stage_key(root, Stage.QUERIES), public, num_queries)
         graph = postprocessing.public_graph(public, num_queries)
-        cells = rknn.connect(private, labels, queries, 10, rknn.ReverseKNN())
+        cells = rknn.vote_cells(private, labels, queries, 10, rknn.ReverseKNN())
         for trust, epsilons in EPSILONS.items():
             for epsilon in epsilons:
                 mechanism = {"central": "discrete_laplace", "local": "collision"}[trust]

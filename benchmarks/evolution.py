@@ -34,7 +34,6 @@ from rknn_jax.privacy.accounting import compose
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.representations import hog
 from rknn_jax.students import fit as students
-from rknn_jax.trust import Trust
 from rknn_jax.types import Queries
 
 NUM_CLASSES = 10
@@ -56,7 +55,7 @@ DELTA = 1e-6
 SEEDS = (0,)
 SHOWN = 6
 """Candidates of a class that are kept for the picture."""
-ROWS: tuple[tuple[Trust, float], ...] = (
+ROWS: tuple[tuple[str, float], ...] = (
     ("central", 0.1),
     ("central", 1.0),
     ("shuffle", 1.0),
@@ -147,9 +146,7 @@ def varied(
     return inside
 
 
-def evolved(
-    digits: Digits, trust: Trust, epsilon: float, seed: int
-) -> tuple[np.ndarray, Guarantee]:
+def evolved(digits: Digits, trust: str, epsilon: float, seed: int) -> tuple[np.ndarray, Guarantee]:
     """Return the candidates after the last round, and the guarantee of all rounds together."""
     rng = np.random.default_rng(seed)
     noisy = epsilon < math.inf

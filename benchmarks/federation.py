@@ -27,7 +27,7 @@ from benchmarks._measure import RESULTS, mnist_folder, save, summary
 from benchmarks._virtual_clients import virtual
 from rknn_jax import data
 from rknn_jax._internal.keys import Stage, stage_key
-from rknn_jax.federation import reading, wire
+from rknn_jax.federation import round_labels, wire
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import Collector, Reply, Sum
@@ -124,8 +124,8 @@ def measured(name: str, parties: Sequence[dict[str, Any]]) -> list[dict[str, Any
             with tempfile.TemporaryDirectory() as folder:
                 answers, longest = answered(Path(folder), round, party, private, task.private)
             guarantee = round.guarantee(round.honest or None)
-            labels = reading.read(
-                answers, guarantee, reading.rows_of(round, queries, public)
+            labels = round_labels.read(
+                answers, guarantee, round_labels.rows_of(round, queries, public)
             ).labels
             found[number].append(float(np.mean(labels == task.public.true_labels)))
             sizes[number] = {

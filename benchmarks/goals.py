@@ -51,7 +51,7 @@ def measure(seed: int) -> list[dict[str, Any]]:
     encode = self_trained.fit(stage_key(root, Stage.ENCODER), task.public.images)
     public = encode(task.public.images)
     queries = kmeans.select(stage_key(root, Stage.QUERIES), public, 10)
-    cells = rknn.connect(
+    cells = rknn.vote_cells(
         encode(task.private.images), task.private.labels, queries, 10, rknn.ReverseKNN()
     )
     graph = postprocessing.public_graph(public, 10)

@@ -38,7 +38,7 @@ def measure(seed: int, representation: str) -> list[dict[str, object]]:
     for num_queries in QUERIES:
         queries = kmeans.select(stage_key(root, Stage.QUERIES), public, num_queries)
         graph = postprocessing.public_graph(public, num_queries)
-        cells = rknn.connect(private, task.private.labels, queries, 10, rknn.ReverseKNN())
+        cells = rknn.vote_cells(private, task.private.labels, queries, 10, rknn.ReverseKNN())
         for step, epsilon in enumerate(EPSILONS):
             key = jax.random.fold_in(stage_key(root, Stage.NOISE), step)
             plain = rknn.ReverseKNN(epsilon=epsilon).release(key, cells, queries, 10)

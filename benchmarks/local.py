@@ -44,7 +44,7 @@ def measure(seed: int) -> dict[tuple[str, str, float], list[float]]:
     graph = postprocessing.public_graph(public, QUERIES)
     side = PublicSide(graph, kernels(queries, public, graph))
     nothing = Labels.none(len(public), 10)
-    cells = rknn.connect(
+    cells = rknn.vote_cells(
         encode(task.private.images), task.private.labels, queries, 10, rknn.ReverseKNN()
     )
     found: dict[tuple[str, str, float], list[float]] = {}

@@ -30,7 +30,7 @@ import numpy as np
 from benchmarks._measure import mnist_folder, save, summary
 from rknn_jax import data, postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
-from rknn_jax.labelers import rknn
+from rknn_jax.labelers import _vote_mechanism, rknn
 from rknn_jax.labels import Labels
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
@@ -94,7 +94,7 @@ def mnist(seed: int) -> list[dict[str, Any]]:
     queries = kmeans.select(stage_key(root, Stage.QUERIES), public, 10)
     labels = task.private.labels
     features = encode(task.private.images)
-    cells = np.asarray(rknn.connect(features, labels, queries, NUM_CLASSES, rknn.ReverseKNN()))
+    cells = np.asarray(rknn.vote_cells(features, labels, queries, NUM_CLASSES, rknn.ReverseKNN()))
     _, person = np.unique(task.private.clients, return_inverse=True)
     truth = task.public.true_labels
     noise = stage_key(root, Stage.NOISE)
@@ -142,7 +142,7 @@ def messages(
         epsilon=eps / most, delta=DELTA / most, trust=trust, mechanism="collision"
     )
     others = int(person.max()) + 1
-    mechanism = rknn.mechanism(10, NUM_CLASSES, others, config)
+    mechanism = _vote_mechanism.calibrated(10, NUM_CLASSES, others, config)
     keys = jax.random.split(key, DRAWS)
     counts = [np.asarray(estimate_counts(mechanism, each, cells[drawn])) for each in keys]
     return counts, float(np.mean(mechanism.stddev(counts[0], int(drawn.sum()))))

@@ -38,14 +38,13 @@ from benchmarks._decoding_cases import Sides
 from benchmarks._measure import save, summary
 from benchmarks._rival_spaces import NUM_PUBLIC, SIZES, SPACES, WIDE
 from rknn_jax import answers, bsvs, postprocessing
-from rknn_jax.labelers import Labeler, rknn
+from rknn_jax.labelers import Labeler, _vote_mechanism
 from rknn_jax.labelers.individual_knn import IndividualKNN
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.private_knn import PrivateKNN
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.labels import Labels, PublicSide
-from rknn_jax.mechanisms.base import Trust
 from rknn_jax.queries import kmeans
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import inputs
@@ -145,7 +144,7 @@ def one_release(one: Split) -> Iterator[Found]:
             yield Found(name, epsilon, question.read(drawn).labels)
 
 
-def without_curator(trust: Trust, one: Split) -> Iterator[Found]:
+def without_curator(trust: str, one: Split) -> Iterator[Found]:
     """Yield labels of reverse k-NN labeling by randomized messages, with default mechanisms."""
     asked: dict[int, tuple[Queries, answers.Kernels]] = {}
     for epsilon in EPSILONS:
@@ -165,7 +164,7 @@ def suggested(labeler: ReverseKNN, size: int) -> int:
 
     Without a curator, it is that of Laplace noise of the same spread.
     """
-    mechanism = rknn.mechanism(NUM_CLASSES, NUM_CLASSES, size, labeler)
+    mechanism = _vote_mechanism.calibrated(NUM_CLASSES, NUM_CLASSES, size, labeler)
     spread = mechanism.stddev(np.zeros((NUM_CLASSES, NUM_CLASSES)), size)
     scale = float(spread[0, 0]) / np.sqrt(2)
     return bsvs.suggested_num_queries(size, NUM_CLASSES, scale, 1, shared=True)

@@ -7,22 +7,21 @@ with more records. All records vote. A split is kept in `runs/rounds` once it is
 of the features that labels teach were chosen on other splits of those with a *.
 """
 
-import argparse
 import functools
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from benchmarks import _kept_cells
 from benchmarks import _measured_cases as cases
 from benchmarks._decoding_cases import Sides
 from benchmarks._measure import save
 from benchmarks.measured import Nobody, plan_of, right
 from rknn_jax.question import Before
 from rknn_jax.release import label, planning, rounds
-from train.json_files import write_json
 
 SEEDS = (100, 101, 102)
 EPSILONS = (0.5, 1.0, 3.0)
@@ -76,25 +75,23 @@ def released(sides: Sides, epsilon: float, num_rounds: int) -> float:
     return right(found.probabilities, sides)
 
 
+def cell(name: str, seed: int) -> dict[str, Any]:
+    """Return the right labels of one split, for each epsilon and number of rounds."""
+    sides = DATA[name](seed)
+    found = {
+        str(epsilon): [released(sides, epsilon, number) for number in ROUNDS]
+        for epsilon in EPSILONS
+    }
+    print(name, seed, found)
+    return {"data": name, "seed": seed, "right": found}
+
+
 def main() -> None:
     """Measure all cells and save them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--resume", action="store_true", help="keep the cells that are there")
-    given = parser.parse_args()
-    PARTS.mkdir(parents=True, exist_ok=True)
-    for name, make in DATA.items():
-        for seed in SEEDS:
-            path = PARTS / f"{name.replace(' ', '_')}-{seed}.json"
-            if given.resume and path.exists():
-                continue
-            sides = make(seed)
-            found = {
-                str(epsilon): [released(sides, epsilon, number) for number in ROUNDS]
-                for epsilon in EPSILONS
-            }
-            write_json(path, {"data": name, "seed": seed, "right": found})
-            print(name, seed, found)
-    found = [json.loads(path.read_text()) for path in sorted(PARTS.glob("*.json"))]
+    cells = (
+        (f"{name}-{seed}", functools.partial(cell, name, seed)) for name in DATA for seed in SEEDS
+    )
+    found = _kept_cells.work(PARTS, cells, __doc__)
     rows = [one for one in found if one["data"] in DATA]
     save("rounds", rows, seeds=list(SEEDS), rounds=list(ROUNDS), looked_at=list(LOOKED_AT))
 

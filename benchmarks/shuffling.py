@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks._measure import save
 from rknn_jax import mechanisms
-from rknn_jax.labelers import rknn
+from rknn_jax.labelers import _vote_mechanism, rknn
 from rknn_jax.privacy import amplification
 
 CLIENTS = 60_000
@@ -37,7 +37,7 @@ def calibrated() -> list[dict[str, Any]]:
                 }
                 config = rknn.ReverseKNN(epsilon=epsilon, delta=DELTA, **named)
                 start = time.perf_counter()
-                found: Any = rknn.mechanism(*SIZES.values(), CLIENTS, config)
+                found: Any = _vote_mechanism.calibrated(*SIZES.values(), CLIENTS, config)
                 seconds = time.perf_counter() - start
                 spread = (CLIENTS * found.mean_variance) ** 0.5
                 row[bound] = {"local_epsilon": found.epsilon, "stddev": spread, "seconds": seconds}

@@ -7,18 +7,18 @@ than what a few votes are worth. Here each cell of it that is measured has six p
 roles and noise of its own. A cell is kept in `runs/withheld` once it is done.
 """
 
-import argparse
 import dataclasses
-import json
+import functools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from benchmarks import _kept_cells
 from benchmarks._decoding_cases import Sides
 from benchmarks._measure import save
 from benchmarks._measured_cases import CASES, LOOKED_AT
 from benchmarks.measured import EPSILONS, SEEDS, Nobody, plan_of, right
 from rknn_jax.release import label
-from train.json_files import write_json
 
 PAIRS = 6
 PARTS = Path("runs/withheld")
@@ -49,26 +49,30 @@ def pairs(sides: Sides, epsilon: float) -> Iterator[tuple[float, float]]:
         yield found
 
 
+@functools.lru_cache(maxsize=1)
+def sides_of(name: str, seed: int) -> Sides:
+    """Return the data of the cells of one split."""
+    return CASES[name].make(seed)
+
+
+def cell(name: str, seed: int, epsilon: float) -> dict[str, Any]:
+    """Return the pairs of one cell."""
+    case = CASES[name]
+    about = {"name": name, "seed": seed, "epsilon": epsilon}
+    kinds = {"shifted": case.shifted, "wrong": case.wrong}
+    return about | kinds | {"pairs": list(pairs(sides_of(name, seed), epsilon))}
+
+
 def main() -> None:
     """Measure all cells and save them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--resume", action="store_true", help="keep the cells that are there")
-    given = parser.parse_args()
-    PARTS.mkdir(parents=True, exist_ok=True)
-    for name, case in CASES.items():
-        for seed in SEEDS:
-            sides = case.make(seed)
-            for epsilon in EPSILONS:
-                path = PARTS / f"{name.replace(' ', '_')}-{seed}-{epsilon:g}.json"
-                if given.resume and path.exists():
-                    continue
-                found = list(pairs(sides, epsilon))
-                about = {"name": name, "seed": seed, "epsilon": epsilon}
-                kinds = {"shifted": case.shifted, "wrong": case.wrong}
-                write_json(path, about | kinds | {"pairs": found})
-    cells = [json.loads(path.read_text()) for path in sorted(PARTS.glob("*.json"))]
-    cells = [one for one in cells if one["pairs"]]
-    save("withheld", cells, looked_at=list(LOOKED_AT), seeds=list(SEEDS))
+    cells = (
+        (f"{name}-{seed}-{epsilon:g}", functools.partial(cell, name, seed, epsilon))
+        for name in CASES
+        for seed in SEEDS
+        for epsilon in EPSILONS
+    )
+    found = [one for one in _kept_cells.work(PARTS, cells, __doc__) if one["pairs"]]
+    save("withheld", found, looked_at=list(LOOKED_AT), seeds=list(SEEDS))
 
 
 if __name__ == "__main__":

@@ -119,11 +119,16 @@ def distill(
     num_asked = 0
     for step in range(num_rounds):
         with progress.phase("encoding public records"):
+            # [m, f]. Round 1 sees the representation of public images, later rounds that of the
+            # last student, so the metric in which records vote improves without a private record.
             features = encode(images)
         queries = ask(stage_key(keys.public, Stage.QUERIES, step), features, labels, student)
+        # A student of the next round reads images, not features.
         queries = replace(queries, images=images[queries.index])
         predicted = None if student is None else student.predict_proba(images[queries.index])
         with progress.phase(f"labeling by {labeler.name}"):
+            # `contribute` alone sees records, each by itself, so that one of them moves its own
+            # terms and no others. `release` sees what they add up to, and adds the noise.
             key = stage_key(keys.noise, Stage.SAMPLING, step)
             contribution = labeler.contribute(
                 key, task.private, encode, queries=queries, num_classes=num_classes
@@ -136,6 +141,7 @@ def distill(
         with progress.phase("joining similar public records"):
             side = labeler.public_side(queries, features, num_classes, smoothing)
         with progress.phase("reading labels"):
+            # Earlier rounds are paid for, so a row keeps its label where this one gives none.
             labels = labels.after(queries, answers, num_asked, side)
         num_asked += len(queries.index)
         if not labels.known.any():
@@ -143,6 +149,7 @@ def distill(
                 f"Expected an answer, got none to {len(queries.index)} queries; ask fewer, lower "
                 "the threshold or raise epsilon."
             )
+        # A student that was stopped in its first epoch is none; the one of the round before stays.
         trained = fit and fit(stage_key(keys.public, Stage.STUDENT, step), step, labels)
         student = trained or student
         yield Round(

@@ -92,6 +92,7 @@ def _cells(near: jax.Array, labels: jax.Array, num_classes: Any) -> jax.Array:
     labels = labels[:, None] if labels.ndim == 1 else labels
     query = near[:, :, None]
     label = labels[:, None, :]
+    # [n, k, r]: every query of a record with every label of it.
     cell = jnp.where((query >= 0) & (label >= 0), query * num_classes + label, NO_CELL)
     return once(cell.reshape(len(near), near.shape[1] * labels.shape[1]))
 
@@ -107,6 +108,8 @@ def once(cells: jax.Array) -> jax.Array:
 
 @jax.jit
 def _once(cells: jax.Array) -> jax.Array:
+    # Equal cells stand side by side once sorted. The second sort puts what was dropped in front, so
+    # that rows are equal wherever their sets of cells are.
     cells = jnp.sort(cells, axis=-1)
     repeated = jnp.concatenate(
         [jnp.zeros_like(cells[..., :1], bool), cells[..., 1:] == cells[..., :-1]], axis=-1
@@ -127,7 +130,10 @@ def sum_votes(cells: Array, num_cells: int) -> jax.Array:
     """
     flat = jnp.ravel(cells)
     return jax.ops.segment_sum(
-        jnp.ones(flat.shape, jnp.int32), jnp.where(flat < 0, num_cells, flat), num_cells
+        # Segment d collects the votes that are not cast, and `segment_sum` drops it.
+        jnp.ones(flat.shape, jnp.int32),
+        jnp.where(flat < 0, num_cells, flat),
+        num_cells,
     )
 
 
@@ -174,13 +180,16 @@ def flip_prob(gap: float, scale: float, num_classes: int) -> float:
       scale: Scale b of the noise, in votes.
       num_classes: Number of classes |Y|.
     """
+    # P[flip] = 1 - sum over x of P[X = x] P[X_j < gap + x]^(|Y|-1), X and X_j discrete Laplace.
     coarse = max(1.0, scale / LARGE_SCALE)  # votes that are counted as one
     gap = gap / coarse
     scale = scale / coarse
     alpha = math.exp(-1 / scale)
+    # exp(-40) of the mass lies farther out, below the rounding of float64.
     reach = math.ceil(40 * scale) + 1
     noise = np.arange(-reach, reach + 1)
     pmf = (1 - alpha) / (1 + alpha) * alpha ** np.abs(noise)
+    # Rivals tie with the label at `gap + noise`, which counts as a flip.
     below = noise + math.ceil(gap) - 1  # a rival's noise must not exceed this to lose strictly
     cdf = np.where(
         below < 0,
@@ -203,6 +212,7 @@ def gaussian_flip_prob(gap: float, stddev: float, num_classes: int) -> float:
     coarse = max(1.0, stddev / LARGE_SCALE)
     gap = gap / coarse
     stddev = stddev / coarse
+    # 10 standard deviations leave 10^-23 of a Gaussian outside.
     reach = math.ceil(10 * stddev) + 1
     noise = np.arange(-reach, reach + 1)
     pmf = np.exp(-((noise / stddev) ** 2) / 2)
@@ -216,6 +226,8 @@ def gaussian_flip_prob(gap: float, stddev: float, num_classes: int) -> float:
 def required_gap(scale: float, num_classes: int, failure_prob: float) -> int:
     """Return the least gap, in votes, whose `flip_prob` is at most `failure_prob`."""
     low = 0
+    # Remark 1: twice the radius is always enough, and twice that is a safe upper end. The
+    # probability falls as the gap grows, so halving finds the least gap.
     high = 4 * error_radius(scale, num_classes, failure_prob)
     while low < high:
         middle = (low + high) // 2
@@ -278,6 +290,7 @@ def theorem_1_radius(
     Raises:
       ValueError: If n·q < 3·ln(|Y|/beta); the message names the least n.
     """
+    # A replaced record moves 2kr bits, so each of them may tell ε/2kr.
     half = epsilon / (2 * votes_per_record)
     q = math.exp(-half) / (1 + math.exp(-half))
     log_ratio = math.log(num_classes / failure_prob)
@@ -328,6 +341,7 @@ def theorem_2_radius_as_published(
     Returns:
       Radius in votes.
     """
+    # p = e^ε/(kr·e^ε + l - kr) and q = 1/l, as the paper has them.
     odds = math.exp(epsilon)
     buckets = votes_per_record * (odds + 2) - 1 if num_buckets is None else num_buckets
     advantage = odds / (votes_per_record * odds + buckets - votes_per_record) - 1 / buckets

@@ -134,6 +134,7 @@ def parted(share: float, num_classes: int, *, several: bool) -> Shares:
       num_classes: Number of classes |Y|; 0 for sets of labels.
       several: True if there are several labelings to choose from.
     """
+    # A quarter chooses and a quarter is for recall where they are wanted; the rest measures.
     choose = share / 4 if several else 0.0
     recall = share / 4 if num_classes else 0.0
     return Shares(choose, share - choose - recall, recall)
@@ -148,6 +149,7 @@ def needed(half_width: float, epsilon: float) -> float:
       half_width: Half of the width of the interval h.
       epsilon: Epsilon of the measure.
     """
+    # Root of h²M² - (1.96²/4)M - (3/epsilon)² = 0 in M, with 1.96² / 4 = 0.96.
     chance = 0.96
     noise = TAIL / epsilon
     squared = half_width**2
@@ -163,6 +165,7 @@ def needed_bits(half_width: float, epsilon: float) -> float:
       half_width: Half of the width of the interval h.
       epsilon: Epsilon of a bit.
     """
+    # A bit is right with probability 1/2 + tanh(epsilon/2)/2.
     return 0.96 / (half_width * math.tanh(epsilon / 2)) ** 2
 
 
@@ -297,13 +300,17 @@ class Checkers:
         choice = 0
         if len(labelings) > 1 and self.roles.choose:  # few records never pass the usual one's lead
             choice = self._choice(checks, labelings, noise)
+        # Choosing and measuring are by different records, so that the measure of the choice is
+        # unbiased, and each record meets one mechanism: parallel composition, epsilon in all.
         agree = self.agrees(checks, labelings[choice])
         scale = exact_noise.safe_scale(self.grid, self.epsilon)
+        # The weight of those who do not agree is the rest, if their number is public.
         sums = [self._sum(checks, MEASURE, agree)]
         if not self.shows_size:
             sums.append(self._sum(checks, MEASURE, ~agree))
         right, *wrong = noise.laplace(np.array(sums, np.int64), scale).tolist()
         recalled = missed = np.zeros(0, np.int64)
+        # A replaced record may leave one class and join another: two cells move, twice the scale.
         if self.roles.recall:
             scale = exact_noise.safe_scale(self.moved, self.epsilon)
             both = np.stack([self._by_class(checks, agree), self._by_class(checks, ~agree)])
@@ -324,12 +331,14 @@ class Checkers:
         fine = np.ones(self.num_classes) if weights is None else np.floor(FINE * weights)
         most = self.grid * (1 if weights is None else FINE)
         units = checks.units * fine.astype(np.int64)[classes]
+        # Records with other roles add nothing, whatever they hold.
         units[checks.role != CHOOSE] = 0
         counts = np.array([units[self.agrees(checks, one)].sum() for one in labelings], np.int64)
         step = 2 if self.relation == "replace-one" else 1
         scale = exact_noise.safe_scale(most * step, self.epsilon)
         # Their number is public under replace-one alone.
         chance = math.sqrt(checks.sizes[CHOOSE]) / 2 if self.shows_size else 0.0
+        # A public constant moves the counts of neighbors alike, and no sensitivity.
         counts[0] += math.ceil(TAIL * scale + chance * most)
         return noise.winner(counts, scale)
 
@@ -363,6 +372,7 @@ class Checkers:
         wrong = drawn.size - right if self.shows_size else drawn.wrong / self.grid
         if right + wrong < 1:
             return None
+        # Noise of the sums and chance of who measures are in the interval together.
         found = interval(right, wrong, scale, known=self.shows_size)
         wide = exact_noise.safe_scale(self.moved, self.epsilon) / self.grid
         recall = tuple(

@@ -37,6 +37,7 @@ class PublicSide(NamedTuple):
 
 def product(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return the product of soft labels, float32 `[m, num_classes]`, rows summing to 1."""
+    # No probability is 0 (`calibration.doubted`), so that one round alone rules no class out.
     found = np.asarray(one, np.float64) * other
     both: np.ndarray = found / found.sum(axis=1, keepdims=True)
     return both.astype(np.float32)
@@ -92,9 +93,12 @@ class PublicLabels:
         Args:
           before: Soft labels of the rounds before, `[m, num_classes]`.
         """
+        # Rounds draw independent noise on the votes of one set of records, and their likelihoods
+        # multiply.
         both = product(self.probabilities, before)
         same = both.argmax(axis=1) == self.probabilities.argmax(axis=1)
         decoded = self.decoded and replace(self.decoded, probabilities=both)
+        # The confidence is of this round's noise, and says nothing of a label that others decided.
         sure = np.where(same, self.confidence, np.float32(0))
         return replace(self, probabilities=both, confidence=sure, decoded=decoded)
 
@@ -110,6 +114,8 @@ class PublicLabels:
         """
         found = self
         if measured is not None:
+            # Agreement was measured near private records, and says little of public rows far from
+            # them.
             if not concerns.shifted(listed):
                 found = self.calibrated(measured.right)
             listed = measured.beside(listed, names)
@@ -125,6 +131,8 @@ class PublicLabels:
         """Least share of each class among the rows, by the votes, if it is that of the records."""
         if self.counts is None or self.stddev is None or self._other_shares:
             return 0.0
+        # Votes of each class in all, of which noise may have added `WITHIN_NOISE` standard
+        # deviations.
         totals = np.sum(self.counts, axis=0, dtype=np.float64)
         noise = np.sqrt(np.sum(np.square(self.stddev, dtype=np.float64), axis=0))
         least: np.ndarray = np.maximum(totals - concerns.WITHIN_NOISE * noise, 0)
@@ -133,6 +141,7 @@ class PublicLabels:
     @property
     def _other_shares(self) -> bool:
         """True if classes have other shares among the public rows than among private records."""
+        # Equal ratios, whatever they are, leave all shares as they are.
         return self.decoded is not None and bool(np.ptp(self.decoded.ratio) > 0)
 
     @property
@@ -218,6 +227,7 @@ class Labels:
         Args:
           share: Share of the known records that are kept, from 0 to 1.
         """
+        # -1 puts rows without a label behind all others.
         sure = np.where(self.known, self.confidence * self.probabilities.max(axis=1), -1)
         chosen = np.zeros(len(sure), bool)
         chosen[np.argsort(-sure, kind="stable")[: round(share * self.known.sum())]] = True
@@ -228,6 +238,7 @@ class Labels:
         if kind == "soft":
             return self.probabilities
         num_classes = self.probabilities.shape[1]
+        # The rest of the probability is even over all classes, as nothing is known of it.
         share = (self.confidence if kind == "posterior" else np.ones_like(self.confidence))[:, None]
         mixed: np.ndarray = (
             share * np.eye(num_classes, dtype=np.float32)[self.hard] + (1 - share) / num_classes
@@ -246,6 +257,7 @@ class Labels:
         changed = probabilities.argmax(axis=1) != self.hard
         likely = probabilities.max(axis=1)
         confidence = np.where(changed, np.minimum(self.confidence, likely), self.confidence)
+        # No query of its own: the shares of its neighbors are all that is known.
         confidence = np.where(self.query < 0, likely, confidence)
         return Labels(probabilities, confidence.astype(np.float32), self.query)
 
@@ -262,6 +274,7 @@ class Labels:
         """
         updated = self.updated(queries, answers, first_query)
         if side.kernels is None:
+            # Few answers reach far along the graph, and many need not.
             count = side.num_answers or int(answers.answered.sum())
             known = updated.probabilities
             return updated.spread(postprocessing.public_labels(side.graph, known, count))
@@ -269,6 +282,8 @@ class Labels:
             num_classes = answers.counts.shape[1]
             likely = decoder.decode_labels(answers.labels, num_classes, side.kernels)
             return updated.spread(likely)
+        # The decoder reads all rows off all counts at once, so that nothing of earlier labels is
+        # kept.
         found = decoder.decode(answers.counts, answers.stddev, side.kernels)
         return Labels(found.probabilities, found.stability, updated.query, found)
 
@@ -280,6 +295,8 @@ class Labels:
           answers: Answers to the queries.
           first_query: Number of queries in all earlier rounds, from which this round's are counted.
         """
+        # `cluster` is -1 for a row without a query, and would read the last answer if it were not
+        # masked.
         asked = (queries.cluster >= 0) & answers.answered[queries.cluster]
         return Labels(
             np.where(asked[:, None], answers.probabilities[queries.cluster], self.probabilities),

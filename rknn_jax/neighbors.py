@@ -61,6 +61,7 @@ def pairwise_sq_distances(points: Array, references: Array) -> jax.Array:
       float32 `[n, s]`, at least 0. Both sides are centered on the references' mean first. Otherwise
       |x|^2 - 2<x,q> + |q|^2 would cancel for features far from the origin.
     """
+    # The references are public, so that their mean tells nothing of a record.
     centre = jnp.mean(references, axis=0, keepdims=True)
     points = points - centre
     references = references - centre
@@ -104,6 +105,7 @@ def nearest(
         overflow.
     """
     points, references = _checked(points, references, num_neighbors)
+    # All forms return the same indices but for ties, so that which one runs is a matter of speed.
     how = _how(points, references, num_neighbors, implementation)
     if how.implementation == "native":  # which has blocks and threads of its own
         threads = num_cores() if len(points) > BLOCK else 1
@@ -111,6 +113,7 @@ def nearest(
         _check_found([found.min(initial=0)], points, references)
         return jnp.asarray(found)
     find = _finder(points, references, how, metric=metric)
+    # Blocks run side by side and come back in order.
     index, least = zip(*_over_blocks(find, points), strict=True)
     _check_found(least, points, references)
     return _joined(index, len(points))
@@ -194,6 +197,7 @@ def nearest_votes(
 
     def run(start: int, stop: int, size: int) -> tuple[Array, Array]:
         index, least = find(start, stop, size)
+        # Rows that fill a block up cast no vote: their labels are `NO_CELL`.
         near = _filled(index, 0, len(index), size=size, mode="edge")
         cast = _filled(
             labels, start, stop, size=size, mode="constant", constant_values=bsvs.NO_CELL
@@ -204,7 +208,9 @@ def nearest_votes(
     total: Any = 0
     lowest = []
     for votes, least in _over_blocks(run, points):
+        # Integers, so that blocks add up to the same sum in any order.
         total = total + votes
+        # -1 marks a row without neighbors; it is looked at once, after all blocks.
         lowest.append(least)
     _check_found(lowest, points, references)
     return jnp.asarray(total).reshape(len(references), num_classes)
@@ -218,6 +224,7 @@ def usable_rows(array: np.ndarray) -> np.ndarray:
     # Overflow to infinity and signaling NaN are expected here: such rows become NaN below.
     with np.errstate(over="ignore", invalid="ignore"):
         rows = array.astype(np.float32)
+    # NaN compares as False, so that one comparison finds NaN, infinity and large values.
     rows[~np.all(np.abs(rows) <= LARGEST, axis=1)] = np.nan
     return rows
 
@@ -326,6 +333,7 @@ def _how(
     implementation: kernels.Implementation | None,
 ) -> How:
     platform = jax.default_backend()
+    # Small problems: exact differences cost less than the compilation of products and candidates.
     few = math.prod(points.shape) * len(references) <= FEW_DIFFERENCES
     many = assignment.num_candidates(num_neighbors) > kernels.MOST_KEYS
     if implementation is None and platform != "cpu" and (few or many):
@@ -389,6 +397,7 @@ def _over_blocks(run: Callable[[int, int, int], _T], points: Array) -> Iterator[
     if not isinstance(points, np.ndarray):
         yield run(0, n, n)
         return
+    # Halved until most of a block holds points: the rest of it is work for nothing.
     size = _block(points.shape[1])
     while size >= 2 * max(n, SMALLEST_BLOCK):
         size //= 2
@@ -459,10 +468,13 @@ def _unit(vectors: Any, side: int) -> Any:
     alone, bit for bit.
     """
     xp = np if isinstance(vectors, np.ndarray) else jnp
+    # |u - v|² / 2 = 1 - u·v for unit vectors u and v.
     scale = xp.max(xp.abs(vectors), axis=1, keepdims=True)
     zero = (scale == 0).astype(xp.float32)
     with np.errstate(invalid="ignore"):  # infinities become NaN, which has no neighbors
         vectors = vectors / (scale + zero)  # keeps the squares within float32's range
+    # A zero vector is (0, 1, 0) among points and (0, 0, 1) among references: squared distance 2 to
+    # every unit vector and to each other, which is cosine distance 1.
     sides = [zero, xp.zeros_like(zero)]
     return xp.concatenate([vectors / (_length(vectors) + zero), sides[side], sides[1 - side]], 1)
 

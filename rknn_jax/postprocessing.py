@@ -128,6 +128,7 @@ def _posterior(counts: np.ndarray, stddev: np.ndarray) -> np.ndarray:
     # Below `low` some other count is almost surely greater.
     low, high = ((counts + reach * scale).max(axis=1) for reach in (-REACH, REACH))
     values = np.linspace(low, high, points, axis=1)[:, None]
+    # P[j is greatest] = ∫ φ_j(x) Π_{i≠j} Φ_i(x) dx, for all j on one grid.
     standard = (values - counts[..., None]) / scale[..., None]
     log_below = scipy.special.log_ndtr(standard)
     log_density = -0.5 * standard**2 - np.log(scale)[..., None]
@@ -143,6 +144,7 @@ def soft_labels(counts: Array) -> np.ndarray:
 
     Negative counts are taken as 0, and a query without a positive count is uniform.
     """
+    # Noise makes counts negative, and no share is.
     positive = np.maximum(np.asarray(counts, np.float32), 0)
     total = positive.sum(axis=1, keepdims=True)
     return np.where(
@@ -217,6 +219,7 @@ def propagate(graph: scipy.sparse.spmatrix, probabilities: Array, strength: floa
         raise ValueError(
             f"Expected 0 <= strength < 1, got strength={strength}; 0 leaves the labels as they are."
         )
+    # I - strength · S is positive definite for strength < 1, so that conjugate gradients solve it.
     degree = np.asarray(graph.sum(axis=1)).ravel()
     scale = scipy.sparse.diags(1 / np.sqrt(np.where(degree > 0, degree, 1)))
     similarity = scale @ graph @ scale

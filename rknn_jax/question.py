@@ -47,6 +47,7 @@ class Before(NamedTuple):
         Args:
           cost: Guarantee of the round alone.
         """
+        # Sequential composition: the queries of a round depend on what the rounds before released.
         parts = (self.guarantee, cost)
         return compose(parts, sum(one.delta for one in parts))
 
@@ -119,14 +120,13 @@ class Question:
           LedgerError: If the budget does not allow it; nothing is drawn then.
           ValueError: If so many units cannot have this sum; nothing is charged then.
         """
-        totals = np.asarray(totals)
-        self.noise.check(totals, num_units)
-        payer.charge(self.guarantee, purpose)
-        return self.noise.draw(totals)
+        return charge_and_draw(self.noise, self.guarantee, totals, num_units, payer, purpose)
 
     def read(self, drawn: np.ndarray) -> PublicLabels:
         """Return the labels of the public rows: post-processing of what was drawn."""
         found = self.labeler.public_labels(self._noisy(drawn), self.public)
+        # Two noisy views of one row: beside each other, their probabilities multiply
+        # (`labels.product`).
         return found if self.before is None else found.beside(self.before.probabilities)
 
     def labelings(self, drawn: np.ndarray) -> tuple[Labeling, ...]:
@@ -137,6 +137,7 @@ class Question:
         found = self.labeler.labelings(self._noisy(drawn), self.public)
         if self.before is None:
             return found
+        # A check may still find that this round alone is better than all rounds together.
         usual, before = found[0], self.before.probabilities
         both = usual._replace(
             name=f"all rounds, the last by {usual.name}",
@@ -149,6 +150,7 @@ class Question:
     def words(self) -> Words:
         """The labeler's part of a statement."""
         public = self.public
+        # By the labeler that runs, from what is public: statement, page and terminal say the same.
         sizes = (len(public.queries.index), len(public.names), len(public.features))
         return self.labeler.words(*sizes)
 
@@ -165,3 +167,32 @@ class Question:
 
     def _noisy(self, drawn: np.ndarray) -> NoisySum:
         return NoisySum(drawn, self.noise.stddev, self.whole)
+
+
+def charge_and_draw(
+    noise: CuratorNoise,
+    guarantee: Guarantee,
+    totals: np.ndarray,
+    num_units: int,
+    payer: Payer,
+    purpose: str,
+) -> np.ndarray:
+    """Charge a ledger, then draw exact noise: the one place where a release's sum becomes public.
+
+    Args:
+      noise: Noise of the sum.
+      guarantee: Guarantee to charge.
+      totals: Sum over the private records, int64.
+      num_units: Number of private records, or of persons.
+      payer: Ledger to charge.
+      purpose: A few words for it.
+
+    Raises:
+      LedgerError: If the budget does not allow it; nothing is drawn then.
+      ValueError: If so many units cannot have this sum; nothing is charged then.
+    """
+    totals = np.asarray(totals)
+    noise.check(totals, num_units)
+    # A crash after this line costs epsilon and releases nothing; one before it costs nothing.
+    payer.charge(guarantee, purpose)
+    return noise.draw(totals)

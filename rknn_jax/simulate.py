@@ -108,6 +108,7 @@ def simulate_on_ray(
       ValueError: As in `simulate`, and if the cluster cannot be reached or ends the job.
     """
     _check(clients, "message")
+    # Blocks are numbered from 0 on, and the last one may hold fewer clients.
     count = -(-clients // CLIENTS_AT_ONCE)
     whole = Block.zero(mechanism)
     started = time.perf_counter()
@@ -163,6 +164,7 @@ def _messages(mechanism: LocalRandomizer, clients: int, seed: int, mesh: Mesh) -
     # Every process adds the last few clients by itself.
     mine = Mesh(np.array(jax.local_devices()[:1]), mesh.axis_names)
     whole = Block.zero(mechanism)
+    # Three sizes, so that three programs are compiled, whatever the number of clients.
     kinds = ((block, clients // block, mesh), (spread, 1, mesh), (left - spread, 1, mine))
     with progress.phase("simulating", clients, "clients") as done:
         for size, times, devices in kinds:
@@ -208,6 +210,7 @@ class Block:
     def compared(self, mechanism: LocalRandomizer, level: str) -> Simulation:
         """Return the error of the estimate, beside what the exact variances predict."""
         counts = self.counts.reshape(mechanism.shape)
+        # Against the true counts, which a simulation knows and a server never does.
         error = mechanism.estimate(jax.random.key(0), self.totals, self.clients) - counts
         predicted = float(np.mean(mechanism.stddev(counts, self.clients) ** 2))
         return Simulation(
@@ -217,6 +220,8 @@ class Block:
             clients_per_second=self.clients / self.seconds,
             mse=float(np.mean(error**2)),
             predicted_mse=predicted,
+            # The mean error over all cells, in its standard deviations: within ±3 for an unbiased
+            # estimate.
             bias_z=float(error.mean() / np.sqrt(predicted / error.size)),
         )
 
@@ -243,6 +248,7 @@ def messages(
         _distributed.client_totals, mechanism, message_key, cells, first, mesh=mesh
     )
     if not compiled:
+        # Once without the clock, to compile.
         jax.block_until_ready(totals())
     started = time.perf_counter()
     summed = np.asarray(totals(), np.int64)
@@ -257,7 +263,9 @@ def _counts(mechanism: LocalRandomizer, clients: int, rng: np.random.Generator) 
     Each part has its own generator, and the parts are spread over the processes and their threads.
     """
     votes, groups = population(mechanism)
+    # Clients are independent, so that the numbers of equal ones are multinomial.
     voters = rng.multinomial(clients, groups)
+    # Spawned before the parts are dealt out: the result is the same on any number of processes.
     generators = rng.spawn(PARTS)
     started = time.perf_counter()
 
@@ -287,7 +295,9 @@ def population(mechanism: LocalRandomizer) -> tuple[np.ndarray, np.ndarray]:
     """
     s = mechanism.num_queries
     num_classes = mechanism.num_classes
+    # One group of clients for each cell of a first vote; the others follow in a ring.
     query, label = np.divmod(np.arange(mechanism.num_cells), num_classes)
+    # Queries have a majority class, as clusters of public records do.
     share = (1 - MAJORITY) / num_classes + MAJORITY * (label == query % num_classes)
     return np.asarray(_cells(mechanism, query, label)), share / s
 
@@ -297,6 +307,7 @@ def _votes(
     mechanism: LocalRandomizer, key: jax.Array, first: int | jax.Array, size: int, mesh: Mesh
 ) -> jax.Array:
     def one(client: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # By the client's number, as its message: a block that is lost is drawn again alike.
         query_key, label_key, kind_key = jax.random.split(jax.random.fold_in(key, client), 3)
         query = jax.random.randint(query_key, (), 0, mechanism.num_queries)
         label = jax.random.randint(label_key, (), 0, mechanism.num_classes)

@@ -54,16 +54,13 @@ gc.set_threshold(
 )  # tracing makes many objects, and each collection walks all modules that were imported
 
 
-SCHEMA = Draft202012Validator(schema())
-
-
 def _with_check(card):
     """Check every card that a test makes against the schema, whoever makes it."""
 
     @functools.wraps(card)
     def checked(statement, **others):
         made = card(statement, **others)
-        SCHEMA.validate(json.loads(as_json(made)))
+        Draft202012Validator(schema()).validate(json.loads(as_json(made)))
         return made
 
     return checked
@@ -87,7 +84,7 @@ def pytest_runtest_teardown(item):
         except ValueError:
             continue  # damaged on purpose
         if isinstance(card, dict) and "version" in card:
-            SCHEMA.validate(card)
+            Draft202012Validator(schema()).validate(card)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from rknn_jax.cli import label_told
+from rknn_jax.cli import label_lines
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import class_selection
 from rknn_jax.release.release_folder import STAGING
@@ -115,7 +115,10 @@ def test_options_that_cannot_be_written_fail_no_release(files, rknn):
 
 
 def test_what_cannot_be_told_fails_no_release(files, rknn, monkeypatch):
-    monkeypatch.setattr(label_told, "tell_release", lambda *_: (_ for _ in ()).throw(MemoryError()))
+    def fails(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(label_lines, "tell_release", fails)
     done = rknn("label", *FLAGS, "--json")
     assert done.status == done.json["exit_status"] == 0
     assert "not all of it could be told" in done.err

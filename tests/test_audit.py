@@ -663,7 +663,7 @@ def test_joint_balancing_is_found():
         return found
 
     def alone(records):
-        return rknn.connect(
+        return rknn.vote_cells(
             encode(records.images),
             records.labels,
             queries,

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rknn_jax import mechanisms
+from rknn_jax import mechanisms, question
 from rknn_jax.audit import games, games_federation, games_ledger, verdict
 from rknn_jax.audit.game import Game
 from rknn_jax.audit.games_federation import CLIENTS
@@ -91,12 +91,12 @@ def all_records_of_a_person_count(patch):
 
 
 def charge_after_the_draw(patch):
-    def release_counts(mechanism, votes, num_records, ledger, purpose):
-        counts = mechanism.release(votes)
-        ledger.charge(mechanism.release_guarantee(num_records), purpose)
-        return counts, mechanism.release_guarantee(num_records)
+    def charge_and_draw(noise, guarantee, totals, num_units, payer, purpose):
+        drawn = noise.draw(totals)
+        payer.charge(guarantee, purpose)
+        return drawn
 
-    patch.setattr(games_ledger, "release_counts", release_counts)
+    patch.setattr(question, "charge_and_draw", charge_and_draw)
 
 
 def charge_is_lost(patch):

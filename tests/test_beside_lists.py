@@ -8,8 +8,8 @@ import pytest
 
 from rknn_jax.cli.federation import _settle
 from rknn_jax.federation.inputs import read_public
+from rknn_jax.federation.question_notice import tell_question
 from rknn_jax.federation.settings import Serve
-from rknn_jax.federation.told import tell_question
 from rknn_jax.formats import Columns, FormatError
 from rknn_jax.release import public_rows
 from rknn_jax.release.settings import Settings
@@ -48,7 +48,7 @@ def test_columns_beside_lists_are_told_to_be_no_features(tmp_path, form):
 def test_lists_and_columns_that_are_named_together_are_refused(tmp_path):
     lists(PUBLIC, age=1.5).to_parquet(tmp_path / "P.parquet")
     columns = Columns(("embeddings", "age"), public=True)
-    with pytest.raises(FormatError, match="one column of lists of numbers with --embedding, alone"):
+    with pytest.raises(FormatError, match="one column of lists of numbers with embedding, alone"):
         FileShard(str(tmp_path / "P.parquet"), "--public", columns).layout()
 
 

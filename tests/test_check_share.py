@@ -254,7 +254,7 @@ def test_bits_measure_as_finely_as_the_rule_says():
 
 
 def test_shares_that_leave_nobody_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"0 <= check_share <= 0\.5, got --check-share 0\.7"):
+    with pytest.raises(ValueError, match=r"0 <= check_share <= 0\.5, got check_share 0\.7"):
         dataclasses.replace(BASE, check_share=0.7)
     with pytest.raises(ValueError, match="relation=add-remove, got check_share=auto"):
         dataclasses.replace(BASE, check_share="auto", relation="add-remove")

@@ -69,7 +69,7 @@ def test_the_only_record_may_hold_any_list(only):
 @pytest.mark.parametrize("labels", [[[0]] * 4, [[0], [0, 1], [], None], [["a"], ["b", "c"]] * 2])
 def test_a_column_of_lists_of_labels_is_refused_by_its_type(labels):
     write("p.parquet", [[0.0] * WIDTH] * 4, labels)
-    with pytest.raises(ValueError, match=r"one label a record in --private p.parquet, got lists"):
+    with pytest.raises(ValueError, match=r"one label a record in private p.parquet, got lists"):
         select("p.parquet")
     assert not Path("ledger").exists()
 

@@ -23,7 +23,7 @@ from rknn_jax import bsvs, mechanisms, simulate
 from rknn_jax._internal import progress, terminal
 from rknn_jax.cli.main import main
 from rknn_jax.privacy.ledger import Ledger
-from rknn_jax.release import asking, label
+from rknn_jax.release import label, questions
 
 ALMOST_NO_NOISE = (
     "1e6"  # a draw other than 0 has probability below exp(-1e5): counts come out exact
@@ -730,7 +730,7 @@ def test_bad_input_is_named_and_changes_nothing(copy, rknn, status, change, word
 
 
 def test_text_labels_and_a_number_of_classes_are_refused_before_clustering(copy, rknn, monkeypatch):
-    monkeypatch.setattr(asking, "select_queries", None)
+    monkeypatch.setattr(questions, "select_queries", None)
     done = rknn(*arguments(**changed(labels=LABELS.astype(str))(copy)))
     assert "name the text labels" in done.err
 

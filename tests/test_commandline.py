@@ -112,7 +112,7 @@ def test_a_prefix_may_be_left_out_and_a_name_serves_as_one(words, changes):
         ("--semi-supervised vat --fine-tune", "got --fine-tune.*pass --semi-supervised none"),
         ("--semi-supervised vat --no-fine-tune", "got --no-fine-tune.*pass"),
         ("--uda.confidence 0.9", "got --uda.confidence; pass --semi-supervised uda"),
-        ("--semi-supervised uda --unlabelled 0", "unlabelled=0.0; pass --unlabelled 0.1"),
+        ("--semi-supervised uda --unlabelled 0", "unlabelled=0.0; pass unlabelled 0.1"),
         ("--fine-tune", "with fine_tune, got student=cnn and backbone=None"),
     ],
 )

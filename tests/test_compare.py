@@ -8,7 +8,6 @@ import re
 import statistics
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import jax
 import matplotlib
@@ -16,15 +15,14 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from rknn_jax import data, labelers
+from rknn_jax import data, labelers, trust
 from rknn_jax.federation import wire
-from rknn_jax.labelers import rknn
+from rknn_jax.labelers import _vote_mechanism, rknn
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.privacy.events import SampledGaussian
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.report.text import epsilon_text
 from rknn_jax.representations import pca
-from rknn_jax.trust import Trust
 from tests import tiny
 from tests.test_distill import load_all, small_runs  # noqa: F401 (a fixture)
 from train import distill, report, run_folder, stages, sweep
@@ -219,13 +217,17 @@ def test_a_comparison_has_a_column_of_what_was_measured_if_records_check(whole, 
 def test_no_labeler_trust_or_seller_of_labels_is_forgotten(plan):
     methods = plan().methods
     assert {method.labeler.name for method in methods.values()} == set(labelers.names())
-    assert {method.trust for method in methods.values()} == set(get_args(Trust))
+    assert {method.trust for method in methods.values()} == set(
+        trust.names(lambda model: model.labels)
+    )
     assert {
         method.changes["buy"].select for method in methods.values() if method.kind == "buy"
     } == {"diverse_public", "near_private"}
     assert list(methods) == list(mnist().methods)
     assert {method.kind for method in methods.values()} == set(curves.COLOURS)
-    assert others({}, (1.0,)).keys() == {name.replace("_", "-") for name in labelers.names()}
+    alone = {name.replace("_", "-") for name in labelers.names()}
+    trusting = {f"rknn-{name.replace('_', '-')}" for name in trust.names(lambda one: one.labels)}
+    assert others({}, (1.0,)).keys() == alone | trusting
     assert all(set(method.students) <= set(method.epsilons) for method in methods.values())
 
 
@@ -582,7 +584,7 @@ def test_bytes_are_those_of_votes_messages_or_the_whole_record(tmp_path):
         assert measure.bytes_sent(run, experiment) == expected
         if experiment.labeler.trust != "central":
             assert expected == wire.message_bytes(
-                rknn.mechanism(40, CLASSES, 1000, experiment.labeler_of_round())
+                _vote_mechanism.calibrated(40, CLASSES, 1000, experiment.labeler_of_round())
             )
 
 

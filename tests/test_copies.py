@@ -28,7 +28,7 @@ def told(rows, public=None, *, persons=False):
 def test_copies_of_records_are_told(public):
     (sentence,) = told(np.tile(PRIVATE, (3, 1)), public)
     assert sentence.startswith("180 of 270 private records are exact copies of another one")
-    assert "--person" in sentence
+    assert "person" in sentence
     assert not told(PRIVATE, public)
 
 
@@ -75,7 +75,7 @@ def test_the_curator_is_told_of_persons_who_have_several_records(tmp_path, form)
     path = private_file(tmp_path, form, np.arange(90) // 3)
     (sentence,) = usability.examine([opened(path)], Classes(3)).advice
     assert sentence.startswith("Column 'patient_id' has 30 values in 90 records.")
-    assert "--person patient_id" in sentence
+    assert "person patient_id" in sentence
     assert not usability.examine([opened(path, "patient_id")], Classes(3)).advice
 
 

@@ -95,9 +95,9 @@ def test_damaged_mnist_files_are_named(tmp_path, name, change, message):
 
 
 def test_missing_folders_and_files_say_what_to_pass(tmp_path):
-    with pytest.raises(ValueError, match="--data-dir"):
+    with pytest.raises(ValueError, match="data_dir"):
         mnist.load(0)
-    with pytest.raises(FileNotFoundError, match="--data-dir"):
+    with pytest.raises(FileNotFoundError, match="data_dir"):
         mnist.load(0, tmp_path / "none")
     with pytest.raises(FileNotFoundError, match="train-images-idx3-ubyte"):
         mnist.load(0, tmp_path)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rknn_jax import bsvs, data, mechanisms
-from rknn_jax.labelers import rknn
+from rknn_jax.labelers import _vote_mechanism, rknn
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.private_knn import PrivateKNN
@@ -333,8 +333,8 @@ def test_33_rounds_of_a_delta_of_their_own_add_up_to_no_more_than_it():
     shuffled = rknn.ReverseKNN(trust="shuffle")
     experiment = Experiment(epsilon=1.0, delta=1e-6, rounds=33, labeler=shuffled)
     labeler = experiment.labeler_of_round()
-    one = rknn.guarantee(
-        rknn.mechanism(4, 4, 1000, labeler),
+    one = _vote_mechanism.guarantee(
+        _vote_mechanism.calibrated(4, 4, 1000, labeler),
         1000,
         labeler,
     )
@@ -374,7 +374,7 @@ def test_the_default_number_of_queries_follows_the_noise():
         ({"trust": "local", "relation": "add-remove"}, "relation=add-remove"),
         ({"queries": 3, "num_neighbors": 4}, "neighbors=4, queries=3"),
         ({"rounds": 0}, "rounds=0"),
-        ({"student": vat.Config(unlabelled=0.0)}, "got unlabelled=0.0; pass --unlabelled 0.1"),
+        ({"student": vat.Config(unlabelled=0.0)}, "got unlabelled=0.0; pass unlabelled 0.1"),
         (
             {"labeler": PrivateKNN()},
             "labeler=private_knn, trust=central and noise=gaussian, got delta=0.0",
@@ -451,7 +451,7 @@ def test_who_learns_from_unlabelled_records_needs_some():
     labels = Labels(everything, np.ones(NUM_PUBLIC, np.float32), np.zeros(NUM_PUBLIC, np.int32))
     with pytest.raises(
         ValueError,
-        match="semi_supervised=vat, got none; pass --unlabelled 0.1, or --smoothing none",
+        match="semi_supervised=vat, got none; pass unlabelled 0.1, or smoothing none",
     ):
         student.fit(None, images, labels)
 

@@ -263,8 +263,8 @@ def test_what_is_bought_may_change_until_something_was_chosen_with_noise(tmp_pat
     [
         ({"rounds": 2}, "rounds=2"),
         ({"relation": "add-remove"}, "sampling_prob"),
-        ({"labeler": dataclasses.replace(HEAD, epsilon=0.5)}, "--epsilon"),
-        ({"delta": 0.0}, "--delta"),
+        ({"labeler": dataclasses.replace(HEAD, epsilon=0.5)}, "epsilon"),
+        ({"delta": 0.0}, "delta"),
         ({"buy": buy.Config(labels=10, oracle="benchmark")}, "network=linear"),
         (
             {"labeler": ReverseKNN(), "buy": buy.Config(labels=10, oracle="benchmark")},

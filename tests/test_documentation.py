@@ -56,11 +56,12 @@ from sklearn.datasets import load_digits
 import rknn_jax
 import train
 from benchmarks import patch_encoder
-from rknn_jax import data, formats, labelers, mechanisms, queries, representations
+from rknn_jax import data, formats, labelers, mechanisms, queries, representations, trust
 from rknn_jax._internal import compilation
 from rknn_jax.cli import main as cli
 from rknn_jax.data import _idx
 from rknn_jax.federation.settings import Serve, asked
+from rknn_jax.release import registry
 from tests import tiny
 from tests.conftest import modules
 from tests.contracts import (
@@ -71,6 +72,7 @@ from tests.contracts import (
     test_mechanisms,
     test_queries,
     test_representations,
+    test_trust,
 )
 from tests.test_federation_http import free_port, side_by_side
 from train import attributes, audit, commandline, distill, experiment, parties, presets, sweep
@@ -380,7 +382,7 @@ def install(patch: pytest.MonkeyPatch, folder: Path, block: Block) -> None:
 def test_the_files_of_extending_are_linted_and_short(tmp_path):
     """A mechanism has at most 60 lines of code; docstrings and empty lines are not counted."""
     files = [block for block in blocks(ROOT / "docs/extending.md") if block.title]
-    assert len(files) == 7
+    assert len(files) == 8
     for block in files:
         path = tmp_path / block.title
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -490,14 +492,16 @@ def extending(told) -> None:
         mechanisms,
         labelers,
         data,
+        trust,
         representations,
         queries,
         formats,
     ]
     for package, module in found:
         assert module in modules(package), "the contract tests walk these"
+        examples = (module.MODEL,) if package is trust else module.EXAMPLES
         assert module.__name__ in shown_by_the_api_pages()
-        for number, example in enumerate(module.EXAMPLES):
+        for number, example in enumerate(examples):
             try:
                 CONTRACTS[package](module, example)
             except Exception as error:
@@ -529,6 +533,11 @@ def commands_took_the_files() -> None:
             assert np.mean(rows["label"] == load_digits().target[:200]) > 0.3, folder
     with np.load("runs/matlab/labels.npz") as rows:
         assert np.mean(rows["label"] == load_digits().target[:200]) > 0.6
+    card = json.loads(Path("runs/two_servers/privacy.json").read_text())
+    words = trust.named("two_servers").words
+    assert card["guarantee"]["trust"] == "two_servers"
+    assert words in card["assumptions"]
+    assert "Two servers" in str(registry.record(card))
     directions = json.loads(Path("runs/directions/config.json").read_text())
     assert directions["representation"] == "random_directions"
     assert directions["representation_settings"] == {"dimension": 20}
@@ -540,6 +549,8 @@ def commands_took_the_files() -> None:
 def comparisons_and_benchmarks_take_the_files() -> None:
     _, cells = plan.plan(Comparison(methods=("class-sums",)))
     assert {cell.experiment.labeler.name for cell in cells} == {"class_sums"}
+    _, cells = plan.plan(Comparison(methods=("rknn-two-servers",)))
+    assert {cell.experiment.labeler.trust for cell in cells} == {"two_servers"}
     fresh = {name: importlib.import_module(f"benchmarks.{name}") for name in ("audit", "labels")}
     audits = importlib.reload(fresh["audit"]).AUDITS
     assert {"hashed_bit", "nonnegative_laplace"} <= {one.mechanism for one in audits}
@@ -628,6 +639,14 @@ def keeps_the_queries(module: ModuleType, select) -> None:
         test_queries.test_more_queries_than_records_are_refused(select, count)
 
 
+def keeps_the_trust(module: ModuleType, model) -> None:
+    name = module.__name__.split(".")[-1]
+    test_trust.test_a_model_says_who_sees_what(name, model)
+    test_trust.test_labels_carry_the_name_of_their_model(name, model)
+    test_trust.test_a_model_takes_mechanisms_by_its_own_word(name, model)
+    test_trust.test_the_standard_deviation_is_that_of_all_noise(name, model)
+
+
 def keeps_the_formats(module: ModuleType, write) -> None:
     contract = (
         getattr(test_formats, name) for name in vars(test_formats) if name.startswith("test_")
@@ -644,6 +663,7 @@ CONTRACTS = {
     data: keeps_the_data,
     representations: keeps_the_representations,
     queries: keeps_the_queries,
+    trust: keeps_the_trust,
     formats: keeps_the_formats,
 }
 

@@ -854,7 +854,7 @@ def test_settings_out_of_range_are_refused(settings, words):
     ("settings", "words"),
     [
         ({"epsilon": 0.0}, "epsilon=0.0"),
-        ({"delta": 0.0}, "--delta"),
+        ({"delta": 0.0}, "delta"),
         ({"relation": "add-remove"}, "sampling_prob"),
         ({"batch_size": 10**6}, "batch_size=1000000"),
         ({"noise_multiplier": 0.3}, "costs"),

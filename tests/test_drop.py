@@ -159,7 +159,7 @@ def test_both_sides_of_a_federation_drop_columns(rknn, tmp_path):
     np.testing.assert_allclose(public.inputs, PUBLIC, rtol=1e-6)
     records = joining.read_records(Join(tmp_path / "R.csv", drop=("visit", "id")))
     np.testing.assert_allclose(records.inputs, PRIVATE, rtol=1e-6)
-    for drop, words in ((("visits",), "visits"), (("labels",), "--label too")):
+    for drop, words in ((("visits",), "visits"), (("labels",), "label too")):
         with pytest.raises(ValueError, match=words):
             joining.read_records(Join(tmp_path / "R.csv", drop=drop))
 

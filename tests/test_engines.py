@@ -84,12 +84,12 @@ def settings(folder, **changes):
 
 
 def test_an_unknown_engine_is_refused_before_anything_is_read(tmp_path):
-    with pytest.raises(ValueError, match=r"one of local, ray, got --engine spark"):
+    with pytest.raises(ValueError, match=r"one of local, ray, got engine spark"):
         planning.prepare(settings(tmp_path, engine="spark"))
 
 
 def test_an_address_belongs_to_a_cluster(tmp_path):
-    with pytest.raises(ValueError, match=r"no --address with --engine local"):
+    with pytest.raises(ValueError, match=r"no address with engine local"):
         local.count_all(Records.of(shards(tmp_path)), COUNTER, address="auto")
 
 

@@ -2,12 +2,17 @@
 
 import re
 
+from rknn_jax._internal.option_names import as_flag
 from tests.test_documentation import ROOT
 
 
 def literals():
-    """Return the text of the package's sources with neighboring strings joined."""
+    """Return the text of the package's sources, as a command line shows it.
+
+    Neighboring strings are joined, and settings are flags.
+    """
     source = "\n".join(path.read_text() for path in (ROOT / "rknn_jax").rglob("*.py"))
+    source = re.sub(r"\{option\('(\w+)'\)\}", lambda found: as_flag(found[1]), source)
     return re.sub(r"\"\s*f?\"", "", source)
 
 

@@ -171,7 +171,7 @@ def untrained():
 
 def test_a_client_without_records_is_named():
     with pytest.raises(ValueError, match="at least one private record, got none"):
-        a_round().connect(np.zeros((0, 2), np.float32), np.zeros(0, np.int32))
+        a_round().contribute(np.zeros((0, 2), np.float32), np.zeros(0, np.int32))
 
 
 def test_every_field_of_an_encoder_arrives():
@@ -329,7 +329,7 @@ def test_the_same_votes_and_seed_give_the_totals_of_a_simulation(tmp_path, name)
         total = Collector(tmp_path, round)
         assert total.receive([Reply(ticket, id, payload)]) == ["counted"]
         total.close()
-        cells.append(round.connect(client.inputs, client.labels))
+        cells.append(round.contribute(client.inputs, client.labels))
         first += 18
     expected = np.asarray(client_totals(round.mechanism, jax.random.key(7), np.concatenate(cells)))
     np.testing.assert_array_equal(total.totals, expected)
@@ -420,7 +420,7 @@ def connect_without_jax(client, round, seconds=0.0):
     """Return a `Round.connect` for a fork, which must not run JAX: the votes that this process
     finds, after some time.
     """
-    cells = client._told(round)
+    cells = client._contribution(round)
     wire.message_bytes(round.mechanism)  # its shapes are traced once and kept
 
     def connect(*_):
@@ -522,7 +522,7 @@ def test_nothing_in_the_data_decides_whether_there_is_an_answer(tmp_path):
     strange.inputs[1:4] = np.array([[np.nan], [np.inf], [3e38]], np.float32)
     lengths = {len(client.answer(a_round().data)[2]) for client in (plain, strange)}
     assert len(lengths) == 1
-    assert (strange._told(a_round())[:4] == -1).all()
+    assert (strange._contribution(a_round())[:4] == -1).all()
     beyond = a_round(epsilon=40.0)
     for client in (plain, strange):
         with pytest.raises(BudgetExceededError):  # before the data is looked at
@@ -551,13 +551,13 @@ def test_a_representation_sees_one_record_at_a_time(tmp_path):
         )
         if encode is inner:
             with pytest.raises(RefusedError, match="makes something else"):
-                client._told(round)
+                client._contribution(round)
             continue
-        whole = client._told(round)
+        whole = client._contribution(round)
         for i in range(9):
             changed = images.copy()
             changed[i] = 255 - changed[i]
-            moved = dataclasses.replace(client, inputs=changed)._told(round)
+            moved = dataclasses.replace(client, inputs=changed)._contribution(round)
             assert np.flatnonzero((moved != whole).any(axis=1)).tolist() in ([], [i])
 
 
@@ -611,7 +611,7 @@ def test_what_the_owner_has_not_agreed_to_is_refused_before_anything_is_spent(tm
         (
             {"most_cells": 11},
             {},
-            "at most 11 cells in a round, got 12; agree to more with --most-cells 12",
+            "at most 11 cells in a round, got 12; agree to more with most_cells 12",
         ),
         ({"most_bytes": 200}, {}, "at most 200 bytes in a question"),
         ({"most_work": 71}, {}, "at most 71 work of cells times records in a round, got 72"),
@@ -623,7 +623,7 @@ def test_what_the_owner_has_not_agreed_to_is_refused_before_anything_is_spent(tm
         (
             {"most_work": 12_000},
             {"records_per_client": 1001, "unit": "client"},
-            "got 12,012; agree to more with --most-work",
+            "got 12,012; agree to more with most_work",
         ),
     ],
 )
@@ -716,16 +716,14 @@ def test_an_epsilon_that_protects_next_to_nothing_wants_a_word(tmp_path):
     round = a_round(epsilon=50.5)
     client = a_client(tmp_path, budget=100)
     with pytest.raises(
-        RefusedError, match="epsilon <= 50 a round, got epsilon=50.5.*--allow-large-epsilon"
+        RefusedError, match="epsilon <= 50 a round, got epsilon=50.5.*allow_large_epsilon"
     ):
         client.answer(round.data)
     assert client.ledger.spent.epsilon == 0
     dataclasses.replace(client, agreement=Agreement(large_epsilon=True)).answer(round.data)
     client.answer(a_round(epsilon=49.5).data)
     settings = settings_of.Serve(tmp_path, 50.5, 2, tmp_path, "3")
-    with pytest.raises(
-        ValueError, match="--epsilon <= 50, got --epsilon 50.5.*--allow-large-epsilon"
-    ):
+    with pytest.raises(ValueError, match="epsilon <= 50, got epsilon 50.5.*allow_large_epsilon"):
         settings_of.asked(settings)
     assert (
         settings_of.asked(dataclasses.replace(settings, allow_large_epsilon=True)).config.epsilon

@@ -108,8 +108,8 @@ def test_each_record_sends_one_message_to_one_of_both_rounds(form, tmp_path, mon
     assert 0 < voting.sum() < 40  # neither has a probability of 2^-40
     np.testing.assert_array_equal(asked(client, check), ~voting)
     ids = client.labels
-    np.testing.assert_array_equal(sent[0], votes.connect(client.inputs, ids)[voting])
-    np.testing.assert_array_equal(sent[1], check.connect(client.inputs, ids)[~voting])
+    np.testing.assert_array_equal(sent[0], votes.contribute(client.inputs, ids)[voting])
+    np.testing.assert_array_equal(sent[1], check.contribute(client.inputs, ids)[~voting])
     assert client.ledger.spent.epsilon == 1
     assert len([one for one in client.ledger.entries() if one.kind == "spend"]) == 1
 
@@ -164,10 +164,10 @@ def test_other_labelers_sum_their_voters_alone(tmp_path):
     client = party(tmp_path, "central")
     prepared = client.ready(votes.data)
     voting = asked(client, votes)
-    expected = votes.connect(client.inputs[voting], client.labels[voting])
-    np.testing.assert_array_equal(prepared.told, expected)
+    expected = votes.contribute(client.inputs[voting], client.labels[voting])
+    np.testing.assert_array_equal(prepared.contribution, expected)
     check = a_check(votes)
-    told = client.ready(check.data).told
+    told = client.ready(check.data).contribution
     assert (told[voting] == -1).all()
     assert set(told[~voting].ravel()) <= {AGREES, DIFFERS}
 
@@ -535,19 +535,19 @@ def test_agreement_is_that_of_the_rows_near_a_record_alone():
     labels = np.array([0, 1, 0, 1, 1, -1], np.int32)
     expected = [AGREES, AGREES, DIFFERS, AGREES, DIFFERS, -1]
     check = a_check(votes)
-    cells = check.connect(points, labels)
+    cells = check.contribute(points, labels)
     assert cells.ravel().tolist() == expected
     for i in range(6):
-        np.testing.assert_array_equal(check.connect(points[[i]], labels[[i]]), cells[[i]])
+        np.testing.assert_array_equal(check.contribute(points[[i]], labels[[i]]), cells[[i]])
     several = a_check(a_round(labels_per_record=2, check_share=0.5))
     ballots = several.encoded(
         np.array([[1, 0, 0], [0, 1, 1], [0, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 0]], bool)
     ).ids
     ballots[5] = -1  # a record that cannot be used
     sets = [AGREES, DIFFERS, DIFFERS, AGREES, DIFFERS, -1]
-    assert several.connect(points, ballots).ravel().tolist() == sets
+    assert several.contribute(points, ballots).ravel().tolist() == sets
     with pytest.raises(ValueError, match="at least one private record"):
-        check.connect(points[:0], NOBODY)
+        check.contribute(points[:0], NOBODY)
 
 
 @pytest.mark.long
@@ -560,8 +560,8 @@ def test_images_check_in_the_representation_of_the_round(tmp_path):
     lengths = [len(client.answer(one.data)[2]) for one in (votes, check)]
     assert lengths[0] // 9 + lengths[1] == 30
     encoded = np.asarray(votes.encode(images), np.float32)
-    expected = check.connect(encoded, client.labels)[asked(client, check)]
-    np.testing.assert_array_equal(client._told(check, asked(client, check)), expected)
+    expected = check.contribute(encoded, client.labels)[asked(client, check)]
+    np.testing.assert_array_equal(client._contribution(check, asked(client, check)), expected)
 
 
 def test_of_many_rows_evenly_spaced_ones_are_asked_about(monkeypatch):

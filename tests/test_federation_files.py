@@ -70,7 +70,7 @@ def test_a_pattern_has_no_place_for_its_ledger_and_answers(tmp_path):
     pattern = tmp_path / "records" / "*.csv"
     ledger, rounds = tmp_path / "own.ledger.jsonl", tmp_path / "rounds"
     for named in ({}, {"ledger": ledger}, {"rounds": rounds}):
-        with pytest.raises(ValueError, match="--ledger and --rounds with a pattern"):
+        with pytest.raises(ValueError, match="ledger and rounds with a pattern"):
             joining.open_client(Join(pattern, budget=1, **named))
         assert not ledger.exists()
     client = joining.open_client(Join(pattern, budget=1, ledger=ledger, rounds=rounds))

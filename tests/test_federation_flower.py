@@ -434,7 +434,7 @@ def test_a_node_has_no_other_options(tmp_path, name):
 
 
 def test_a_nodes_file_and_ledger_must_fit(tmp_path):
-    with pytest.raises(ValueError, match="Expected --budget"):
+    with pytest.raises(ValueError, match="Expected budget"):
         flower.node_client(node_config(tmp_path))
     np.savez(tmp_path / "odd.npz", embeddings=np.zeros((3, 5), np.float32), labels=[1, 2])
     with pytest.raises(ValueError, match="got 2 labels for 3 records"):

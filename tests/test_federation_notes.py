@@ -63,6 +63,6 @@ def test_a_note_tells_nothing_of_the_votes_without_its_seed_and_is_gone_once_it_
     round = a_round()
     client.answer(round.data)
     assert not list(client.folder.glob("*.noted"))
-    cells = client._told(round)
+    cells = client._contribution(round)
     assert seal(bytes(32), cells) != seal(bytes([1]) * 32, cells)
     assert len({seal(bytes(32), cells, at_once) for at_once in (100, 200, 4096)}) == 3

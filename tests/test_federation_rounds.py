@@ -1,4 +1,4 @@
-"""Several rounds of a federation: one budget, one statement of all, and features that labels teach."""
+"""Several rounds of a federation: one budget and statement, in features that labels teach."""
 
 import dataclasses
 import json
@@ -110,7 +110,7 @@ def test_a_record_says_the_same_beside_any_others(tmp_path):
 
     def told(chosen):
         client = Client(rows[chosen], labels[chosen], None, tmp_path)
-        return client._told(round)  # noqa: SLF001
+        return client._contribution(round)  # noqa: SLF001
 
     every = told(np.arange(130))
     assert (every[[7, 9]] == -1).all()

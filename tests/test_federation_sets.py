@@ -14,9 +14,9 @@ from rknn_jax.federation import inputs, publish, round_folder
 from rknn_jax.federation import settings as settings_of
 from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.collector import Collector, Reply, Sum
+from rknn_jax.federation.question_notice import tell_question
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.rounds import Round
-from rknn_jax.federation.told import tell_question
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers.prototypes import Prototypes
 from rknn_jax.release.tables import read_labels
@@ -52,7 +52,7 @@ def rows_of(seed, size):
 def test_a_record_moves_as_many_cells_as_its_noise_covers(trust):
     round = a_round(trust)
     labels = np.array([[0, 1, 2, -1], [2, 2, -1, -1], [-1] * 4, [7, 1, 0, -1]], np.int32)
-    cells = round.connect(QUERIES[[0, 0, 1, 2]] + 0.01, round.encoded(labels).ids)
+    cells = round.contribute(QUERIES[[0, 0, 1, 2]] + 0.01, round.encoded(labels).ids)
     held = [sorted(row[row >= 0]) for row in cells]
     assert [len(set(row)) for row in held] == [6, 4, 2, 6]
     width = len(CLASSES) + 1
@@ -89,8 +89,8 @@ def test_a_client_refuses_labels_that_do_not_fit_the_round(tmp_path):
         several.ready(a_round(most=0).data)
     with pytest.raises(RefusedError, match="mask of bool"):
         replace(party, labels=np.ones((6, 2), bool)).ready(a_round().data)
-    one = party.ready(a_round().data).told
-    listed = replace(party, labels=party.labels[:, None]).ready(a_round().data).told
+    one = party.ready(a_round().data).contribution
+    listed = replace(party, labels=party.labels[:, None]).ready(a_round().data).contribution
     np.testing.assert_array_equal(one, listed)
     assert party.ledger.spent.epsilon == 0
 
@@ -107,7 +107,7 @@ def test_the_owner_hears_of_labels_beyond_those_that_count(tmp_path):
 def test_an_unusable_record_votes_nowhere(tmp_path):
     party = a_client(tmp_path, agreement=Agreement("central"), budget_delta="1/100")
     party.inputs[2, 1] = np.nan
-    told = replace(party, labels=np.ones((6, 3), bool)).ready(a_round().data).told
+    told = replace(party, labels=np.ones((6, 3), bool)).ready(a_round().data).contribution
     assert (told[2] == NO_CELL).all()
     assert (told[[0, 1, 3, 4, 5]] >= 0).all()
 
@@ -220,7 +220,7 @@ def test_test_images_have_one_label(tmp_path):
     images = np.zeros((2, 4, 4), np.uint8)
     np.savez(tmp_path / "public.npz", images=images)
     np.savez(tmp_path / "test.npz", images=images, labels=np.eye(2, dtype=bool))
-    with pytest.raises(ValueError, match=r"labels \[n\] in --test"):
+    with pytest.raises(ValueError, match=r"labels \[n\] in test"):
         inputs.read_public(tmp_path / "public.npz", tmp_path / "test.npz")
 
 
@@ -228,7 +228,7 @@ def test_a_student_of_sets_is_refused_at_once(tmp_path):
     given = settings_of.Serve(
         tmp_path / "public.npz", 1.0, 3, tmp_path / "out", "a,b", labels_per_record=2
     )
-    with pytest.raises(ValueError, match="--student none"):
+    with pytest.raises(ValueError, match="student none"):
         settings_of.asked(replace(given, student="cnn"))
     assert settings_of.asked(given).labels_per_record == 2
     assert settings_of.settled(given, images=True).student == "none"

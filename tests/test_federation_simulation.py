@@ -88,7 +88,7 @@ def test_virtual_clients_of_a_seed_are_the_simulation(settings, nodes):
     out = Path(settings["out"])
     round = Round.of((out / "question.bin").read_bytes())
     private = np.load(settings["private"])
-    cells = rknn.connect(
+    cells = rknn.vote_cells(
         private["embeddings"], private["labels"], queries_of(round), 3, round.config
     )
     totals = np.asarray(client_totals(round.mechanism, jax.random.key(7), cells))

@@ -17,9 +17,9 @@ from rknn_jax.federation import publish, round_folder, wire
 from rknn_jax.federation import settings as settings_of
 from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.collector import Sum
+from rknn_jax.federation.question_notice import tell_question
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.rounds import Round
-from rknn_jax.federation.told import tell_question
 from rknn_jax.labelers.least_squares import LeastSquares
 from rknn_jax.labelers.prototypes import Prototypes
 from rknn_jax.labelers.public_prototypes import PublicPrototypes
@@ -150,14 +150,16 @@ def largest_change(round):
     """Return the largest change of a client's part that a search over pairs of units finds."""
     rows = extremes(round.queries.shape[1])
     told = [
-        round.connect(rows[[i]], np.array([label], np.int32)).ravel()
+        round.contribute(rows[[i]], np.array([label], np.int32)).ravel()
         for i in range(len(rows))
         for label in (-1, 0, 1)
     ]
     if round.unit == "client":  # clients of several records, in one class or in two
         for chosen in itertools.islice(itertools.permutations(range(len(rows)), 3), 0, None, 200):
             for labels in ((0, 0, 0), (0, 1, 2), (1, 1, -1)):
-                told.append(round.connect(rows[list(chosen)], np.array(labels, np.int32)).ravel())
+                told.append(
+                    round.contribute(rows[list(chosen)], np.array(labels, np.int32)).ravel()
+                )
     stacked = np.stack(told)
     return max(np.linalg.norm(stacked - one, axis=1).max() for one in stacked)
 
@@ -187,8 +189,8 @@ def test_the_parts_of_records_add_up_and_wait_for_nobody(kind):
     round = a_sum(kind)
     rows = extremes(5)[:8]
     labels = np.arange(8, dtype=np.int32) % 3
-    alone = [round.connect(rows[[i]], labels[[i]]) for i in range(8)]
-    np.testing.assert_array_equal(round.connect(rows, labels), sum(alone))
+    alone = [round.contribute(rows[[i]], labels[[i]]) for i in range(8)]
+    np.testing.assert_array_equal(round.contribute(rows, labels), sum(alone))
 
 
 @each_labeler
@@ -199,7 +201,8 @@ def test_a_record_adds_the_same_however_many_there_are(kind):
     round = Round(rows, CLASSES[:2], config, honest=3)  # the range ends at the cosine of a pair
     for row in rows:
         alone, many = (
-            round.connect(np.repeat(row[None], n, axis=0), np.zeros(n, np.int32)) for n in (1, 500)
+            round.contribute(np.repeat(row[None], n, axis=0), np.zeros(n, np.int32))
+            for n in (1, 500)
         )
         np.testing.assert_array_equal(many, 500 * alone)
 
@@ -212,7 +215,7 @@ def test_rows_of_a_hostile_server_move_no_bound(kind, spread):
     queries[0] = spread
     round = Round.of(a_sum(kind, queries=queries).data)
     rows = np.vstack([extremes(5), np.full((1, 5), LARGEST), np.full((1, 5), -LARGEST)])
-    told = [round.connect(rows[[i]], np.zeros(1, np.int32)).ravel() for i in range(len(rows))]
+    told = [round.contribute(rows[[i]], np.zeros(1, np.int32)).ravel() for i in range(len(rows))]
     for one, two in itertools.combinations(told, 2):
         assert np.linalg.norm(one - two) <= round.sum.shares.sensitivity
 
@@ -289,7 +292,7 @@ def test_a_sum_that_cannot_keep_its_word_is_not_made(wrong, words):
         ({"queries": np.zeros((0, 5), np.float32)}, "Expected queries"),
         ({"classes": ("only",)}, "at least 2 classes"),
         ({"classes": (), "config": PublicPrototypes()}, "at least 2 classes"),
-        ({"queries": np.zeros((2**12, 2**12 + 1), np.float32)}, "pass fewer --queries"),
+        ({"queries": np.zeros((2**12, 2**12 + 1), np.float32)}, "pass fewer queries"),
     ],
 )
 def test_a_question_for_a_sum_is_checked_like_any_other(wrong, words):
@@ -352,8 +355,8 @@ def test_no_value_in_the_data_keeps_a_client_from_answering(kind, tmp_path, monk
     broken[1] = 1e38
     labels = party.labels.copy()
     labels[2:4] = (-1, 99)
-    told = replace(party, inputs=broken, labels=labels).ready(round.data).told
-    expected = round.connect(party.inputs[4:], party.labels[4:])
+    told = replace(party, inputs=broken, labels=labels).ready(round.data).contribution
+    expected = round.contribute(party.inputs[4:], party.labels[4:])
     np.testing.assert_array_equal(told, expected)
 
 
@@ -499,15 +502,15 @@ def a_server(**settings):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"trust": "local"}, "--trust central with --labeler prototypes.*Choose --labeler rknn"),
-        ({"trust": "shuffle"}, "got --trust shuffle"),
+        ({"trust": "local"}, "trust central with labeler prototypes.*Choose labeler rknn"),
+        ({"trust": "shuffle"}, "got trust shuffle"),
         ({"labeler": "pate"}, "to be one of least_squares, prototypes"),
-        ({"labeler": "what"}, "got --labeler what"),
-        ({"neighbors": 2}, "no --neighbors"),
-        ({"mechanism": "binomial"}, "no --mechanism"),
-        ({"metric": "cosine"}, "no --metric"),
-        ({"records_per_client": 4, "unit": "client"}, "no --records-per-client"),
-        ({"epsilon": 60.0}, "--epsilon <= 50"),
+        ({"labeler": "what"}, "got labeler what"),
+        ({"neighbors": 2}, "no neighbors"),
+        ({"mechanism": "binomial"}, "no mechanism"),
+        ({"metric": "cosine"}, "no metric"),
+        ({"records_per_client": 4, "unit": "client"}, "no records_per_client"),
+        ({"epsilon": 60.0}, "epsilon <= 50"),
     ],
 )
 def test_settings_that_do_not_suit_a_sum_are_refused(wrong, words):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rknn_jax.labelers import _distillation, individual_knn, pate, private_knn
+from rknn_jax.labelers import _distillation, _pate_teachers, individual_knn, pate, private_knn
 from rknn_jax.labelers._sampled_neighbors import nearest_in_samples
 from rknn_jax.labelers.dpdfd import SMALL, teachers
 from rknn_jax.labelers.individual_knn import IndividualKNN
@@ -199,7 +199,8 @@ def test_pate_gives_a_hostile_record_its_own_teacher(relation):
     part = pate.parts_of(key, Records(FEATURES, LABELS), labeler)
 
     def said(features, labels):
-        return pate.predictions(key, features, labels, part, 6, PUBLIC, CLASSES, labeler)
+        training = labeler.training
+        return _pate_teachers.predictions(key, features, labels, part, 6, PUBLIC, CLASSES, training)
 
     without = said(*hostile(FEATURES[0], -1))
     others = np.arange(6) != part[0]

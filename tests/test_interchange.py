@@ -348,7 +348,7 @@ def test_a_threshold_leaves_labels_out_of_tables_and_is_refused_elsewhere(tmp_pa
     assert [row["label"] for row in csv_rows(folder / "labels.csv")] == ["2", "", ""]
     head(linear.Model(4), 0).save(folder / "model")
     for form in ("onnx", "registry"):
-        with pytest.raises(ValueError, match=f"--threshold, got --format {form}"):
+        with pytest.raises(ValueError, match=f"threshold, got format {form}"):
             export.write(folder, form, 0.5)
     sets = {"present": np.ones((3, 3), bool), "stability": np.ones((3, 3), np.float32)}
     folder_of(folder, **sets)
@@ -477,7 +477,7 @@ def test_every_network_of_students_is_one_of_onnx(model, tmp_path):
 
 
 def test_an_operation_that_onnx_is_not_told_of_is_named():
-    with pytest.raises(ValueError, match="got cumsum; export it with --format stablehlo"):
+    with pytest.raises(ValueError, match="got cumsum; export it with format stablehlo"):
         onnx_file.onnx_bytes(lambda x: jax.numpy.cumsum(x), (3,), np.float32, {})
 
 

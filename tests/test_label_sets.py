@@ -217,7 +217,7 @@ def test_text_needs_names_whatever_a_record_holds():
     """An error for lists with a label alone would tell that some record has one."""
     schema = pa.schema({"embeddings": pa.list_(pa.float32()), "labels": pa.list_(pa.string())})
     found = _arrow_tables.layout(schema, Columns()).empty.labels
-    with pytest.raises(ValueError, match="--classes to name"):
+    with pytest.raises(ValueError, match="classes to name"):
         check_types(found, Classes(NUM_CLASSES), 2, "here", typed=True)
     check_types(found, Classes(NUM_CLASSES, NAMES), 2, "here", typed=True)
 
@@ -394,16 +394,16 @@ def test_noise_is_that_of_all_votes_of_a_record(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"labels_per_record": 0}, "--labels-per-record 0"),
+        ({"labels_per_record": 0}, "labels_per_record 0"),
         ({"labels_per_record": 5}, "labels_per_record <= 4"),
         ({"mechanism": "permute_and_flip"}, "releases counts"),
         ({"mechanism": "gaussian"}, "delta > 0"),
         ({"delta": 1e-5}, "no delta"),
-        ({"labeler": "prototypes", "queries": None}, "--labels-per-record"),
-        ({"labeler": "auto", "queries": None}, "--labels-per-record"),
-        ({"classes": None, "infer_classes": True}, "--infer-classes"),
+        ({"labeler": "prototypes", "queries": None}, "labels_per_record"),
+        ({"labeler": "auto", "queries": None}, "labels_per_record"),
+        ({"classes": None, "infer_classes": True}, "infer_classes"),
         ({"classes": "a,b,c;d"}, "without ';'"),
-        ({"labels_per_record": None}, "--labels-per-record"),
+        ({"labels_per_record": None}, "labels_per_record"),
     ],
     ids=str,
 )

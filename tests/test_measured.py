@@ -17,7 +17,7 @@ from rknn_jax.labelers._votes import Bound, VoteTally
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.privacy.roles import MEASURE, VOTE, Roles
 from rknn_jax.records.classes import Classes
-from rknn_jax.release import asking, counting, label, planning
+from rknn_jax.release import counting, label, planning, questions
 from rknn_jax.release.counting import Counter
 from rknn_jax.release.release_folder import STAGING
 from rknn_jax.release.settings import Settings
@@ -169,7 +169,8 @@ def test_a_release_of_before_queries_were_left_out_is_finished(files, monkeypatc
     given = settings(queries=None)
     assert planning.prepare(given).question.sum.shape[0] != 23
     with monkeypatch.context() as patched:
-        patched.setattr(asking, "_worth", lambda *_: 23)  # as an earlier version might have chosen
+        # An earlier version might have chosen 23.
+        patched.setattr(questions, "_worth", lambda *_: 23)
         patched.setattr(label, "write", lambda *_: (_ for _ in ()).throw(OSError("no disk")))
         with pytest.raises(OSError, match="no disk"):
             label.release(planning.prepare(given))

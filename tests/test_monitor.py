@@ -32,7 +32,8 @@ SAMPLE = re.compile(r'([a-z_]+)(\{[a-z]+="[^"\n]*"(?:,[a-z]+="[^"\n]*")*\})? (-?
 
 @contextlib.contextmanager
 def watching(running, folder):
-    monitor = Monitor(folder, running.resources, running.gate, running.collector)
+    monitor = Monitor(folder, running.resources, running.gate)
+    monitor.answers = running.collector
     with listening(monitor.app, LOOPBACK, 0, most=CONNECTIONS) as watched:
         yield watched.port
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from rknn_jax.labelers import rknn
+from rknn_jax.labelers import _vote_mechanism, rknn
 from rknn_jax.mechanisms import multi_message
 from rknn_jax.mechanisms.base import client_totals, estimate_counts
 from rknn_jax.mechanisms.multi_message import MultiMessage
@@ -379,9 +379,9 @@ def test_bad_fields_are_named(field, value, words):
 
 def test_the_labeler_gives_it_the_budget_of_the_release_and_amplifies_local_mechanisms_alone():
     config = rknn.ReverseKNN(epsilon=1.0, delta=1e-6, mechanism="multi_message", trust="shuffle")
-    mechanism = rknn.mechanism(10, 10, 5000, config)
+    mechanism = _vote_mechanism.calibrated(10, 10, 5000, config)
     assert mechanism == MultiMessage(1.0, 10, 10, delta=1e-6, num_clients=5000)
-    guarantee = rknn.guarantee(mechanism, 5000, config)
+    guarantee = _vote_mechanism.guarantee(mechanism, 5000, config)
     assert (guarantee.epsilon, guarantee.delta, guarantee.trust, guarantee.relation) == (
         1.0,
         1e-6,
@@ -392,7 +392,9 @@ def test_the_labeler_gives_it_the_budget_of_the_release_and_amplifies_local_mech
     local = dataclasses.replace(config, mechanism="collision")
     assert (
         "amplification"
-        in rknn.guarantee(rknn.mechanism(10, 10, 5000, local), 5000, local).accountant
+        in _vote_mechanism.guarantee(
+            _vote_mechanism.calibrated(10, 10, 5000, local), 5000, local
+        ).accountant
     )
     with pytest.raises(ValueError, match="trust=local, got mechanism=multi_message"):
         dataclasses.replace(config, trust="local")

@@ -175,7 +175,7 @@ def test_the_parts_of_a_sum_have_noise_of_their_own(kind, tmp_path):
             prepared = party.ready(question.data)
             part = prepared.vector().astype(np.float64)
             if kind == "class sums":
-                part -= prepared.told.ravel()
+                part -= prepared.contribution.ravel()
             streams.append(part)
     assert largest_correlation(streams, lags=(1, 3)) < 1
 

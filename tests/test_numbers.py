@@ -196,5 +196,5 @@ def test_the_settings_of_a_release_are_checked_without_a_command(files):
     from rknn_jax.release import planning
     from tests.test_release_folder import SETTINGS
 
-    with pytest.raises(ValueError, match="got --patience nan"):
+    with pytest.raises(ValueError, match="got patience nan"):
         job.release(planning.prepare(dataclasses.replace(SETTINGS, patience=math.nan)))

@@ -307,7 +307,7 @@ def test_no_record_decides_which_length_of_lists_counts(tmp_path):
         lists = pa.array(rows, pa.list_(pa.float32()))
         found = pa.table({"embeddings": lists, "labels": [0, 1] * 5})
         pq.write_table(found, tmp_path / "c.parquet")
-        with pytest.raises(ValueError, match="Expected --dimensions, as lists"):
+        with pytest.raises(ValueError, match="Expected dimensions, as lists"):
             read_records(Join(private=tmp_path / "c.parquet"))
         read = read_records(Join(private=tmp_path / "c.parquet", dimensions=2)).inputs
         assert read.shape == (10, 2)

@@ -183,11 +183,11 @@ def test_what_a_subclass_changes_runs_at_a_client(files, write):
     with np.load(folder / "R.npz") as private:
         points = private["embeddings"]
     round = Round.of(Round(points[:3], ("a", "b", "c"), config).data)
-    shifted = round.connect(points, group[30:].astype(np.int32))
+    shifted = round.contribute(points, group[30:].astype(np.int32))
     plain = Round(
         points[:3], ("a", "b", "c"), asked(serve_of(folder, labeler="rknn", trust="local")).config
     )
-    usual = plain.connect(points, group[30:].astype(np.int32))
+    usual = plain.contribute(points, group[30:].astype(np.int32))
     np.testing.assert_array_equal(shifted // 3, usual // 3)
     np.testing.assert_array_equal(shifted % 3, (usual % 3 + 1) % 3)
 
@@ -200,6 +200,7 @@ REFUSED = [
     (NEAREST_MEAN + RELEASES, "SumsLabeler", "has its own release"),
     (UNDONE, "SumsLabeler", "lacks solve"),
 ]
+OF_MANY = "    trust: str = 'shuffle'\n"
 
 
 @pytest.mark.parametrize(("body", "base", "reason"), REFUSED)
@@ -210,14 +211,22 @@ def test_what_only_simulation_can_run_is_refused_before_anything_is_paid(
     write(body, base)
     assert "own" not in choosing.names()
     for dry_run in (True, False):
-        with pytest.raises(ValueError, match=f"got --labeler own, which .*{reason}"):
+        with pytest.raises(ValueError, match=f"got labeler own, which .*{reason}"):
             label.run(settings_of(folder, dry_run=dry_run))
-        with pytest.raises(ValueError, match=f"got --labeler own, which .*{reason}"):
+        with pytest.raises(ValueError, match=f"got labeler own, which .*{reason}"):
             federation.serve(serve_of(folder, dry_run=dry_run))
     own = ReverseKNNLabeler(1.0, classes=[0, 1, 2], ledger=folder / "e.jsonl", labeler="own")
     with pytest.raises(ValueError, match=reason):
         own.fit(np.eye(3)).label(np.eye(3), [0, 1, 2])
     assert {path.name for path in folder.iterdir()} == {"P.npz", "R.npz", "labelers"}
+
+
+def test_a_curator_releases_under_no_other_trust(files, write):
+    """A statement would say that somebody else shuffled the votes."""
+    folder, _ = files
+    write(OF_MANY)
+    with pytest.raises(ValueError, match="labeler own, which needs other parties, with trust=shu"):
+        label.run(settings_of(folder))
 
 
 def test_an_exact_release_of_what_only_simulation_can_run_charges_nothing(files, write):
@@ -241,7 +250,7 @@ def test_simulation_runs_what_it_alone_can_run(files, write):
 def test_sets_are_for_the_labeler_that_reads_them(files, write):
     folder, _ = files
     write(SHIFTED_ANSWERS)
-    with pytest.raises(ValueError, match="--labeler rknn with --labels-per-record 2"):
+    with pytest.raises(ValueError, match="labeler rknn with labels_per_record 2"):
         label.run(settings_of(folder, labels_per_record=2))
     with pytest.raises(ValueError, match="labeler=rknn with labels_per_record=2"):
         federation.serve(serve_of(folder, trust="local", labels_per_record=2, dry_run=True))
@@ -250,12 +259,12 @@ def test_sets_are_for_the_labeler_that_reads_them(files, write):
 def test_settings_that_a_subclass_fixes_are_what_runs(files, write):
     folder, _ = files
     write("    mechanism: str = 'gaussian'\n")
-    with pytest.raises(ValueError, match="delta > 0 with --labeler own --mechanism gaussian"):
+    with pytest.raises(ValueError, match="delta > 0 with labeler own mechanism gaussian"):
         label.run(settings_of(folder, queries=3))
     told = label.run(settings_of(folder, queries=3, delta=1e-5))
     assert told["mechanism"] == "gaussian"
     write("    @property\n    def noise(self):\n        return 'discrete_laplace'\n", name="fixed")
-    with pytest.raises(ValueError, match="--mechanism discrete_laplace with --labeler fixed"):
+    with pytest.raises(ValueError, match="mechanism discrete_laplace with labeler fixed"):
         label.run(settings_of(folder, labeler="fixed", mechanism="permute_and_flip"))
 
 

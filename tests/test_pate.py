@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from rknn_jax.labelers import pate
+from rknn_jax.labelers import _pate_teachers, pate
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.events import Gaussian
@@ -45,6 +45,12 @@ def tallied(votes, config, predicted=None, seed=0):
     return config.release(jax.random.key(seed), votes, QUERIES, 3, predicted)
 
 
+def trained(features, labels, part, config):
+    """Return the predictions of twelve teachers, int32 `[12, s]`."""
+    key = jax.random.key(2)
+    return _pate_teachers.predictions(key, features, labels, part, 12, ASKED, 3, config.training)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("hidden", [pytest.param(0, marks=pytest.mark.slow), 8])
 def test_teachers_learn_and_every_one_votes(hidden):
@@ -60,12 +66,12 @@ def test_a_teacher_sees_its_own_part_alone():
     of each query.
     """
     part = pate.parts_of(jax.random.key(1), records(), QUICK)
-    said = pate.predictions(jax.random.key(2), FEATURES, LABELS, part, 12, ASKED, 3, QUICK)
+    said = trained(FEATURES, LABELS, part, QUICK)
     features = FEATURES.copy()
     labels = LABELS.copy()
     features[part == part[7]] *= 100
     labels[part == part[7]] = 1
-    again = pate.predictions(jax.random.key(2), features, labels, part, 12, ASKED, 3, QUICK)
+    again = trained(features, labels, part, QUICK)
     others = np.arange(12) != part[7]
     np.testing.assert_array_equal(again[others], said[others])
     assert np.any(again[part[7]] != said[part[7]])
@@ -82,9 +88,7 @@ def test_nobody_learns_from_records_whose_label_no_class_has():
         labels = LABELS.copy()
         features[::2] *= scale
         labels[::2] = label
-        said.append(
-            pate.predictions(jax.random.key(2), features, labels, part, 12, ASKED, 3, QUICK)
-        )
+        said.append(trained(features, labels, part, QUICK))
     for other in said[1:]:
         np.testing.assert_array_equal(other, said[0])
     assert np.mean(said[0] == TRUTH) > 0.5
@@ -93,10 +97,10 @@ def test_nobody_learns_from_records_whose_label_no_class_has():
 @pytest.mark.long
 def test_teachers_do_not_depend_on_how_many_devices_train_them(monkeypatch):
     part = pate.parts_of(jax.random.key(1), records(), QUICK)
-    many = pate.predictions(jax.random.key(2), FEATURES, LABELS, part, 12, ASKED, 3, QUICK)
+    many = trained(FEATURES, LABELS, part, QUICK)
     monkeypatch.setattr(jax, "devices", lambda: jax.local_devices()[:1])
     monkeypatch.setattr(jax, "device_count", lambda: 1)
-    one = pate.predictions(jax.random.key(2), FEATURES, LABELS, part, 12, ASKED, 3, QUICK)
+    one = trained(FEATURES, LABELS, part, QUICK)
     assert np.mean(many == one) > 0.99  # sums of another order decide a query on the border
 
 
@@ -158,9 +162,9 @@ def test_what_fills_up_a_part_is_nobodys_record():
     labels = np.append(LABELS, LABELS[0])
     part = np.append(part, 5)
     linear = dataclasses.replace(QUICK, hidden=0)
-    said = pate.predictions(jax.random.key(2), features, labels, part, 12, ASKED, 3, linear)
+    said = trained(features, labels, part, linear)
     features[0] = np.nan
-    again = pate.predictions(jax.random.key(2), features, labels, part, 12, ASKED, 3, linear)
+    again = trained(features, labels, part, linear)
     others = np.arange(12) != part[0]
     np.testing.assert_array_equal(again[others], said[others])
 

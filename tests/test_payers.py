@@ -10,8 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from rknn_jax import labelers, mechanisms
+from rknn_jax import labelers, mechanisms, question
 from rknn_jax.labelers._one_sum import OneSumLabeler
+from rknn_jax.labelers._votes import VoteNoise
 from rknn_jax.mechanisms import base
 from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.entropy import Entropy
@@ -69,8 +70,9 @@ RELEASED = [
 def test_counts_are_paid_for_before_they_are_drawn(mechanism, tmp_path):
     ledger = a_ledger(tmp_path, mechanism.relation)
     votes = np.zeros(mechanism.shape, np.int64)
+    noise = VoteNoise(mechanism)
     with pytest.raises(StoppedError):
-        base.release_counts(mechanism, votes, 9, ledger, "counts")
+        question.charge_and_draw(noise, noise.guarantee, votes, 9, ledger, "counts")
     assert [float(entry.amount.epsilon) for entry in spends(ledger)] == [mechanism.epsilon]
 
 

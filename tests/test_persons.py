@@ -338,7 +338,7 @@ def test_a_ledger_of_records_pays_for_no_person(files):
     ("changes", "words"),
     [
         ({"person": "whom"}, "'whom'"),
-        ({"person": None, "records_per_person": 2}, "--person with --records-per-person 2"),
+        ({"person": None, "records_per_person": 2}, "person with records_per_person 2"),
         ({"records_per_person": 0}, "1 <= records_per_person"),
         ({"mechanism": "binomial", "delta": 1e-6}, "whole votes"),
     ],

@@ -107,7 +107,7 @@ def test_records_needed_are_just_enough_for_the_median_query():
     ("num_queries", "num_records", "words"),
     [
         (80, 1000, "fewer queries"),
-        (5, 60, "raise --epsilon"),
+        (5, 60, "raise epsilon"),
         (5, 100_000, "try more queries"),
         (30, 1300, "suits"),
     ],
@@ -214,9 +214,9 @@ def test_little_data_is_advised_labels_without_counts(tmp_path):
     rows, labels = load_wine(return_X_y=True)
     settings = {"epsilon": 0.05, "queries": 3}
     found = planning.expect(planned(scale(rows), labels, 59, tmp_path, **settings))
-    words = "--mechanism one_to_one is expected to give"
+    words = "mechanism one_to_one is expected to give"
     assert found.advice.startswith(words)
-    better = found.alternatives["--mechanism one_to_one"]
+    better = found.alternatives["mechanism one_to_one"]
     assert better > found.expected[0.9] + preview.BETTER
     assert f"{better:.0%} at 90% agreement, where this gives {found.expected[0.9]:.0%}" in (
         found.advice
@@ -227,17 +227,17 @@ def test_little_data_is_advised_labels_without_counts(tmp_path):
 def test_other_settings_are_those_that_a_release_takes(tmp_path):
     rows, labels = blobs()
     names = ("least_squares", "prototypes", "public_prototypes")
-    labelers = {f"--labeler {name}" for name in names}
-    flags = {"--queries 4", "--queries 16"}
+    labelers = {f"labeler {name}" for name in names}
+    flags = {"queries 4", "queries 16"}
     pure = planning.expect(planned(rows, labels, 100, tmp_path, epsilon=1.0, queries=8))
-    assert set(pure.alternatives) == flags | labelers | {"--mechanism permute_and_flip"}
+    assert set(pure.alternatives) == flags | labelers | {"mechanism permute_and_flip"}
     settings = {"epsilon": 1.0, "queries": 8, "mechanism": "gaussian", "delta": 1e-5}
     found = planning.expect(planned(rows, labels, 100, tmp_path / "other", **settings))
     assert set(found.alternatives) >= flags | {
-        "--mechanism discrete_laplace without --delta",
-        "--mechanism permute_and_flip without --delta",
-        "--labeler prototypes",
-        "--labeler public_prototypes without --delta",
+        "mechanism discrete_laplace without delta",
+        "mechanism permute_and_flip without delta",
+        "labeler prototypes",
+        "labeler public_prototypes without delta",
     }
 
 

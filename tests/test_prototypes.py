@@ -587,7 +587,7 @@ def test_settings_that_do_not_exist_are_refused(given, words):
 
 
 def test_a_run_without_delta_names_the_remedy():
-    with pytest.raises(ValueError, match="pass --delta 1e-5"):
+    with pytest.raises(ValueError, match="pass delta 1e-5"):
         Prototypes().for_round(1.0, 0.0, "replace-one", "none")
     share = Prototypes(mechanism="laplace").for_round(1.0, 0.0, "replace-one", "none")
     assert share.guarantee_of(1, 1, 1).delta == 0

@@ -67,10 +67,10 @@ def test_a_damaged_file_is_a_value_error_for_every_command(private, tmp_path):
     for number, data in enumerate([*cuts, *(damaged(whole, seed) for seed in range(300))]):
         path.write_bytes(data)
         for words in (
-            refusal(inputs.read_inputs, path, "--private"),
+            refusal(inputs.read_inputs, path, "private"),
             refusal(tables.read_labels, path),
         ):
-            assert not words or "--private" in words, f"file {number}"
+            assert not words or "private " in words, f"file {number}"
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_one_record_that_cannot_be_used_keeps_no_client_away(tmp_path):
         found, np.where([[False], [True], [False]], np.float32(np.nan), rows)
     )
     with pytest.raises(ValueError, match="row 1"):
-        inputs.read_inputs(path, "--public")
+        inputs.read_inputs(path, "public")
     public = npz(tmp_path / "P.npz", embeddings=np.zeros((4, 2), np.float32))
     test = npz(
         tmp_path / "T.npz", embeddings=np.zeros((3, 2), np.float32), labels=np.array([0, 1, 2.5])
     )
-    with pytest.raises(ValueError, match="Expected class numbers as 'labels' in --test"):
+    with pytest.raises(ValueError, match="Expected class numbers as 'labels' in test"):
         inputs.read_public(public, test)
 
 
@@ -120,7 +120,7 @@ def test_a_record_of_a_signaling_nan_makes_no_warning(tmp_path, recwarn):
 def test_classes_of_a_file_that_cannot_be_used_name_it(tmp_path):
     for classes in (["a", ""], ["a", "a"], ["a"], 1, 0, -1):
         path = npz(tmp_path / "R.npz", classes=classes)
-        with pytest.raises(ValueError, match=r"'classes' in --private .*R\.npz cannot be used"):
+        with pytest.raises(ValueError, match=r"'classes' in private .*R\.npz cannot be used"):
             tables.read_classes(path)
 
 
@@ -350,5 +350,5 @@ def test_keys_that_are_no_certificates_are_named(tmp_path):
     settings = SimpleNamespace(
         certificates=("a", "b", "c"), keys=tmp_path / "keys", make_test_certificates=None
     )
-    with pytest.raises(ValueError, match="certificates of clients in --keys"):
+    with pytest.raises(ValueError, match="certificates of clients in keys"):
         federation._admitted(settings)

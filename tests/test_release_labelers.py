@@ -129,20 +129,20 @@ def test_a_second_release_that_the_budget_does_not_pay_for_draws_nothing(files, 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"queries": 5}, "no --queries with --labeler prototypes, got --queries 5"),
-        ({"neighbors": 2}, "no --neighbors"),
-        ({"metric": "cosine"}, "no --metric"),
-        ({"seed": 3}, "no --seed"),
-        ({"person": "who", "records_per_person": 2}, "no --records-per-person"),
-        ({"mechanism": "permute_and_flip"}, "--mechanism of discrete_laplace, gaussian"),
-        ({"mechanism": "gaussian"}, "delta > 0 with --labeler prototypes --mechanism gaussian"),
+        ({"queries": 5}, "no queries with labeler prototypes, got queries 5"),
+        ({"neighbors": 2}, "no neighbors"),
+        ({"metric": "cosine"}, "no metric"),
+        ({"seed": 3}, "no seed"),
+        ({"person": "who", "records_per_person": 2}, "no records_per_person"),
+        ({"mechanism": "permute_and_flip"}, "mechanism of discrete_laplace, gaussian"),
+        ({"mechanism": "gaussian"}, "delta > 0 with labeler prototypes mechanism gaussian"),
         ({"labeler": "public_prototypes", "delta": 1e-6}, "no delta with"),
-        ({"labeler": "nearest"}, "--labeler to be one of least_squares, prototypes, public"),
+        ({"labeler": "nearest"}, "labeler to be one of least_squares, prototypes, public"),
         ({"labeler": "private_knn"}, "train.distill --labeler private_knn"),
         ({"labeler": "noisy_sgd"}, "train.distill --labeler noisy_sgd"),
-        ({"labeler": "auto", "queries": 5}, "no --queries with --labeler auto"),
-        ({"labeler": "auto", "delta": 1e-6}, "no --delta with --labeler auto"),
-        ({"labeler": "auto", "relation": "add-remove"}, "--relation replace-one"),
+        ({"labeler": "auto", "queries": 5}, "no queries with labeler auto"),
+        ({"labeler": "auto", "delta": 1e-6}, "no delta with labeler auto"),
+        ({"labeler": "auto", "relation": "add-remove"}, "relation replace-one"),
     ],
 )
 def test_settings_that_a_labeler_does_not_use_are_refused_before_anything_is_read(
@@ -294,7 +294,7 @@ def test_a_dry_run_tells_what_every_labeler_would_give_without_a_private_row(fil
     monkeypatch.setattr(counting, "count", None)  # nothing is counted
     plan = planning.prepare(settings(folder, labeler="prototypes", epsilon=0.02, dry_run=True))
     found = planning.expect(plan)
-    others = {f"--labeler {name}" for name in ("rknn", "public_prototypes", "least_squares")}
+    others = {f"labeler {name}" for name in ("rknn", "public_prototypes", "least_squares")}
     assert set(found.alternatives) == others
     best = max(found.alternatives, key=found.alternatives.get)
     assert found.alternatives[best] > found.expected[0.9] + planning.CLEARLY
@@ -306,7 +306,7 @@ def test_a_dry_run_tells_what_every_labeler_would_give_without_a_private_row(fil
 def test_no_labeler_is_chosen_for_an_assumed_number_of_classes():
     """A dry run without classes previewed another labeler than the release took."""
     data = inputs.data_of(*tables(), Classes(10, source="assumed"))
-    with pytest.raises(ValueError, match="--classes with --labeler auto"):
+    with pytest.raises(ValueError, match="classes with labeler auto"):
         choosing.choose(Settings("P", "R", 0.1, labeler="auto"), data)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rknn_jax import bsvs, postprocessing
-from rknn_jax.labelers import rknn
+from rknn_jax.labelers import _vote_mechanism, rknn
 from rknn_jax.labelers._votes import Bound
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.private_knn import PrivateKNN
@@ -44,7 +44,7 @@ def test_without_noise_the_fast_path_equals_algorithm_1_exactly(seed, k):
     features, labels, queries = data(seed)
     config = dataclasses.replace(NOISELESS, num_neighbors=k)
     answers = config.release(
-        jax.random.key(0), rknn.connect(features, labels, queries, 4, config), queries, 4
+        jax.random.key(0), rknn.vote_cells(features, labels, queries, 4, config), queries, 4
     )
     counts, expected = reference.label(features, labels, np.asarray(queries.features), 4, k)
     np.testing.assert_array_equal(answers.counts, counts)
@@ -57,7 +57,7 @@ def test_several_labels_and_missing_ones_equal_the_transcription_too():
     labels = (
         np.stack([np.random.default_rng(i).permutation(5)[:2] for i in range(40)]) - 1
     )  # about a fifth is missing
-    cells = rknn.connect(
+    cells = rknn.vote_cells(
         features, labels, queries, 4, dataclasses.replace(NOISELESS, num_neighbors=3)
     )
     counts, _ = reference.label(features, labels, np.asarray(queries.features), 4, 3)
@@ -68,12 +68,12 @@ def test_several_labels_and_missing_ones_equal_the_transcription_too():
 def test_replacing_one_record_by_any_other_moves_at_most_2k_votes(seed, k):
     features, labels, queries = data(seed)
     config = dataclasses.replace(NOISELESS, num_neighbors=k)
-    before = bsvs.sum_votes(rknn.connect(features, labels, queries, 4, config), 24)
+    before = bsvs.sum_votes(rknn.vote_cells(features, labels, queries, 4, config), 24)
     rng = np.random.default_rng(seed + 1)
     for scale in (0.0, 1.0, 1e4):
         features[7] = scale * rng.normal(size=5)
         labels[7] = rng.integers(0, 4)
-        after = bsvs.sum_votes(rknn.connect(features, labels, queries, 4, config), 24)
+        after = bsvs.sum_votes(rknn.vote_cells(features, labels, queries, 4, config), 24)
         change = np.abs(np.asarray(before) - np.asarray(after))
         assert change.sum() <= 2 * k
         assert change.max() <= 1
@@ -81,9 +81,9 @@ def test_replacing_one_record_by_any_other_moves_at_most_2k_votes(seed, k):
 
 def test_a_record_that_comes_or_goes_moves_no_vote_of_another():
     features, labels, queries = data(3)
-    with_it = np.asarray(rknn.connect(features, labels, queries, 4, NOISELESS))
+    with_it = np.asarray(rknn.vote_cells(features, labels, queries, 4, NOISELESS))
     without = np.asarray(
-        rknn.connect(np.delete(features, 5, 0), np.delete(labels, 5), queries, 4, NOISELESS)
+        rknn.vote_cells(np.delete(features, 5, 0), np.delete(labels, 5), queries, 4, NOISELESS)
     )
     np.testing.assert_array_equal(np.delete(with_it, 5, 0), without)
 
@@ -96,7 +96,7 @@ def test_more_queries_cost_no_more_privacy():
     for queries in (few, Queries.alone(public, np.arange(150))):
         costs.append(
             config.release(
-                jax.random.key(1), rknn.connect(features, labels, queries, 4, config), queries, 4
+                jax.random.key(1), rknn.vote_cells(features, labels, queries, 4, config), queries, 4
             )
         )
     assert costs[0].guarantee == costs[1].guarantee
@@ -109,7 +109,7 @@ def test_the_answers_are_post_processing_of_the_noisy_counts_alone():
     """
     _, _, queries = data(0)
     counts = np.random.default_rng(0).normal(size=(6, 4)) * 10
-    guarantee = rknn.mechanism(6, 4, 1, rknn.ReverseKNN()).guarantee(1)
+    guarantee = _vote_mechanism.calibrated(6, 4, 1, rknn.ReverseKNN()).guarantee(1)
     first, second = (
         rknn.ReverseKNN().read(counts, np.full((6, 4), 28.0), guarantee, queries) for _ in range(2)
     )
@@ -122,7 +122,7 @@ def test_permute_and_flip_answers_are_its_winners():
     features, labels, queries = data(2)
     config = rknn.ReverseKNN(epsilon=1.0, mechanism="permute_and_flip")
     answers = config.release(
-        jax.random.key(0), rknn.connect(features, labels, queries, 4, config), queries, 4
+        jax.random.key(0), rknn.vote_cells(features, labels, queries, 4, config), queries, 4
     )
     np.testing.assert_array_equal(answers.counts.sum(1), 1)
     np.testing.assert_array_equal(answers.labels, answers.counts.argmax(1))
@@ -132,7 +132,7 @@ def test_permute_and_flip_answers_are_its_winners():
 def test_more_neighbours_than_queries_is_refused_before_any_vote():
     features, labels, queries = data(0)
     with pytest.raises(ValueError, match="num_neighbors=9"):
-        rknn.connect(features, labels, queries, 4, rknn.ReverseKNN(num_neighbors=9))
+        rknn.vote_cells(features, labels, queries, 4, rknn.ReverseKNN(num_neighbors=9))
 
 
 def test_public_labels_spread_only_where_they_may():
@@ -152,7 +152,7 @@ def test_public_labels_spread_only_where_they_may():
 
 def test_whom_the_records_trust_decides_what_epsilon_means():
     features, labels, queries = data(0)
-    cells = rknn.connect(features, labels, queries, 4, rknn.ReverseKNN())
+    cells = rknn.vote_cells(features, labels, queries, 4, rknn.ReverseKNN())
     local, shuffled = (
         rknn.ReverseKNN(epsilon=1.0, delta=1e-6, mechanism="collision", trust=trust).release(
             jax.random.key(0), cells, queries, 4
@@ -184,7 +184,7 @@ def test_the_tighter_bound_is_the_default_and_the_general_one_can_be_named():
         (rknn.ReverseKNN(**shuffled), 3.8742, 76.14),
         (rknn.ReverseKNN(**shuffled, amplification="general"), 3.2413, 103.82),
     ):
-        found = rknn.mechanism(10, 10, 60_000, config)
+        found = _vote_mechanism.calibrated(10, 10, 60_000, config)
         assert found.epsilon == pytest.approx(local, abs=1e-4)
         assert found.mean_variance * 60_000 == pytest.approx(spread**2, rel=1e-3)
     assert (
@@ -206,11 +206,13 @@ def test_a_guarantee_tells_whether_its_bound_takes_the_hash_for_ideal(name, neig
     config = rknn.ReverseKNN(
         epsilon=0.5, delta=1e-6, num_neighbors=neighbors, mechanism=name, trust="shuffle"
     )
-    cost = rknn.guarantee(rknn.mechanism(6, 4, 1000, config), 1000, config)
+    cost = _vote_mechanism.guarantee(_vote_mechanism.calibrated(6, 4, 1000, config), 1000, config)
     assert cost.accountant == f"amplification by shuffling, {words}"
     general = dataclasses.replace(config, amplification="general")
     assert (
-        rknn.guarantee(rknn.mechanism(6, 4, 1000, general), 1000, general).accountant
+        _vote_mechanism.guarantee(
+            _vote_mechanism.calibrated(6, 4, 1000, general), 1000, general
+        ).accountant
         == "amplification by shuffling, general bound"
     )
 
@@ -223,13 +225,13 @@ def test_the_variation_ratio_bound_lets_messages_say_more_for_the_same_guarantee
         )
         for bound in ("general", "variation ratio")
     )
-    one, other = (rknn.mechanism(6, 4, 10_000, config) for config in (general, tighter))
+    one, other = (_vote_mechanism.calibrated(6, 4, 10_000, config) for config in (general, tighter))
     assert other.epsilon > one.epsilon + 0.05
     cost = amplification.epsilon(
         other.epsilon, 10_000, 1e-6, "variation ratio", lambda _: other.total_variation
     )
     assert cost <= 0.5 + 1e-8
-    assert "variation ratio bound" in rknn.guarantee(other, 10_000, tighter).accountant
+    assert "variation ratio bound" in _vote_mechanism.guarantee(other, 10_000, tighter).accountant
 
 
 @pytest.mark.parametrize("bound", ["general", "variation ratio"])
@@ -237,19 +239,21 @@ def test_fewer_records_than_the_messages_were_calibrated_for_are_refused(bound):
     config = rknn.ReverseKNN(
         epsilon=1.0, delta=1e-6, mechanism="collision", trust="shuffle", amplification=bound
     )
-    found = rknn.mechanism(6, 4, 60_000, config)
-    assert rknn.guarantee(found, 60_000, config).epsilon == 1.0
+    found = _vote_mechanism.calibrated(6, 4, 60_000, config)
+    assert _vote_mechanism.guarantee(found, 60_000, config).epsilon == 1.0
     with pytest.raises(ValueError, match="got 50000"):
-        rknn.guarantee(found, 50_000, config)
+        _vote_mechanism.guarantee(found, 50_000, config)
 
 
 def test_messages_that_only_shuffling_protects_need_no_amplification():
     config = rknn.ReverseKNN(epsilon=0.5, delta=1e-6, mechanism="multi_message", trust="shuffle")
-    found = rknn.mechanism(6, 4, 10_000, config)
+    found = _vote_mechanism.calibrated(6, 4, 10_000, config)
     assert (found.epsilon, found.delta, found.num_clients) == (0.5, 1e-6, 10_000)
-    assert rknn.guarantee(found, 10_000, config) == found.guarantee(10_000)
+    assert _vote_mechanism.guarantee(found, 10_000, config) == found.guarantee(10_000)
     with pytest.raises(ValueError, match="trust=local, got mechanism=multi_message"):
-        rknn.mechanism(6, 4, 40, rknn.ReverseKNN(mechanism="multi_message", trust="local"))
+        _vote_mechanism.calibrated(
+            6, 4, 40, rknn.ReverseKNN(mechanism="multi_message", trust="local")
+        )
 
 
 @pytest.mark.parametrize(
@@ -265,7 +269,7 @@ def test_messages_that_only_shuffling_protects_need_no_amplification():
 )
 def test_a_mechanism_of_another_trust_model_is_refused(changes, words):
     with pytest.raises(ValueError, match=words):
-        rknn.mechanism(6, 4, 40, rknn.ReverseKNN(**changes))
+        _vote_mechanism.calibrated(6, 4, 40, rknn.ReverseKNN(**changes))
 
 
 def test_the_assignment_gives_each_query_another_label():

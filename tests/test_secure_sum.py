@@ -739,7 +739,7 @@ def add_up(round, parties, threshold, lost=None):
 def expected_of(round, parties):
     total = 0
     for party in parties:
-        cells = round.connect(party.inputs, party.labels)
+        cells = round.contribute(party.inputs, party.labels)
         total = total + np.bincount(cells.ravel(), minlength=12)
     return total
 

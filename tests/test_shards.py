@@ -314,7 +314,7 @@ def test_unclear_columns_of_parquet_are_refused(tmp_path):
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     with pytest.raises(
         ValueError,
-        match=r"\['embedding'\] of .* too; leave them out with --drop, or name the features",
+        match=r"\['embedding'\] of .* too; leave them out with drop, or name the features",
     ):
         counted(shard(tmp_path / "a.parquet"))
 
@@ -461,7 +461,7 @@ def test_a_release_of_shards_on_another_file_system_is_that_of_one_file(public):
 def test_several_files_need_a_named_ledger(public):
     content = write(public / "R.npz").read_bytes()
     fsspec.filesystem("memory").pipe("/clinic/x.npz", content)
-    with pytest.raises(ValueError, match="Expected --ledger"):
+    with pytest.raises(ValueError, match="Expected ledger"):
         planning.prepare(settings(public, private="memory://clinic/x.npz", ledger=None))
 
 

@@ -52,7 +52,7 @@ def test_files_of_signed_numbers_are_read_alike(tmp_path, form):
     assert found.classes == dict(zip(("-1", "0", "1"), counts, strict=True))
     advice, _ = usability.examine([shard], Classes(3)).advice[::-1]
     assert advice.startswith(f"{counts[0]} labels are -1, which is read as no label")
-    assert "pass --classes -1,0,1." in advice
+    assert "pass classes -1,0,1." in advice
 
 
 @pytest.mark.parametrize("make", [list, np.asarray, pd.Series], ids=["list", "array", "series"])

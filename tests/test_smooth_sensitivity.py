@@ -320,7 +320,7 @@ def test_where_votes_cannot_matter_there_is_nothing_to_release():
 
 
 def test_what_is_told_of_a_release_names_what_is_private():
-    found = smooth.Sanitized(bound=3.0, estimate=2.0, stddev=0.1).told()
+    found = smooth.Sanitized(bound=3.0, estimate=2.0, stddev=0.1).facts()
     assert found["data-dependent, sanitized bound"] == 3.0
     assert all("sanitized" in name for name in found)
     assert [value for name, value in found.items() if "private" in name] == [0.1]

@@ -188,7 +188,7 @@ def test_one_value_of_parquet_is_no_error(tmp_path):
 
 
 def test_text_labels_need_classes_with_names():
-    with pytest.raises(ValueError, match="--classes to name the text labels"):
+    with pytest.raises(ValueError, match="classes to name the text labels"):
         check_types(np.zeros(0, "U1"), Classes(2), None, "here", typed=True)
 
 

@@ -24,7 +24,6 @@ from rknn_jax import answers, mechanisms
 from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerMismatchError
 from rknn_jax.release.estimator import ReverseKNNLabeler, job
-from rknn_jax.release.parameters import in_parameters
 from rknn_jax.release.settings import Settings
 from tests.test_cli import arrays, blobs, contents
 
@@ -567,11 +566,6 @@ def test_settings_that_cannot_be_used_are_refused_in_their_own_names(table, make
         estimator.label(private, labels)
     assert "--" not in str(error.value)
     assert not (estimator.ledger and estimator.ledger.exists())
-
-
-def test_flags_of_other_commands_stay_flags():
-    said = in_parameters("use fewer --queries, or run python -m train.distill --epsilon 1")
-    assert said == "use fewer n_queries, or run python -m train.distill --epsilon 1"
 
 
 def test_the_words_of_a_refusal_keep_the_command_that_helps(table, make):

@@ -46,7 +46,7 @@ def test_check_tells_of_another_unit(change, missing):
 def test_embedding_tells_of_another_unit(change, missing):
     found = doubts.Unread()
     MODEL.columns[1].review(table(500, missing, change).column("dose"), found)
-    assert [*doubts.told("dose", found, is_number=True)]
+    assert [*doubts.sentences("dose", found, is_number=True)]
 
 
 def test_halves_of_one_table_are_in_one_unit():
@@ -66,7 +66,7 @@ def test_halves_of_one_table_are_in_one_unit():
     assert not alarms
     found = doubts.Unread()
     MODEL.columns[1].review(table(600, 0.7).column("dose"), found)
-    assert not [*doubts.told("dose", found, is_number=True)]
+    assert not [*doubts.sentences("dose", found, is_number=True)]
 
 
 def test_features_of_a_table_have_the_names_of_columns_and_values():

@@ -58,7 +58,7 @@ def sum_question_vectors(kind):
     """A question for a sum, and the sum of four records without noise, of which one counts not."""
     round = Round(QUERIES, CLASSES, kind(1.0, 1e-5), honest=3, nonce=NONCE)
     features = np.array([[0, 1], [1, 0], [5, -3], [1, 1]], np.float32)
-    told = round.connect(features, np.array([0, 1, 2, -1], np.int32))
+    told = round.contribute(features, np.array([0, 1, 2, -1], np.int32))
     return {
         "labeler": round.config.name,
         "hex": round.data.hex(),
@@ -78,7 +78,7 @@ def check_vectors():
     labeling = Labeling("labels", labels, lambda: None)
     check = dataclasses.replace(CheckRound.of_votes(votes, QUERIES, labeling), nonce=NONCE)
     features = np.array([[0, 0], [2, 2], [5, -3]], np.float32)
-    cells = check.connect(features, np.array([0, 2, -1], np.int32))
+    cells = check.contribute(features, np.array([0, 2, -1], np.int32))
     messages = check.mechanism.respond(Entropy(bytes(32)), cells)
     return {
         "votes": {"hex": votes.data.hex(), "id": votes.id},

@@ -30,7 +30,7 @@ from rknn_jax._internal.disk import write_arrays
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax._internal.ranges import AnyEpsilon, Clip, Count, Delta, Probability, Seed
 from rknn_jax._internal.terminal import run_program
-from rknn_jax.labelers import rknn
+from rknn_jax.labelers import _vote_mechanism, rknn
 from rknn_jax.labelers.private_knn import PrivateKNN, multi_label
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.privacy.guarantee import Guarantee, Relation
@@ -196,14 +196,16 @@ def by_rknn(root: jax.Array, embedded: Embedded, settings: Attributes) -> Found:
     )
     key = stage_key(root, Stage.QUERIES)
     queries = kmeans.select(key, embedded.public, min(number, len(embedded.public)))
-    mechanism = rknn.mechanism(len(queries.index), width, size, config)
-    cells = rknn.connect(embedded.private, ballots, queries, num_classes=width + 1, config=config)
+    mechanism = _vote_mechanism.calibrated(len(queries.index), width, size, config)
+    cells = rknn.vote_cells(
+        embedded.private, ballots, queries, num_classes=width + 1, config=config
+    )
     counts = np.asarray(estimate_counts(mechanism, stage_key(root, Stage.NOISE), cells))
     graph = postprocessing.public_graph(embedded.public, len(queries.index))
     kernels = answers.kernels(queries, embedded.public, graph)
     sets = label_sets.read(counts, mechanism.stddev(counts, size), queries, kernels)
     every = np.arange(len(embedded.public))
-    return Found(every, sets.present, counts, rknn.guarantee(mechanism, size, config))
+    return Found(every, sets.present, counts, _vote_mechanism.guarantee(mechanism, size, config))
 
 
 LABELERS: dict[str, Callable[[jax.Array, Embedded, Attributes], Found]] = {

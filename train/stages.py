@@ -11,7 +11,7 @@ from rknn_jax._internal import progress
 from rknn_jax._internal.keys import Stage, fresh_noise_key, stage_key
 from rknn_jax._internal.terminal import err
 from rknn_jax.algorithm import Keys, Student
-from rknn_jax.labelers import Labeler, rknn
+from rknn_jax.labelers import Labeler, _vote_mechanism, rknn
 from rknn_jax.labels import Labels
 from rknn_jax.neighbors import in_metric
 from rknn_jax.queries import kmeans, prototypes, sample, uncertainty
@@ -122,7 +122,7 @@ def default_num_queries(task: Task, config: Labeler[Any], experiment: Experiment
     # Without a curator, use Laplace noise of the same spread. The spread hardly depends on the
     # number of queries.
     if not config.has_curator:
-        spread = rknn.mechanism(num_classes, num_classes, num_records, config).stddev(
+        spread = _vote_mechanism.calibrated(num_classes, num_classes, num_records, config).stddev(
             np.zeros((num_classes, num_classes)), num_records
         )
         scale = float(spread[0, 0]) / math.sqrt(2)

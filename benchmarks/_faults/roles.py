@@ -108,8 +108,8 @@ FAULTS = (
         "roles",
         "a client of a sum adds all records to both",
         "rknn_jax/federation/client.py",
-        "        told = round.connect(usable, np.where(able & mine, said.T, NO_CELL).T)\n",
-        "        told = round.connect(usable, np.where(able, said.T, NO_CELL).T)\n",
+        "        told = round.contribute(usable, np.where(able & mine, said.T, NO_CELL).T)\n",
+        "        told = round.contribute(usable, np.where(able, said.T, NO_CELL).T)\n",
         FEDERATION,
     ),
     Known(

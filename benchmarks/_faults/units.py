@@ -41,7 +41,8 @@ FAULTS = (
         "rknn_jax/release/counting.py",
         "    distinct, number = np.unique(persons.ravel(), return_inverse=True)\n",
         "    distinct, number = np.unique(persons.ravel(), return_inverse=True)\n"
-        "    shard = np.repeat(np.arange(len(counts)), [len(_told(one.parts)) for one in counts])\n"
+        "    sizes = [len(_present(one.parts)) for one in counts]\n"
+        "    shard = np.repeat(np.arange(len(counts)), sizes)\n"
         "    number = number + len(distinct) * shard\n",
         SHARDS,
     ),

@@ -55,7 +55,7 @@ def brief() -> dict[str, Any]:
     would compile in an eighth, but rounds differently. As with `wide_vectors`, only outermost
     functions take the options. Those of `XLA_FLAGS` win.
     """
-    return _unless_told({"xla_backend_optimization_level": 1})
+    return _unless_given({"xla_backend_optimization_level": 1})
 
 
 def moderate() -> dict[str, Any]:
@@ -65,10 +65,10 @@ def moderate() -> dict[str, Any]:
     pixels and more the steps are as fast, with the same bits; those on 8 x 8 take 1.4 times as
     long. Otherwise as `brief`.
     """
-    return _unless_told({"xla_backend_optimization_level": 2})
+    return _unless_given({"xla_backend_optimization_level": 2})
 
 
-def _unless_told(options: dict[str, Any]) -> dict[str, Any]:
+def _unless_given(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options that `XLA_FLAGS` does not have, or none beside an accelerator.
 
     Only CPUs were measured. Whether there is an accelerator, JAX tells after it has started, so

@@ -16,6 +16,8 @@ import jax.extend
 import numpy as np
 from jax import export
 
+from rknn_jax._internal.option_names import option
+
 OPSET = 18
 IR_VERSION = 10
 """Versions of ONNX that onnxruntime 1.20 reads."""
@@ -69,7 +71,9 @@ def onnx_bytes(
     try:
         import onnx
     except ImportError as error:
-        raise ValueError("--format onnx needs onnx: pip install 'rknn-jax[onnx]'.") from error
+        raise ValueError(
+            f"{option('format')} onnx needs onnx: pip install 'rknn-jax[onnx]'."
+        ) from error
     (n,) = export.symbolic_shape("n")
     traced = jax.make_jaxpr(jax.vmap(function))(jax.ShapeDtypeStruct((n, *shape), dtype))
     graph = _Graph(onnx)
@@ -163,8 +167,8 @@ class _Graph:
         form = getattr(self, f"_{name}", None)
         if form is None:
             raise ValueError(
-                f"Expected a network of known operations, got {name}; export it with --format "
-                "stablehlo."
+                f"Expected a network of known operations, got {name}; export it with "
+                f"{option('format')} stablehlo."
             )
         return [form(given, fields, equation)]
 
@@ -223,7 +227,7 @@ class _Graph:
         if any(between):
             raise ValueError(
                 "Expected padding around arrays, got some between their values; export it with "
-                "--format stablehlo."
+                f"{option('format')} stablehlo."
             )
         return self.node("Pad", [given[0], np.asarray([*low, *high], np.int64), given[1]])
 
@@ -246,8 +250,8 @@ class _Graph:
         spec = fields["dimension_numbers"]
         if math.prod(fields["lhs_dilation"]) != 1 or fields["batch_group_count"] != 1:
             raise ValueError(
-                "Expected plain convolutions, got a transposed one; export it with --format "
-                "stablehlo."
+                "Expected plain convolutions, got a transposed one; export it with "
+                f"{option('format')} stablehlo."
             )
         images = self.node("Transpose", given[:1], perm=list(spec.lhs_spec))
         if isinstance(given[1], np.ndarray):

@@ -8,6 +8,8 @@ import math
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Annotated, Any, get_args, get_type_hints
 
+from rknn_jax._internal.option_names import option
+
 
 @dataclass(frozen=True)
 class Range:
@@ -167,7 +169,7 @@ def _out_of(allowed: Range | None, name: str, value: Any) -> list[str]:
     """Return the error for a number, or one of several, that is out of range."""
     numbers = value if isinstance(value, tuple) else (value,)
     return [
-        f"Expected {allowed.text(name)}, got --{name.replace('_', '-')} {number}; {allowed.remedy}."
+        f"Expected {allowed.text(name)}, got {option(name)} {number}; {allowed.remedy}."
         for number in numbers
         if allowed is not None
         and isinstance(number, int | float)

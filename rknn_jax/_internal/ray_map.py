@@ -6,8 +6,10 @@ must be a pure function of its number. An error in a piece is not retried and en
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from rknn_jax._internal.option_names import current_names, option, option_names
 
 STORE_BYTES = 2**28
 """Memory of the object store of an embedded cluster; what passes through it is a few tables."""
@@ -58,6 +60,19 @@ def _quiet(ray: Any) -> None:
     logging.getLogger("ray.data").setLevel(logging.ERROR)
 
 
+class _Named:
+    """A worker whose messages name settings as the process does that asks for its work."""
+
+    def __init__(self, names: Callable[[str], str], worker: type, *arguments: Any) -> None:
+        self._names = names
+        self._worker = worker(*arguments)
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        with option_names(self._names):
+            result: dict[str, Any] = self._worker(row)
+        return result
+
+
 def _mapped(ray: Any, worker: type, arguments: tuple[Any, ...], numbers: range) -> Any:
     """Return a data set with a row for each piece, which is worked on when it is read."""
     rows = [{"number": number} for number in numbers]
@@ -65,8 +80,8 @@ def _mapped(ray: Any, worker: type, arguments: tuple[Any, ...], numbers: range) 
     most = gpus or int(ray.cluster_resources().get("CPU", 1))
     each = {"num_gpus": 1} if gpus else {"num_cpus": 1}
     return ray.data.from_items(rows, override_num_blocks=len(rows)).map(
-        worker,
-        fn_constructor_args=arguments,
+        _Named,
+        fn_constructor_args=(current_names(), worker, *arguments),
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=max(1, min(most, len(rows)))),
         **each,
     )
@@ -81,7 +96,7 @@ def _library() -> Any:
         import ray.data.exceptions
     except ImportError as error:
         raise ValueError(
-            "Expected Ray with --engine ray, got none; pip install 'rknn-jax[ray]'."
+            f"Expected Ray with {option('engine')} ray, got none; pip install 'rknn-jax[ray]'."
         ) from error
     return ray
 
@@ -96,6 +111,6 @@ def _connect(ray: Any, address: str | None) -> None:
             ray.init(address=address, **quiet)
     except Exception as error:  # a cluster that cannot be reached fails in many ways
         raise ValueError(
-            f"The Ray cluster --address {address} cannot be reached: {error}; start it, or leave "
-            "--address out."
+            f"The Ray cluster {option('address')} {address} cannot be reached: {error}; start it, "
+            f"or leave {option('address')} out."
         ) from error

@@ -17,6 +17,7 @@ from rich.status import Status
 from rich.text import Text
 
 from rknn_jax._internal import progress
+from rknn_jax._internal.option_names import as_flag, option, option_names
 from rknn_jax._internal.progress import Event
 
 STOPPED = 130
@@ -167,7 +168,9 @@ def whole(name: str, number: float) -> int:
       ValueError: If the number is not whole or below 1.
     """
     if not 1 <= number < 2**62 or number != int(number):
-        raise ValueError(f"Expected a whole number --{name} >= 1, got --{name} {number:g}.")
+        raise ValueError(
+            f"Expected a whole number {option(name)} >= 1, got {option(name)} {number:g}."
+        )
     return int(number)
 
 
@@ -227,7 +230,7 @@ def run_program(program: Callable[[], int]) -> NoReturn:
     try:
         # On a terminal, a phase around all would be in the way of what is printed between others.
         whole = nullcontext() if err.is_terminal else progress.phase("running")
-        with show_progress(), whole:
+        with show_progress(), option_names(as_flag), whole:
             status = program()
     except SystemExit as end:
         status = status_of(end)

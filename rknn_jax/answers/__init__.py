@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from rknn_jax.answers import process, ratios, reading
+from rknn_jax.answers import process, ratios, row_labels
 from rknn_jax.answers.covariance import Kernels, kernels
-from rknn_jax.answers.reading import Decoded, Fit, Shown, of_queries
+from rknn_jax.answers.row_labels import Decoded, Fit, Shown, of_queries
 from rknn_jax.types import Array
 
 __all__ = ["Decoded", "Fit", "Fits", "Kernels", "decode", "decode_labels", "fits", "kernels"]
@@ -85,7 +85,7 @@ class Fits:
             stability is NaN, and all else is the same.
         """
         with _threads(len(self.shown.counts)):
-            return reading.read(self.shown, fit, redraws)
+            return row_labels.read(self.shown, fit, redraws)
 
 
 def fits(counts: Array, stddev: Array, public: Kernels) -> Fits:
@@ -125,6 +125,7 @@ def decode_labels(labels: Array, num_classes: int, public: Kernels) -> np.ndarra
     Returns:
       float32 `[m, num_classes]`, rows summing to 1.
     """
+    # [s, |Y|]: all rows of a query as votes for its label, with noise that is as wide as the doubt.
     votes = np.eye(num_classes)[np.asarray(labels)] * public.size[:, None]
     doubt = LABEL_DOUBT * np.mean(public.size)
     return decode(votes, np.full(votes.shape, doubt), public, redraws=0).probabilities
@@ -160,6 +161,7 @@ def _fits(shown: Shown) -> Fits:
         kept = [mixtures[i] for i in np.flatnonzero(chosen)]
         return Tried(kept, priors[chosen], process.log_likelihoods(seen, kept))
 
+    # Components are tried after all else: each makes a mixture more that could be fitted to noise.
     used = [np.array([one.variance(part) > 0 for one in mixtures]) for part in public.components]
     plain = tried(~np.any(used, axis=0) if used else np.ones(len(mixtures), bool))
     found = _fitted(shown, seen, plain)
@@ -168,7 +170,9 @@ def _fits(shown: Shown) -> Fits:
         if not process.weights(both.priors + both.likelihoods)[len(plain.mixtures) :].any():
             continue
         other = _fitted(shown, seen, both)
-        expected = [reading.read(shown, one.usual, 0).expected_accuracy for one in (found, other)]
+        each = [row_labels.read(shown, one.usual, 0) for one in (found, other)]
+        expected = [one.expected_accuracy for one in each]
+        # By the model's own expected accuracy, since nothing private is left to compare with.
         if expected[1] > expected[0] + SURER:
             return other
     return found
@@ -192,6 +196,7 @@ def _fitted(shown: Shown, seen: process.Seen, tried: Tried) -> Fits:
     posteriors = equal.posteriors
     for _ in range(ROUNDS):
         ratio = ratios.fit(_problem(seen, posteriors, weights, shown.public))
+        # Ratio and posterior depend on each other, so that they are fitted in turn until both stay.
         if np.array_equal(ratio, seen.ratio):
             break
         seen = process.standardized(shown.counts, shown.stddev, shown.public.size, ratio)
@@ -199,6 +204,7 @@ def _fitted(shown: Shown, seen: process.Seen, tried: Tried) -> Fits:
     if np.ptp(ratio) == 0:
         return Fits(shown, equal, equal, False)
     kept = np.flatnonzero(weights)
+    # Likelihoods under the new ratio, for mixtures that had a weight; the others had none to lose.
     scores = scores.copy()
     scores[kept] = priors[kept] + process.log_likelihoods(seen, [mixtures[i] for i in kept])
     weights = weights.copy()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import bdtr, ndtr, pdtrc
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.answers import Decoded
 from rknn_jax.types import Array
 
@@ -140,7 +141,10 @@ def concerns(found: Evidence) -> list[Concern]:
     listed = []
     alone = False
     if found.counts is None or found.stddev is None:
-        remedy = "use more --queries, a larger --epsilon, or a mechanism that releases counts"
+        remedy = (
+            f"use more {option('queries')}, a larger {option('epsilon')}, or a mechanism that "
+            "releases counts"
+        )
         listed += no_row(found.labels, found.names, remedy)
     else:
         counts = np.asarray(found.counts, np.float64)
@@ -205,7 +209,9 @@ def low_recall(recall: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> 
         f"most rows of {named(names, low)} are expected to have another label; of "
         f"{names[worst]}, {recall[worst]:.0%} are expected to be found"
     )
-    remedy = "rank the rows by the released probability of the class, or ask more --queries"
+    remedy = (
+        f"rank the rows by the released probability of the class, or ask more {option('queries')}"
+    )
     return [Concern("low_expected_recall", len(low), sentence, remedy, opinion=True)]
 
 
@@ -263,7 +269,9 @@ def concerns_before(
             "for one class at most"
         )
         listed.append(
-            Concern("few_queries", len(size), sentence, f"ask --queries {num_classes} or more")
+            Concern(
+                "few_queries", len(size), sentence, f"ask {option('queries')} {num_classes} or more"
+            )
         )
     if num_votes is None:
         return listed
@@ -273,7 +281,9 @@ def concerns_before(
             f"the median query has about {median:,.1f} votes, and the noise of one count has a "
             f"standard deviation of {noise:,.1f}"
         )
-        remedy = "use fewer --queries, a larger --epsilon or more private records"
+        remedy = (
+            f"use fewer {option('queries')}, a larger {option('epsilon')} or more private records"
+        )
         listed.append(Concern("thin_votes", median, sentence, remedy))
     return listed
 
@@ -292,7 +302,7 @@ def _noise_alone(counts: np.ndarray, variance: np.ndarray) -> list[Concern]:
         "the noisy counts cannot be told from noise alone, so that the labels may say no more than "
         "the public rows do, and nothing tells how many are right"
     )
-    remedy = "use a larger --epsilon, fewer --queries or more private records"
+    remedy = f"use a larger {option('epsilon')}, fewer {option('queries')} or more private records"
     return [Concern(NOISE_ALONE, squares / counts.size, sentence, remedy)]
 
 
@@ -333,15 +343,27 @@ def _missing_classes(
 
     listed = []
     for kind, mask, start, end, remedy in (
-        ("missing_classes", (held == 0) & hidden, "no row got {}; ", "within", "raise --epsilon"),
+        (
+            "missing_classes",
+            (held == 0) & hidden,
+            "no row got {}; ",
+            "within",
+            f"raise {option('epsilon')}",
+        ),
         (
             "missing_classes",
             (held == 0) & ~hidden,
             "no row got {}; ",
             "above",
-            "ask more --queries",
+            f"ask more {option('queries')}",
         ),
-        ("doubtful_classes", (held > 0) & hidden, "rows got {}, but ", "within", "raise --epsilon"),
+        (
+            "doubtful_classes",
+            (held > 0) & hidden,
+            "rows got {}, but ",
+            "within",
+            f"raise {option('epsilon')}",
+        ),
     ):
         chosen = np.flatnonzero(mask)
         if len(chosen):
@@ -361,21 +383,26 @@ def _accuracy(decoded: Decoded) -> list[Concern]:
             f"noise decides many labels: without it, {stability:.0%} of the public rows would keep "
             "theirs"
         )
-        remedy = "use a larger --epsilon, fewer --queries or more private records"
+        remedy = (
+            f"use a larger {option('epsilon')}, fewer {option('queries')} or more private records"
+        )
         return [Concern(LOW_STABILITY_KIND, stability, sentence, remedy)]
     if stability < HIGH_STABILITY and accuracy < LOW_ACCURACY:
         sentence = (
             f"expected accuracy {accuracy:.0%}, and noise hides whether these embeddings separate "
             "these classes"
         )
-        remedy = "use a larger --epsilon or more private records, or embeddings of a better model"
+        remedy = (
+            f"use a larger {option('epsilon')} or more private records, or embeddings of a better "
+            "model"
+        )
         return [Concern("low_accuracy", accuracy, sentence, remedy, opinion=True)]
     if stability >= HIGH_STABILITY and min(accuracy - LOW_ACCURACY, agreement - LOW_AGREEMENT) < 0:
         sentence = (
             f"these embeddings do not separate these classes: expected accuracy {accuracy:.0%}, "
             f"and {agreement:.0%} of the records near a row agree"
         )
-        remedy = "use embeddings of a better model, or more --queries"
+        remedy = f"use embeddings of a better model, or more {option('queries')}"
         return [Concern("low_agreement", accuracy, sentence, remedy, opinion=True)]
     return []
 
@@ -443,7 +470,10 @@ def _ratios(ratio: np.ndarray, names: Sequence[str]) -> list[Concern]:
             f"{named(names, chosen)} {verb} {upto}{largest:.1f} times {word} among "
             "the private records than among the public rows"
         )
-        remedy = "the labels are corrected for it; --smoothing none labels without a correction"
+        remedy = (
+            f"the labels are corrected for it; {option('smoothing')} none labels without a "
+            "correction"
+        )
         listed.append(Concern(kind, largest, sentence, remedy))
     return listed
 
@@ -466,7 +496,7 @@ def _columns(features: np.ndarray) -> list[Concern]:
         f"{held} {part:.1%} of the variance of all {features.shape[1]}, which decides which rows "
         "are near each other"
     )
-    return [Concern("unscaled_columns", part, sentence, "pass --standardize")]
+    return [Concern("unscaled_columns", part, sentence, f"pass {option('standardize')}")]
 
 
 def named(names: Sequence[str], chosen: Iterable[int]) -> str:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.answers.concerns import LOW_RECALL, Concern, named
 from rknn_jax.privacy.guarantee import UNITS, Unit
 
@@ -95,8 +96,8 @@ class Measured:
         if self.high < LOW:
             sentence = f"at most {self.high:.0%} of the private records agree with the labels"
             remedy = (
-                "use a larger --epsilon, embeddings of a better model, or public rows that are "
-                "more like the private ones; wrong private labels count against it, too"
+                f"use a larger {option('epsilon')}, embeddings of a better model, or public rows "
+                "that are more like the private ones; wrong private labels count against it, too"
             )
             found.append(Concern("low_measure", self.right, sentence, remedy))
         if self.majority is not None and self.low <= self.majority:
@@ -114,7 +115,10 @@ class Measured:
                 "labels; of "
                 f"{names[worst]}, {self.recall[worst].right:.0%}"
             )
-            remedy = "rank the rows by the released probability of the class, or ask more --queries"
+            remedy = (
+                "rank the rows by the released probability of the class, or ask more "
+                f"{option('queries')}"
+            )
             found.append(Concern("low_recall", len(missed), sentence, remedy))
         return found
 

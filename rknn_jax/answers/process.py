@@ -105,6 +105,7 @@ def standardized(
       size: `[s]`, public rows of each query.
       ratio: `[num_classes]`, ratio of each class's share of public rows to its share of the votes.
     """
+    # Votes as if classes were as frequent among private records as among public rows.
     counts = counts * ratio
     variance = (stddev * ratio) ** 2
     total = total_votes(counts, variance)
@@ -115,6 +116,7 @@ def standardized(
     votes = np.maximum(mean, FEWEST_VOTES * expected + 1e-9)
     prior = _prior(counts.sum(axis=0) / total, variance.sum(axis=0) / total**2)
     spread = _spread(prior)
+    # [s, |Y|], so that counts are about votes · (prior + spread · residual).
     residual = (counts - np.maximum(mean, 0)[:, None] * prior) / votes[:, None] / spread
     chance = ratio / votes[:, None] * np.ones_like(counts)
     if np.ptp(ratio) == 0:
@@ -147,6 +149,7 @@ def _votes(
     Few rows say little of how many votes to expect: their own number is by chance, and a query that
     lies at a lone row has hardly a record near it.
     """
+    # Shrinkage: how much sums differ beyond their noise and chance says how far to believe one.
     by_chance = expected**2 / np.maximum(size, 1)
     excess = np.mean((sums - expected) ** 2 - noise - expected - by_chance)
     uneven = max(excess, 0) / np.mean(expected**2)
@@ -254,6 +257,8 @@ def log_likelihood(seen: Seen, between: np.ndarray) -> float:
     for columns in _alike(seen):
         variance = seen.noise[:, columns[0]] + seen.chance[:, columns[0]]
         factor = cholesky.factored(cholesky.with_diagonal(between, variance + 1e-9))
+        # log N(r; 0, K + D) = -½ rᵀ(K + D)⁻¹r - ½ log|K + D| - (s/2) log 2π, by the factor L of K +
+        # D.
         white = cholesky.whitened(factor, seen.residual[:, columns].astype(between.dtype))
         total -= 0.5 * np.sum(white**2, dtype=np.float64)
         total -= len(columns) * np.sum(np.log(np.diag(factor)), dtype=np.float64)
@@ -262,6 +267,7 @@ def log_likelihood(seen: Seen, between: np.ndarray) -> float:
 
 def weights(scores: np.ndarray) -> np.ndarray:
     """Return the weights of mixtures of these log-likelihoods, 0 below `LEAST_WEIGHT`."""
+    # The greatest becomes 1, so that none overflows and not all underflow.
     found = np.exp(scores - scores.max())
     found /= found.sum()
     found[found < LEAST_WEIGHT] = 0
@@ -290,6 +296,7 @@ def posterior(seen: Seen, between: np.ndarray) -> Posterior:
     for columns in _alike(seen):
         noise = seen.noise[:, columns[0]] + seen.chance[:, columns[0]]
         factor = cholesky.factored(cholesky.with_diagonal(between, noise + 1e-9))
+        # Mean K(K + D)⁻¹r and variance K - K(K + D)⁻¹K, of each query.
         solved[:, columns] = cholesky.solved(factor, seen.residual[:, columns])
         gain = cholesky.whitened(factor, between.T)
         left = np.maximum(np.diag(between) - np.einsum("ij,ij->j", gain, gain), 0)
@@ -309,6 +316,7 @@ def of_shares(seen: Seen, between: np.ndarray, shares: np.ndarray) -> np.ndarray
     residual = (shares - seen.prior) / seen.spread
     solved = np.empty_like(residual)
     for columns in _alike(seen):
+        # Without the mechanism's noise, the chance of which records vote stays.
         clear = between + np.diag(seen.chance[:, columns[0]] + 1e-9)
         solved[..., columns] = np.linalg.solve(clear, residual[..., columns])
     return np.asarray(solved)

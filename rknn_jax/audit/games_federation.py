@@ -156,7 +156,7 @@ def _cells(round: Round, held: Holding) -> np.ndarray:
     """Return the votes of a client's records, int32 `[n, k·r]`."""
     able = np.isfinite(held.features).all(axis=1)
     labels = np.where(able, held.labels, NO_CELL).astype(np.int32)
-    return round.connect(np.nan_to_num(held.features), labels)
+    return round.contribute(np.nan_to_num(held.features), labels)
 
 
 def _sent(round: Round, pair: Sequence[Holding]) -> Game:

@@ -1,10 +1,10 @@
 """Adversaries of a ledger: they buy what it lets them, and the exact epsilon of all they got.
 
 Two neighboring data sets hold one record, of one class or the other. An adversary asks
-`release_counts` for releases on a real ledger until the ledger refuses, in many orders of small and
-large, pure and Gaussian releases. Some stop the process as soon as noise is drawn, and ask again:
-what was drawn counts as theirs. An adaptive one looks at the first result, and has a plan for
-either.
+`question.charge_and_draw` for releases on a real ledger until the ledger refuses, in many orders of
+small and large, pure and Gaussian releases. Some stop the process as soon as noise is drawn, and
+ask again: what was drawn counts as theirs. An adaptive one looks at the first result, and has a
+plan for either.
 
 The budget promises (epsilon, delta) for all of it together. The truth is computed without runs,
 from the noise that was drawn, by privacy loss distributions that round in favor of the ledger. So
@@ -25,9 +25,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binom
 
+from rknn_jax import question
 from rknn_jax.audit.finding import Bound, Finding
 from rknn_jax.audit.folders import own_folder
-from rknn_jax.mechanisms.base import CentralMechanism, release_counts
+from rknn_jax.labelers._votes import VoteNoise
+from rknn_jax.mechanisms.base import CentralMechanism
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.mechanisms.gaussian import Gaussian
 from rknn_jax.privacy import events
@@ -163,7 +165,8 @@ def _draws(ledger: Ledger, mechanism: CentralMechanism, stops: bool) -> bool:
 
     object.__setattr__(watched, "release", release)
     try:
-        release_counts(watched, VOTES, 1, ledger=ledger, purpose="an audit")
+        noise = VoteNoise(watched)
+        question.charge_and_draw(noise, noise.guarantee, VOTES, 1, ledger, "an audit")
     except (LedgerError, _StoppedError):
         pass
     return bool(drawn)

@@ -109,7 +109,7 @@ def private_knn(settings: PrivateKNN) -> dict[str, Any]:
     screen = (settings.threshold, settings.neighbors)
     events = _screen_and_count(settings, settings.sampling_prob, replaced, screen)
     published = _screen_and_count(settings, settings.sampling_prob, False, None)
-    return _told(
+    return _result(
         settings,
         settings.relation,
         events,
@@ -120,7 +120,7 @@ def private_knn(settings: PrivateKNN) -> dict[str, Any]:
 def gnmax(settings: GNMax) -> dict[str, Any]:
     """Account for GNMax or Confident-GNMax, and return what `--json` prints."""
     events = _screen_and_count(settings, 1.0, False, (settings.threshold, settings.teachers))
-    told = _told(
+    told = _result(
         settings,
         "replace-one",
         events,
@@ -134,7 +134,7 @@ def gnmax(settings: GNMax) -> dict[str, Any]:
         pate.Screen(settings.threshold, settings.screening_stddev) if settings.screens else None
     )
     return told | {
-        "votes": _told_of_votes(settings, pate.GNMax(settings.aggregation_stddev, screen))
+        "votes": _cost_of_votes(settings, pate.GNMax(settings.aggregation_stddev, screen))
     }
 
 
@@ -152,10 +152,10 @@ def lnmax(settings: LNMax) -> dict[str, Any]:
                 moments, pate.MOMENTS, settings.delta, classic=True
             )
         }
-    told = _told(settings, "replace-one", [Laplace(settings.scale, 2 * answers)], published)
+    told = _result(settings, "replace-one", [Laplace(settings.scale, 2 * answers)], published)
     if settings.votes is None:
         return told
-    return told | {"votes": _told_of_votes(settings, mechanism)}
+    return told | {"votes": _cost_of_votes(settings, mechanism)}
 
 
 def _screen_and_count(
@@ -194,7 +194,7 @@ def _published(events: list[Event], delta: float) -> dict[str, float]:
     return {"RDP, as published": renyi.rdp_epsilon_as_published(events, delta)}
 
 
-def _told(
+def _result(
     settings: Any, relation: Relation, events: list[Event], found: dict[str, float]
 ) -> dict[str, Any]:
     """Print and return every accountant's epsilon, after those in `found`, and the guarantee."""
@@ -223,7 +223,7 @@ def _told(
     return {"accountants": found | exact, **guarantee.asdict()}
 
 
-def _told_of_votes(settings: GNMax | LNMax, mechanism: Any) -> dict[str, float]:
+def _cost_of_votes(settings: GNMax | LNMax, mechanism: Any) -> dict[str, float]:
     """Print and return the epsilons that depend on the votes, by description."""
     from rknn_jax.privacy import pate, smooth_sensitivity
 
@@ -245,7 +245,7 @@ def _told_of_votes(settings: GNMax | LNMax, mechanism: Any) -> dict[str, float]:
         )
         found |= smooth_sensitivity.sanitize(
             np.random.default_rng(), votes, mechanism, plan=plan, delta=settings.delta
-        ).told()
+        ).facts()
     for name, epsilon in found.items():
         tell(err if settings.json else out, "votes", f"{name}: epsilon = {rounded_up(epsilon, 6)}")
     return found

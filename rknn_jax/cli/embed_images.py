@@ -60,12 +60,12 @@ def _white(settings: Embed, source: "ImageFolder | ImageTable", known: dict[str,
 
     A private image decides nothing, because the others would change with it. Its curator is told.
     """
-    from rknn_jax.embedding import clipping, images
+    from rknn_jax.embedding import clipping, depths
     from rknn_jax.images import files
 
-    depths = images.depths(source, refuse=not settings.private)
-    pixel = 0 if settings.private else depths.most
-    white = images.card_white(known) if known else files.white_of(pixel)
+    bits = depths.depths(source, refuse=not settings.private)
+    pixel = 0 if settings.private else bits.most
+    white = depths.card_white(known) if known else files.white_of(pixel)
     if pixel > white:
         tell(
             err,
@@ -80,7 +80,7 @@ def _white(settings: Embed, source: "ImageFolder | ImageTable", known: dict[str,
             f"{white:,} of {files.WHITE:,} for gray images of 16 bits, whose largest public pixel "
             f"is {pixel:,}; the card keeps it for the private side",
         )
-    for sentence in (*depths.doubts(white), *clipping.doubts(source, white)):
+    for sentence in (*bits.doubts(white), *clipping.doubts(source, white)):
         secret = " (tell nobody)" if settings.private else ""
         tell(err, "private" if settings.private else "warning", f"{sentence}{secret}")
     return white

@@ -63,14 +63,14 @@ def serve(settings: Serve) -> dict[str, Any]:
         check_request(step.asked)
     if len(steps) > 1:
         shares = ", ".join(f"{step.asked.config.epsilon:g}" for step in steps)
-        _told("rounds", f"{len(steps)}, at epsilon = {shares}; clients need a budget for all")
+        _say("rounds", f"{len(steps)}, at epsilon = {shares}; clients need a budget for all")
     if settings.dry_run:
         command = shlex.join(join_command(settings))
         own = "--private"
         if settings.make_test_certificates:
             own += f", and party0 to party{settings.clients - 1}"
-        _told("clients", f"{command}  # at each of {settings.clients}, with its own {own}")
-        _told("checked", "nobody was asked, and nothing was written")
+        _say("clients", f"{command}  # at each of {settings.clients}, with its own {own}")
+        _say("checked", "nobody was asked, and nothing was written")
         return {"dry_run": True, "join": command}
     make_folder(settings.out)
     busy = (
@@ -105,7 +105,7 @@ def _made_test_certificates(settings: Serve, folder: Path) -> dict[bytes, int]:
     anywhere = settings.host in ("0.0.0.0", "::")
     hosts = (socket.gethostname(), "localhost", "127.0.0.1") if anywhere else (settings.host,)
     certificates.write_federation(folder, hosts, settings.clients)
-    _told(
+    _say(
         "tests only",
         f"certificates of {', '.join(hosts)} and {settings.clients} clients in {folder}, which end "
         f"after {certificates.LIFE.days} days; beyond tests every client makes its own",
@@ -120,18 +120,18 @@ def _settle(settings: Serve, mine: "Public") -> Serve:
     from rknn_jax.release.public_rows import lists_alone
 
     for sentence in public_values.doubted(mine.inputs.T, mine.features):
-        _told("warning", f"public columns {sentence}")
+        _say("warning", f"public columns {sentence}")
     if mine.features:
         more = f" and {len(mine.features) - MOST_NAMED:,} more" * (len(mine.features) > MOST_NAMED)
         named = f"{', '.join(mine.features[:MOST_NAMED])}{more}"
-        _told("features", f"{named}; of a client whose columns have no names, their order decides")
+        _say("features", f"{named}; of a client whose columns have no names, their order decides")
     elif beside := lists_alone(mine.others, None):
-        _told("warning", beside)
+        _say("warning", beside)
     found = settled(settings, images=mine.images)
     if settings.student is None and found.student == "none":
-        _told("student", "none; a student learns from images, and one label of each")
+        _say("student", "none; a student learns from images, and one label of each")
     if settings.honest != found.honest:
-        _told(
+        _say(
             "honest",
             f"{found.honest} clients, the quorum: the promise counts on each of them to add its "
             "share of the noise; pass --honest to count on fewer",
@@ -182,11 +182,11 @@ def _merge(settings: Serve, mine: "Public", wanted: "Asked") -> dict[str, Any]:
         from rknn_jax.federation.collector import Collector
         from rknn_jax.federation.merge import merge
     merge(settings.merge, settings.out, wanted)
-    round, queries = round_folder.prepare(settings.out, mine, wanted, _told)
+    round, queries = round_folder.prepare(settings.out, mine, wanted, _say)
     with contextlib.closing(Collector(settings.out, round)) as collector:
-        _told("merged", f"{collector.num_clients:,} clients of {len(settings.merge)} folders")
+        _say("merged", f"{collector.num_clients:,} clients of {len(settings.merge)} folders")
         card = publish.publish(
-            settings.out, mine, wanted, queries=queries, collector=collector, tell=_told
+            settings.out, mine, wanted, queries=queries, collector=collector, tell=_say
         )
     round_folder.end(settings.out, round)
     return card
@@ -228,20 +228,20 @@ def _serve_one(
         folder,
         mine,
         wanted,
-        tell=_told,
+        tell=_say,
         source=settings.question,
         collects=settings.collect_only,
     )
     begun = _begun(folder, round)
     closes = round_folder.closes_at(folder, settings.deadline)
     if closes < time.time():
-        _told(
+        _say(
             "deadline",
             f"it passed {time.time() - closes:,.0f} s ago: it counts from when the round began; "
             "pass a larger --deadline",
         )
     so_far = f"{begun.num_clients if begun else 0} of {wanted.clients} clients so far"
-    _told("round", f"{round.id[:12]}, {len(round.data):,} bytes to each client; {so_far}")
+    _say("round", f"{round.id[:12]}, {len(round.data):,} bytes to each client; {so_far}")
     desk = Desk(round, closes)
     place.serve(desk, begun)
     with progress.phase("clients", note=lambda: _progress(desk, wanted, begun)):
@@ -252,9 +252,9 @@ def _serve_one(
     if round.check_share and is_last:
         labeled = publish.labeled(folder, mine, wanted, queries=queries, collector=answers)
         shown = (folder, round, labeled, wanted, answers.num_clients)
-        checked = publish.Checked(labeled, checking.measure(*shown, place.serve, _told))
+        checked = publish.Checked(labeled, checking.measure(*shown, place.serve, _say))
     card = publish.publish(
-        folder, mine, wanted, queries=queries, collector=answers, tell=_told, checked=checked
+        folder, mine, wanted, queries=queries, collector=answers, tell=_say, checked=checked
     )
     return answers, card
 
@@ -315,14 +315,14 @@ class _Place:
         gate = self._stack.enter_context(served)
         self._stack.callback(resources.dismiss)
         secured = f" with TLS, for {len(clients)} keys" if clients else " without TLS, on this host"
-        _told("listening", f"on {settings.host}:{gate.port}{secured}")
+        _say("listening", f"on {settings.host}:{gate.port}{secured}")
         if settings.metrics_port is not None:
             self._monitor = Monitor(settings.out, resources, gate)
             watched_at = listening(
                 self._monitor.app, LOOPBACK, settings.metrics_port, most=CONNECTIONS
             )
             self._stack.enter_context(watched_at)
-            _told("metrics", f"at http://{LOOPBACK}:{settings.metrics_port}/metrics and /health")
+            _say("metrics", f"at http://{LOOPBACK}:{settings.metrics_port}/metrics and /health")
 
 
 def _progress(desk: "Desk", wanted: "Asked", answers: "Collector | Sum | None") -> str:
@@ -343,7 +343,7 @@ def _begun(folder: Path, round: "Round") -> "Collector | Sum | None":
         return round_folder.kept_sum(folder, round)
     collector = Collector(folder, round)
     if collector.cut:
-        _told(
+        _say(
             "cut",
             f"{collector.cut:,} bytes of answers that were not whole; whoever is missing is "
             "asked again",
@@ -359,12 +359,12 @@ def _answers(
     from rknn_jax.federation.collector import Collector
 
     if isinstance(answers, Collector):
-        hosting.collect(desk, answers, wanted.clients, _told)
+        hosting.collect(desk, answers, wanted.clients, _say)
     elif answers is None:
         begin = functools.partial(round_folder.begin_sum, folder)
-        answers = hosting.sum_up(desk, wanted.clients, wanted.quorum, begin=begin, tell=_told)
+        answers = hosting.sum_up(desk, wanted.clients, wanted.quorum, begin=begin, tell=_say)
         keep = functools.partial(round_folder.keep_sum, folder, answers)
-        hosting.when_there_is_room(keep, _told)
+        hosting.when_there_is_room(keep, _say)
     else:
         desk.change(stage="closed")
     return answers
@@ -387,12 +387,12 @@ def join(settings: Join) -> dict[str, Any]:
 
     path = joining.ledger_path(settings)
     if not os.path.lexists(path):
-        _told("budget", ledger_index.notice(path))
+        _say("budget", ledger_index.notice(path))
     client = joining.opened(settings, agreement, records)
     ledger = client.ledger
     assert ledger
-    _told("private", f"{len(client.inputs):,} records; {ledger.remaining} left in {ledger.path}")
-    _told(
+    _say("private", f"{len(client.inputs):,} records; {ledger.remaining} left in {ledger.path}")
+    _say(
         "joining",
         f"{settings.server}; waiting {settings.wait:g} s for it if it does not answer. Ctrl-C "
         "leaves, and loses nothing",
@@ -401,16 +401,16 @@ def join(settings: Join) -> dict[str, Any]:
     said = ["waiting for the server"]
     with (
         progress.phase("joining", note=lambda: said[-1]),
-        contextlib.closing(Connection(server, context, _told, settings.wait)) as connection,
+        contextlib.closing(Connection(server, context, _say, settings.wait)) as connection,
     ):
 
         def told(name: str, text: str) -> None:
-            _told(name, text)
+            _say(name, text)
             said.append(name)
 
         outcome = take_part(client, connection, told)
     if not outcome.took_part:
-        _told(
+        _say(
             "apart",
             "this client did not take part; see above, and rknn budget raise if it is the budget",
         )
@@ -423,7 +423,7 @@ def join(settings: Join) -> dict[str, Any]:
     }
 
 
-def _told(name: str, text: str) -> None:
+def _say(name: str, text: str) -> None:
     tell(err, name, text)
 
 

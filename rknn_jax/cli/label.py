@@ -12,7 +12,7 @@ from rknn_jax._internal import progress
 from rknn_jax._internal.disk import OWNER, write_whole
 from rknn_jax._internal.option_files import OPTIONS
 from rknn_jax._internal.terminal import err, sure_interrupts, tell
-from rknn_jax.cli import label_told
+from rknn_jax.cli import label_lines
 from rknn_jax.release.release_folder import (
     RESULTS,
     STAGING,
@@ -90,7 +90,7 @@ def _run(settings: Settings, number: int = 0, before: "Before | None" = None) ->
             plan = rounds.prepare(settings, number, before)
         else:
             plan = rounds.checked(settings, planning.prepare(rounds.of(settings)[0]))
-    label_told.tell_plan(plan)
+    label_lines.tell_plan(plan)
     if settings.dry_run:
         job.check_memory(plan)
         with progress.phase("simulating releases"), sure_interrupts(), _nothing_spent(None):
@@ -98,7 +98,7 @@ def _run(settings: Settings, number: int = 0, before: "Before | None" = None) ->
         affordable = plan.affordable
         if number:
             affordable = rounds.affordable(rounds.of(settings), plan)
-        label_told.tell_preview(plan, expected, settings, affordable=affordable)
+        label_lines.tell_preview(plan, expected, settings, affordable=affordable)
         told = {name: _text_keys(value) for name, value in asdict(expected).items()}
         counts = {
             "labeler": plan.question.labeler.name,
@@ -114,7 +114,7 @@ def _run(settings: Settings, number: int = 0, before: "Before | None" = None) ->
             f"the release that was paid for and stopped, in {plan.folder}; it costs nothing more",
         )
     with (
-        _warnings_told(),
+        _tell_warnings(),
         sure_interrupts(),
         _nothing_spent(before),
     ):
@@ -128,14 +128,14 @@ def _run(settings: Settings, number: int = 0, before: "Before | None" = None) ->
             "warning",
             "no private record adds anything, so noise alone is released; tell nobody",
         )
-    with _warnings_told(), progress.phase("releasing"), sure_interrupts():
+    with _tell_warnings(), progress.phase("releasing"), sure_interrupts():
         done = job.release(plan, counted)
         with warned_after(plan.folder, "its options could not be written to config.json"):
             last = number in (0, settings.rounds)
             keep_options(settings if last else plan.settings, plan.folder)
     result = done.card
-    with _warnings_told(), warned_after(plan.folder, "not all of it could be told"):
-        label_told.tell_release(plan, done)
+    with _tell_warnings(), warned_after(plan.folder, "not all of it could be told"):
+        label_lines.tell_release(plan, done)
         result = _result(plan, done)
     return result
 
@@ -152,7 +152,7 @@ def _result(plan: "Plan", done: "Release") -> dict[str, Any]:
     unsure = None if done.counts is None else job.unsure_share(done)
     said = {
         "unsure": unsure,
-        **label_told.expectations(done),
+        **label_lines.expectations(done),
         "concerns": [*map(asdict, done.concerns)],
     }
     return {"files": files, **said, **done.card}  # the card has `measured`
@@ -170,7 +170,7 @@ def keep_options(settings: Settings, folder: Path) -> None:
 
 
 @contextmanager
-def _warnings_told() -> Iterator[None]:
+def _tell_warnings() -> Iterator[None]:
     """Tell the warnings of what runs inside, also those that a filter would make errors."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

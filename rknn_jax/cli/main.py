@@ -41,6 +41,7 @@ import tyro
 from tyro.conf import subcommand
 
 from rknn_jax._internal import compilation, option_files, ranges
+from rknn_jax._internal.option_names import as_flag, option_names
 from rknn_jax._internal.terminal import (
     STOPPED,
     err,
@@ -108,6 +109,7 @@ NO_MEMORY = "RESOURCE_EXHAUSTED"
 """Text by which an error of XLA reports that no memory is left."""
 
 
+@option_names(as_flag)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     arguments = sys.argv[1:] if argv is None else list(argv)

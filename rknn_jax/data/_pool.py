@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.types import Card, Public, Records, Task
 
 
@@ -78,12 +79,12 @@ def folder(data_dir: Path | None, name: str) -> Path:
     """
     if data_dir is None:
         raise ValueError(
-            f"Expected data_dir for dataset={name}, got none; pass --data-dir with the folder of "
-            "its files."
+            f"Expected data_dir for dataset={name}, got none; pass {option('data_dir')} with the "
+            "folder of its files."
         )
     if not Path(data_dir).is_dir():
         raise FileNotFoundError(
-            f"There is no folder data_dir={data_dir}; pass --data-dir with the folder of "
+            f"There is no folder data_dir={data_dir}; pass {option('data_dir')} with the folder of "
             f"{name}'s files."
         )
     return Path(data_dir)

@@ -5,6 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from rknn_jax._internal.option_names import option
+
 SAME = ("kind", "sha256", "width", "input", "output", "pooling", "normalize")
 """Entries of a model that decide its features."""
 
@@ -57,11 +59,11 @@ def given(path: Path | None, kind: str) -> dict[str, Any]:
     """
     if path is None:
         return {}
-    model = read(path, f"--card {path}")
+    model = read(path, f"{option('card')} {path}")
     if model["kind"] != kind:
         raise ValueError(
-            f"Expected a card of {kind} in --card {path}, got one of {model['kind']}; embed both "
-            "sides in the same way."
+            f"Expected a card of {kind} in {option('card')} {path}, got one of {model['kind']}; "
+            "embed both sides in the same way."
         )
     return model
 
@@ -77,6 +79,6 @@ def check_same(known: dict[str, Any], card: dict[str, Any], name: str) -> None:
     other = differences(known, card) if known else []
     if other:
         raise ValueError(
-            f"Expected the model of --card, got another one in {name}, which differs in "
+            f"Expected the model of {option('card')}, got another one in {name}, which differs in "
             f"{', '.join(other)}; embed both sides with the same model."
         )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.records.public_values import stand_in
 
 
@@ -147,7 +148,7 @@ def of_numbers(name: str, values: np.ndarray, most_values: int) -> Iterator[str]
     if whole and len(distinct) > most_values and _ID.search(name):
         yield (
             f"column {name!r} of whole numbers is named like an id, whose distances mean nothing; "
-            "leave it out with --drop, or with --keep beside the embeddings"
+            f"leave it out with {option('drop')}, or with {option('keep')} beside the embeddings"
         )
 
 
@@ -231,7 +232,7 @@ class Unread:
     squares: float = 0.0
 
 
-def told(name: str, found: Unread, *, is_number: bool) -> Iterator[str]:
+def sentences(name: str, found: Unread, *, is_number: bool) -> Iterator[str]:
     """Yield what the curator should know of a private column.
 
     Args:

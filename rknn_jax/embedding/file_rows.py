@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.embedding import table_files
 from rknn_jax.formats import LABELS, _arrow, clear_errors, refuse_absent
 from rknn_jax.records.features import NUMBERS
@@ -15,9 +16,7 @@ By = Literal["name", "path"]
 ABSENT = "stand in no row"
 CAPITALS = "have a row but for capitals, so write the names as the files have them"
 SEVERAL = "stand in several rows"
-SHARED = "share their name with another file, so compare paths by --file-match path"
-CAUSES = (ABSENT, CAPITALS, SEVERAL, SHARED)
-"""Causes why a file has no row."""
+SHARED = "share their name with another file"
 
 FILE = "file"
 """Usual name of the column of the files' names."""
@@ -119,10 +118,12 @@ class FileRows:
         folded = {key.casefold() for key in self.places}
         keys = [_key(file, self.by) for file in files]
         counts = Counter(keys)
-        found: dict[str, list[str]] = {cause: [] for cause in CAUSES}
+        shared = f"{SHARED}, so compare paths by {option('file_match')} path"
+        causes = (ABSENT, CAPITALS, SEVERAL, shared)
+        found: dict[str, list[str]] = {cause: [] for cause in causes}
         for file, key in zip(files, keys, strict=True):
             if counts[key] > 1:
-                found[SHARED].append(file)
+                found[shared].append(file)
             elif key in self.places and self.places[key] is None:
                 found[SEVERAL].append(file)
             elif key not in self.places:

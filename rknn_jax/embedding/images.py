@@ -7,19 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from rknn_jax._internal.cores import num_cores
+from rknn_jax._internal.option_names import option
 from rknn_jax.embedding import Embedded, Rows, rows, table_files
 from rknn_jax.embedding.file_rows import FILE, FileRows
 from rknn_jax.formats import LABELS, _arrow, _hub, nested
 from rknn_jax.images import files as image_files
 from rknn_jax.representations import pretrained
-
-FAR = 8
-"""Times that white is above the usual largest pixel from which on images are nearly black."""
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
@@ -72,8 +70,8 @@ class ImageFolder:
         others = sorted({*every}.difference(files))
         if not files and not (private and folder.is_dir()):
             raise ValueError(
-                f"Expected images that end in {', '.join(SUFFIXES)} in --images {folder}, got "
-                "none; name the folder that holds them, or their classes' folders."
+                f"Expected images that end in {', '.join(SUFFIXES)} in {option('images')} "
+                f"{folder}, got none; name the folder that holds them, or their classes' folders."
             )
         skipped = tuple(name for name in others if (folder / name).is_file())
         return cls(folder, tuple(files), skipped, private=private, about=about)
@@ -84,7 +82,7 @@ class ImageFolder:
     @property
     def where(self) -> str:
         """Argument and name of the folder."""
-        return f"--images {self.folder}"
+        return f"{option('images')} {self.folder}"
 
     @property
     def state(self) -> list[Any]:
@@ -205,18 +203,20 @@ class ImageTable:
         Raises:
           ValueError: If there is not one such column.
         """
-        kinds = table_files.types(path, "--images")
+        kinds = table_files.types(path, option("images"))
         held = [name for name in kinds if _holds_images(kinds[name]) and name not in keep]
         named = list(columns) or held
         if len(named) != 1 or (named[0] in kinds and named[0] not in held):
             raise ValueError(
-                f"Expected one column of images in --images {path}, got "
+                f"Expected one column of images in {option('images')} {path}, got "
                 f"{', '.join(named) or 'none'}, where {', '.join(held) or 'no column'} of "
-                f"{', '.join(kinds)} has bytes; name one of them with --columns"
+                f"{', '.join(kinds)} has bytes; name one of them with {option('columns')}"
                 f"{nested(named, [*kinds])}."
             )
         return cls(
-            rows.TableFile(path, "--images", (named[0],), label=label, keep=keep, private=private)
+            rows.TableFile(
+                path, option("images"), (named[0],), label=label, keep=keep, private=private
+            )
         )
 
     def __len__(self) -> int:
@@ -240,7 +240,7 @@ class ImageTable:
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes that the files declare, or none."""
-        return table_files.class_names(self.table.path, "--images", self.table.label)
+        return table_files.class_names(self.table.path, option("images"), self.table.label)
 
     def blocks(self, size: int) -> Iterator[Rows]:
         """Yield the bytes of at most `size` images."""
@@ -345,93 +345,6 @@ class NetworkModel:
 def as_file(image: Path | bytes) -> Path | io.BytesIO:
     """Return the path of an image, or its bytes as an open file."""
     return io.BytesIO(image) if isinstance(image, bytes) else image
-
-
-class Depths(NamedTuple):
-    """Gray images by their bits.
-
-    Attributes:
-      largest: Largest pixel of each gray image of 16 bits, int `[g]`.
-      others: Number of images of 8 bits.
-    """
-
-    largest: np.ndarray
-    others: int
-
-    @property
-    def most(self) -> int:
-        """Largest pixel of all gray images of 16 bits, or 0 if there are none."""
-        return int(self.largest.max(initial=0))
-
-    def doubts(self, white: int) -> list[str]:
-        """Return what may be wrong with the images under a white, in words."""
-        found = []
-        if len(self.largest) and self.others:
-            found.append(
-                f"{len(self.largest):,} images have 16 bits and {self.others:,} have 8, and the "
-                "two are not scaled alike; save all images with the same bits"
-            )
-        usual = float(np.median(self.largest)) if len(self.largest) else white
-        if usual < white / FAR:
-            found.append(
-                f"half of the gray images of 16 bits have no pixel above {usual:,.0f} of the white "
-                f"{white:,}, and are nearly black; save both sides with the same bits, and without "
-                "dead pixels"
-            )
-        return found
-
-
-def depths(source: "ImageFolder | ImageTable", *, refuse: bool) -> Depths:
-    """Return the bits of the images, of which those of 16 are read.
-
-    Args:
-      source: Images.
-      refuse: Whether dark colors are an error, as for public images.
-
-    Raises:
-      ValueError: If `refuse`, and there are color images of 16 bits that are all nearly black.
-        Their lower bits cannot be read.
-    """
-    found: list[image_files.Largest] = []
-    with ThreadPoolExecutor(num_cores()) as pool:
-        for block in source.blocks(IMAGES_AT_ONCE):
-            found += filter(None, pool.map(_largest, block.records))
-    grays = [one.gray for one in found if one.gray is not None]
-    colors = [one.color for one in found if one.color is not None]
-    color = max(colors, default=image_files.WHITE)
-    if refuse and color <= image_files.DARK:
-        raise ValueError(
-            f"Expected colors of 16 bits up to {image_files.WHITE:,} in {source.where}, got at "
-            f"most {color:,}, which look black; save the images of both sides with 8 bits, "
-            "scaled by one number."
-        )
-    return Depths(np.array(grays, np.int64), len(found) - len(grays) - len(colors))
-
-
-def _largest(image: Path | bytes | str | None) -> image_files.Largest | None:
-    """Return the largest pixels of an image, or None if it cannot be read, as is told later."""
-    if not isinstance(image, Path | bytes):
-        return None
-    try:
-        return image_files.largest(as_file(image))
-    except Exception:  # a damaged file can raise many kinds of errors
-        return None
-
-
-def card_white(model: dict[str, Any]) -> int:
-    """Return the white of gray images of 16 bits that a card of images tells.
-
-    Raises:
-      ValueError: If the card tells none that can be used.
-    """
-    given = model.get("input")
-    found = given.get("white", image_files.WHITE) if isinstance(given, dict) else image_files.WHITE
-    if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= image_files.WHITE:
-        raise ValueError(
-            f"Expected a white of 1 to {image_files.WHITE} in the input of --card, got {found!r}; "
-            "restore the card, or embed the public images anew."
-        )
-    return found
 
 
 def versions(*packages: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.embedding import Rows, table_files
 from rknn_jax.formats import LABELS, _arrow, clear_errors, csv, refuse_absent, suffix_of
 from rknn_jax.records.features import flattened
@@ -153,7 +154,7 @@ def _text_values(column: Any, name: str) -> list[str | None]:
     ):
         raise ValueError(
             f"Expected text in column {name!r}, got {kind}; name the columns of the text with "
-            f"--columns{flattened(str(kind))}."
+            f"{option('columns')}{flattened(str(kind))}."
         )
     values: list[str | None] = column.to_pylist()
     return values

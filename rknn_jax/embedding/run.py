@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rknn_jax._internal import disk
+from rknn_jax._internal.option_names import option
 from rknn_jax.embedding import Embedded, Model, Rows, Source
 from rknn_jax.embedding.cards import card_path
 from rknn_jax.formats import EMBEDDINGS, LABELS, _arrow, _hub
@@ -82,7 +83,9 @@ def embed(
         _clear(parts)
         return written
     parts.mkdir(parents=True, exist_ok=True)
-    with disk.locked(parts, f"Another process writes {out}; wait for it, or name another --out."):
+    with disk.locked(
+        parts, f"Another process writes {out}; wait for it, or name another {option('out')}."
+    ):
         _check_plan(parts, digest, out)
         files, resumed = _make_parts(source, model, parts, private=private, advance=advance)
         unusable, rows, truncated = _join(files, parts / JOINED, private)
@@ -140,8 +143,8 @@ def _finished(out: Path, digest: str) -> Written:
     card = disk.read_json(path) if path.exists() else {}
     if not isinstance(card, dict) or card.get("digest") != digest:
         raise ValueError(
-            f"Expected --out {out} to be new, or the result of this command, got another file; "
-            "name another, or remove it."
+            f"Expected {option('out')} {out} to be new, or the result of this command, got another "
+            "file; name another, or remove it."
         )
     return Written(card, card["unusable"], card["rows"], card.get("truncated") or 0)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.embedding import Embedded, doubts, table_files
 from rknn_jax.formats import _arrow
 from rknn_jax.formats.csv import NUMBER
@@ -225,7 +226,9 @@ def review(model: TableModel, path: Path, argument: str) -> list[str]:
     return doubts.grouped(
         (one.name, sentence)
         for one in model.columns
-        for sentence in doubts.told(one.name, found[one.name], is_number=isinstance(one, Number))
+        for sentence in doubts.sentences(
+            one.name, found[one.name], is_number=isinstance(one, Number)
+        )
     )
 
 
@@ -297,7 +300,8 @@ def numbers(column: Any, name: str) -> tuple[np.ndarray, bool]:
     if not is_text(kind):
         raise ValueError(
             f"Expected numbers or text in column {name!r}, got {kind}; convert it, or leave it out "
-            f"with --drop, or by naming the others with --columns{flattened(str(kind))}."
+            f"with {option('drop')}, or by naming the others with "
+            f"{option('columns')}{flattened(str(kind))}."
         )
     text = column.cast(pa.large_string())
     is_number = compute.match_substring_regex(text, NUMBER)

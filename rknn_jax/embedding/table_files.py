@@ -20,6 +20,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from rknn_jax import formats
+from rknn_jax._internal.option_names import option
 from rknn_jax.formats import (
     LEDGER,
     Columns,
@@ -430,8 +431,8 @@ def _refuse_unlike(
             if isinstance(value, dict):
                 flat = f"; its keys are {', '.join(map(repr, [*value][:MOST_NAMED]))}: {FLATTEN}"
             raise FormatError(
-                f"Expected {wanted} in column {names[0]!r}, got {kind} in row {row}; save "
-                f"the value itself as {wanted}, or name other columns with --columns{flat}."
+                f"Expected {wanted} in column {names[0]!r}, got {kind} in row {row}; save the "
+                f"value itself as {wanted}, or name other columns with {option('columns')}{flat}."
             )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rknn_jax._internal.checks import check_together
+from rknn_jax._internal.option_names import option
 from rknn_jax.embedding import doubts, table_files
 from rknn_jax.embedding.table import (
     Category,
@@ -46,7 +47,12 @@ MOST_TOLD = 5
 """Most values that are told of a column."""
 
 
-NO_FEATURE = "leave it out with --drop, or name the columns of features with --columns"
+def no_feature() -> str:
+    """Return the remedy for a column that is no feature."""
+    drop, columns = option("drop"), option("columns")
+    return f"leave it out with {drop}, or name the columns of features with {columns}"
+
+
 """Remedy for a column that looks like an id."""
 
 
@@ -70,7 +76,7 @@ def fit(path: Path, argument: str, names: Sequence[str], *, chosen: bool) -> Tab
     if not parts:
         raise ValueError(
             f"Expected columns of features and rows in {where}, got none; name the columns with "
-            "--columns."
+            f"{option('columns')}."
         )
     table = pa.concat_tables(parts).select(list(names))
     refuse = [] if chosen else [functools.partial(_refuse_ids, table, where)]
@@ -91,8 +97,8 @@ def _refuse_ids(table: Any, where: str) -> None:
     """Raise ValueError if a column is an index or an id, by its name or its numbers."""
     names = table.column_names
     check_together(
-        lambda: features.refuse_unnamed(names, NO_FEATURE),
-        lambda: public_values.refuse_ids(_whole_columns(table), names, where, NO_FEATURE),
+        lambda: features.refuse_unnamed(names, no_feature()),
+        lambda: public_values.refuse_ids(_whole_columns(table), names, where, no_feature()),
     )
 
 
@@ -104,7 +110,7 @@ def _repeated_ids(table: Any, notes: Sequence[str]) -> Iterator[str]:
         np.zeros(0) if is_known else values
         for values, is_known in zip(_whole_columns(table), known, strict=True)
     ]
-    for sentence in public_values.doubted(columns, names, NO_FEATURE):
+    for sentence in public_values.doubted(columns, names, no_feature()):
         yield f"columns {sentence}"
 
 
@@ -196,14 +202,15 @@ def _fitted(column: Any, name: str, *, chosen: bool) -> tuple[Number | Category,
     if kind and (len(found) > MOST_VALUES or not chosen):
         raise ValueError(
             f"Expected numbers or categories in the column {name!r}, got {kind.name} such as "
-            f"{texts_alone[0]!r}; {kind.remedy}, or leave the column out with --drop. If it is a "
-            "category of few values, name all columns with --columns."
+            f"{texts_alone[0]!r}; {kind.remedy}, or leave the column out with {option('drop')}. If "
+            f"it is a category of few values, name all columns with {option('columns')}."
         )
     if len(found) > MOST_VALUES:
         raise ValueError(
             f"Expected at most {MOST_VALUES} different values in the text column {name!r}, got "
-            f"{len(found):,}, such as {texts_alone[0]!r}; group them, embed the column by --text, "
-            "or leave it out with --drop, or by naming the others with --columns."
+            f"{len(found):,}, such as {texts_alone[0]!r}; group them, embed the column by "
+            f"{option('text')}, or leave it out with {option('drop')}, or by naming the others "
+            f"with {option('columns')}."
         )
     note = (f"column {name!r} is one-hot, because of {odd}",) if odd else ()
     return Category(name, tuple(found)), note
@@ -232,7 +239,7 @@ def _fitted_codes(column: Any, name: str, code: str) -> tuple[Category, tuple[st
         raise ValueError(
             f"Expected at most {MOST_VALUES} different values in the text column {name!r}, got "
             f"{len(found):,} codes, such as {code!r}; group them, or leave the column out with "
-            f"--drop; {remedy}."
+            f"{option('drop')}; {remedy}."
         )
     return Category(name, tuple(found)), (
         f"column {name!r} is one-hot, because {code!r} is a code; {remedy}",

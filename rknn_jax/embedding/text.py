@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.embedding import Embedded, Model, text_onnx, text_sentences, text_vectors
 
 COLUMNS = ("text",)
@@ -59,9 +60,9 @@ def columns_of(given: Sequence[str], card: dict[str, Any], where: str) -> tuple[
         )
     if given and list(given) != known:
         raise ValueError(
-            f"Expected --columns {' '.join(known)}, as {where} has them, got --columns "
-            f"{' '.join(given)}; leave --columns out, or embed the public texts with the same "
-            "columns in the same order."
+            f"Expected {option('columns')} {' '.join(known)}, as {where} has them, got "
+            f"{option('columns')} {' '.join(given)}; leave {option('columns')} out, or embed the "
+            "public texts with the same columns in the same order."
         )
     return tuple(known)
 
@@ -80,7 +81,7 @@ def load(name: str) -> Model:
     if name.startswith(text_sentences.PREFIX) or path.is_dir():
         return text_sentences.load(name)
     raise ValueError(
-        f"Expected --model of --text to be {text_vectors.DEFAULT}, a .safetensors, .npy or .onnx "
-        f"file, {text_sentences.PREFIX}NAME or the folder of such a model, got --model {name}; "
-        "name one of these."
+        f"Expected {option('model')} of {option('text')} to be {text_vectors.DEFAULT}, a "
+        f".safetensors, .npy or .onnx file, {text_sentences.PREFIX}NAME or the folder of such a "
+        f"model, got {option('model')} {name}; name one of these."
     )

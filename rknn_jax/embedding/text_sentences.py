@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rknn_jax._internal import onnx
+from rknn_jax._internal.option_names import option
 from rknn_jax.embedding import Embedded, rows, tokens
 from rknn_jax.embedding.images import versions
 from rknn_jax.embedding.text_onnx import PROBE
@@ -99,15 +100,15 @@ def load(name: str) -> SentenceModel:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise ValueError(
-            f"--model {name} needs sentence_transformers, which is not installed; pip install "
-            "sentence-transformers, or name an .onnx file or vectors."
+            f"{option('model')} {name} needs sentence_transformers, which is not installed; pip "
+            "install sentence-transformers, or name an .onnx file or vectors."
         ) from error
     try:
         network = SentenceTransformer(name, local_files_only=True)
     except Exception as error:  # the package raises errors of many types
         raise ValueError(
-            f"Cannot load --model {name}: {error}; name the folder of a model, or download it to "
-            f"your cache first, by hf download {name}."
+            f"Cannot load {option('model')} {name}: {error}; name the folder of a model, or "
+            f"download it to your cache first, by hf download {name}."
         ) from error
     network.eval()
     model = SentenceModel(name, _digest(network), network)

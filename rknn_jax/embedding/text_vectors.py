@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.embedding import Embedded, rows, tokens
 from rknn_jax.embedding.images import versions
 
@@ -89,7 +90,9 @@ def load(model: str) -> StaticModel:
     try:
         vectors = _vectors(vectors_path)
     except Exception as error:  # the libraries raise errors of many types
-        raise ValueError(f"Cannot read --model {model}: {error}; restore its files.") from error
+        raise ValueError(
+            f"Cannot read {option('model')} {model}: {error}; restore its files."
+        ) from error
     size = tokenizer.get_vocab_size(with_added_tokens=True)
     if vectors.ndim != 2 or len(vectors) < size:
         raise ValueError(
@@ -107,8 +110,8 @@ def _files(model: str) -> tuple[Path, Path]:
     found = importlib.util.find_spec(DEFAULT)
     if found is None or found.origin is None:
         raise ValueError(
-            f"Expected --model, since {DEFAULT}, whose vectors are the default, is not installed; "
-            "pip install 'rknn-jax[embed]', or name a file of vectors."
+            f"Expected {option('model')}, since {DEFAULT}, whose vectors are the default, is not "
+            "installed; pip install 'rknn-jax[embed]', or name a file of vectors."
         )
     folder = Path(found.origin).parent
     vectors, tokenizer = (folder / name for name in PACKAGED)

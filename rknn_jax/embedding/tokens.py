@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rknn_jax._internal.option_names import option
+
 NAME = "tokenizer.json"
 """Name of a tokenizer's file, beside that of its model."""
 
@@ -62,8 +64,8 @@ def digest(files: Sequence[Path], model: str) -> str:
     for path in files:
         if not path.is_file():
             raise ValueError(
-                f"There is no file {path} of --model {model}; name the file of the model, with "
-                f"{NAME} beside it."
+                f"There is no file {path} of {option('model')} {model}; name the file of the "
+                f"model, with {NAME} beside it."
             )
         found.update(path.read_bytes())
     return found.hexdigest()

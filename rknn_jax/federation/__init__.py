@@ -20,10 +20,10 @@
 | `check_rounds`       | both   | the second question, by which clients check the labels           |
 | `client_roles`       | client | which records vote and which check                               |
 | `checking`           | server | the check's labelings, and what clients measured                 |
-| `round_checks`       | both   | what a round must be, before anything is paid                    |
+| `round_validation`   | both   | what a round must be, before anything is paid                    |
 | `settings`, `request`| server | what an owner asks for                                           |
 | `merge`              | server | folders of several servers of one round, counted together        |
-| `reading`            | server | labels of the public rows from what clients sent                 |
+| `round_labels`       | server | labels of the public rows from what clients sent                 |
 | `publish`            | server | labels, student, guarantee and report                            |
 | `flower`             | both   | the same clients in Flower's engines, for research               |
 | `simulation`         | none   | virtual clients of Flower's simulation engine                    |

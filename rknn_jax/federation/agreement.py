@@ -9,11 +9,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from rknn_jax import trust
 from rknn_jax._internal import onnx
+from rknn_jax._internal.option_names import option
 from rknn_jax.federation import wire
 from rknn_jax.federation.rounds import Round
 from rknn_jax.privacy.guarantee import LARGE_EPSILON, Guarantee
-from rknn_jax.trust import MODELS, Trust
 
 
 class RefusedError(ValueError):
@@ -48,7 +49,7 @@ class Agreement:
         to none: a server learns nothing about other files, not even whether they are there.
     """
 
-    trust: Trust = "local"
+    trust: str = "local"
     honest: int | None = None
     dishonest: int = 0
     epsilon: float | None = None
@@ -111,7 +112,7 @@ class Agreement:
             raise RefusedError(
                 f"Expected epsilon <= {LARGE_EPSILON:g} a round, got epsilon={cost.epsilon}, "
                 "which protects next to nothing; "
-                "agree with --allow-large-epsilon if that is meant."
+                f"agree with {option('allow_large_epsilon')} if that is meant."
             )
         for name in ("epsilon", "delta"):
             most = getattr(self, name)
@@ -119,7 +120,7 @@ class Agreement:
             if most is not None and asked > most:
                 raise RefusedError(
                     f"Expected {name} <= {most} a round, got {name}={asked}; agree to more with "
-                    f"--most-{name}."
+                    f"{option(f'most_{name}')}."
                 )
         return cost
 
@@ -132,8 +133,9 @@ class Agreement:
         for path, digest in wire.files_of(round.encode):
             if not isinstance(path, str) or os.path.abspath(path) not in listed:
                 raise RefusedError(
-                    "Expected a representation that reads no file, or one of --networks, got one "
-                    f"that names {str(path)[:100]!r}; list it if you have this network and mean it."
+                    "Expected a representation that reads no file, or one of "
+                    f"{option('networks')}, got one that names {str(path)[:100]!r}; list it if you "
+                    "have this network and mean it."
                 )
             try:
                 found = os.stat(path)
@@ -151,15 +153,16 @@ class Agreement:
     def _check_trust(self, round: Round) -> None:
         """Refuse a round that trusts somebody whom the owner does not trust."""
         asked = round.config.trust
-        shuffled = MODELS[asked].is_shuffled
+        model = trust.named(asked)
+        shuffled = model.is_shuffled
         agreed = self.trust == asked and not (shuffled and self.honest is None)
-        if MODELS[asked].trusts_nobody or agreed:
+        if model.trusts_nobody or agreed:
             return
         alone = f", with messages of epsilon {round.message_epsilon:.4g} each" if shuffled else ""
         raise RefusedError(
             f"Expected a round that trusts nobody, got trust={asked}{alone}; agree "
-            f"with --trust {asked}, and with "
-            "--honest N for as many shuffled messages as you believe in."
+            f"with {option('trust')} {asked}, and with "
+            f"{option('honest')} N for as many shuffled messages as you believe in."
         )
 
 
@@ -174,5 +177,5 @@ def _at_most(name: str, most: int, asked: int, where: str) -> None:
     if asked > most:
         raise RefusedError(
             f"Expected at most {most:,} {name} {where}, got {asked:,}; agree to more with "
-            f"--most-{name} {asked}."
+            f"{option(f'most_{name}')} {asked}."
         )

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from rknn_jax._internal.disk import OWNER, write_whole
+from rknn_jax._internal.option_names import option
 
 DAY = datetime.timedelta(days=1)
 LIFE = 7 * DAY
@@ -59,9 +60,9 @@ def check_free(folder: Path) -> None:
         return
     if os.path.lexists(folder):
         raise ValueError(
-            f"Expected a new folder, got --make-test-certificates {folder}, which is there; use "
-            f"its certificates with --certificates {folder} --keys {folder / 'clients.pem'}, or "
-            "name a new folder."
+            f"Expected a new folder, got {option('make_test_certificates')} {folder}, which is "
+            f"there; use its certificates with {option('certificates')} {folder} {option('keys')} "
+            f"{folder / 'clients.pem'}, or name a new folder."
         )
 
 

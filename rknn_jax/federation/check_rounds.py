@@ -28,7 +28,7 @@ import numpy as np
 from rknn_jax import label_sets
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import wire
-from rknn_jax.federation.round_checks import ROUND_ID
+from rknn_jax.federation.round_validation import ROUND_ID
 from rknn_jax.federation.rounds import Round
 from rknn_jax.interpolation import Interpolator
 from rknn_jax.labelers import rknn
@@ -36,7 +36,6 @@ from rknn_jax.labelers._client_sum import ClientSum
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labelers._sum_shares import MOST_NUMBERS
 from rknn_jax.randomized_bits import AGREES, DIFFERS, RandomizedBit
-from rknn_jax.trust import Trust
 from rknn_jax.types import Array
 
 MOST_ROWS = 2**14
@@ -49,7 +48,7 @@ Rows that are all equal take a hundred times as long, and a hostile server may s
 class _Kind(NamedTuple):
     """Trust and mechanism of a check, as its configuration names them."""
 
-    trust: Trust
+    trust: str
     mechanism: str
 
 
@@ -177,7 +176,7 @@ class CheckRound(Round):
         """Return public rows times records that answer; see `Round.work`."""
         return len(self.queries) * super().work(num_records) // self.num_cells
 
-    def connect(self, features: Array, labels: np.ndarray) -> np.ndarray:
+    def contribute(self, features: Array, labels: np.ndarray) -> np.ndarray:
         """Return the cell of each record, private, int32 `[n, 1]`; `NO_CELL` if it is unusable.
 
         Each record's cell depends on that record alone.

@@ -14,7 +14,7 @@ import numpy as np
 from rknn_jax import randomized_bits
 from rknn_jax._internal.disk import make_folder, write_whole
 from rknn_jax.answers.measured import Interval, Measured, coin_quantiles, interval_under
-from rknn_jax.federation import hosting, reading, round_folder
+from rknn_jax.federation import hosting, round_folder, round_labels
 from rknn_jax.federation.check_rounds import CheckRound
 from rknn_jax.federation.collector import QUESTION, Collector, Sum
 from rknn_jax.federation.desk import Desk
@@ -81,7 +81,7 @@ def prepared(folder: Path, votes: Round, labeled: Labeled) -> CheckRound:
     """
     path = folder / QUESTION
     if not path.exists():
-        labeling = reading.labeling(votes, labeled.found, labeled.rows)
+        labeling = round_labels.labeling(votes, labeled.found, labeled.rows)
         check = CheckRound.of_votes(votes, np.asarray(labeled.rows.features), labeling)
         make_folder(folder)
         write_whole(path, check.data)

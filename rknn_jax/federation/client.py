@@ -34,6 +34,7 @@ from pathlib import Path
 import numpy as np
 
 from rknn_jax._internal import disk
+from rknn_jax._internal.option_names import option
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import client_roles, wire
 from rknn_jax.federation.agreement import Agreement, RefusedError
@@ -102,14 +103,17 @@ class Client:
                 "Expected a round of messages, got trust=central, which asks for a sum."
             )
         cost = self.agreement.cost(round)
+        # Simulated noise protects nobody, and the agreement allows it only where the owner said so.
         if round.simulated is not None:
-            made = simulated_messages(round, self._told(round), self.first)
+            made = simulated_messages(round, self._contribution(round), self.first)
             return round.id, self.first, wire.encode(round.mechanism, made)
-        with self._locked(), self._told_if_paid(round, SENT_AGAIN):
+        with self._locked(), self._says_if_paid(round, SENT_AGAIN):
             said = self._path(round, ANSWERED)
+            # An answer is made once. A server that asks again gets the same bytes, which reveal no
+            # more.
             if not said.exists():
                 self._affordable(cost, round)
-                cells = self._told(round, self._asked(round))
+                cells = self._contribution(round, self._asked(round))
                 disk.write_whole(said, self._made(round, cost, cells), disk.OWNER)
                 self._path(round, NOTED).unlink(missing_ok=True)
             answer = self.said(round.id)
@@ -124,6 +128,7 @@ class Client:
         if not len(cells):
             return secrets.token_bytes(8)
         entropy = self._spend(round, cost, cells)
+        # The ticket comes from the sealed seed too, so that it is the same after a crash.
         return entropy.words(1).tobytes() + messages(round, cells, entropy)
 
     def ready(self, question: bytes) -> "Prepared":
@@ -146,7 +151,7 @@ class Client:
                 )
             self._affordable(cost, round)
             asked = self._asked(round)
-        return Prepared(self, round, cost, self._told(round, asked))
+        return Prepared(self, round, cost, self._contribution(round, asked))
 
     def _asked(self, round: Round) -> np.ndarray:
         """Return which records answer a round, bool `[n]`: those that vote, or those that check."""
@@ -164,7 +169,7 @@ class Client:
         if other := sorted(set(self.features) ^ set(round.features)):
             raise RefusedError(
                 f"Expected a round about this client's columns of features, got others: {other[:5]}"
-                "; name them as the server does, or leave columns out with --drop."
+                f"; name them as the server does, or leave columns out with {option('drop')}."
             )
         return [self.features.index(name) for name in round.features]
 
@@ -201,8 +206,8 @@ class Client:
         """
         return self.agreement.parsed(question, len(self.inputs))
 
-    def _told(self, round: Round, mine: np.ndarray | None = None) -> np.ndarray:
-        """Return what the records say, each by itself, as `Round.connect` does: private.
+    def _contribution(self, round: Round, mine: np.ndarray | None = None) -> np.ndarray:
+        """Return what the records say, each by itself, as `Round.contribute` does: private.
 
         It never fails because of values in the data. To a sum, records that are not asked add
         nothing. Of messages, they have none.
@@ -216,6 +221,7 @@ class Client:
             said = round.encoded(self.labels).ids
         except ValueError as error:
             raise RefusedError(str(error)) from error
+        # Types and shapes may refuse a round, as they are no record's own.
         images = self.inputs.dtype == np.uint8
         if images != (round.encode is not None):
             held, asked = ("images", "features") if images else ("features", "images")
@@ -232,6 +238,7 @@ class Client:
                     "that makes something else."
                 )
             for i in range(len(self.inputs)):
+                # One record at a time: what an encoder does to a batch could depend on all of it.
                 one = _encoded(round, self.inputs[i : i + 1])
                 features[i] = np.nan if one is None else one
         elif self.inputs.shape[1:] != (width,):
@@ -242,9 +249,10 @@ class Client:
         else:
             features[:] = self.inputs[:, self._order(round)]
         features = round.mapped(features)
+        # A record that cannot be used says nothing. An error would tell the server of it.
         able = np.all(np.abs(features) <= LARGEST, axis=1)
         usable = np.where(able[:, None], features, np.float32(0))
-        told = round.connect(usable, np.where(able & mine, said.T, NO_CELL).T)
+        told = round.contribute(usable, np.where(able & mine, said.T, NO_CELL).T)
         return told if round.summed else told[mine]
 
     def _affordable(self, cost: Guarantee, round: Round) -> None:
@@ -261,6 +269,8 @@ class Client:
 
     def _charge(self, round: Round, subject: str = "") -> str:
         """Return the purpose of a round's charge, or of its part of a subject; empty if none."""
+        # The purpose of the charge names the round: the ledger is what remembers, also if the
+        # folder is lost.
         begins = f"round {round.account}: {subject}"
         found = self.ledger.entries_of(begins) if self.ledger else ()
         return next((one.purpose for one in found if one.kind == "spend"), "")
@@ -303,12 +313,15 @@ class Client:
         assert self.ledger is not None
         note = self._path(round, NOTED)
         begun = self._begun(round)
+        # Charged, and the seed is gone: another draw would be a second message for one charge.
         if begun and not note.exists():
             raise RefusedError(
                 f"Expected the answer to a round that {self.ledger.path} was charged for, got "
                 f"none in {self.folder}; not again."
             )
         if not begun:
+            # Note, charge, draw, in this order. A crash before the charge costs nothing, and one
+            # after it is finished from the note with the same seed.
             seed = secrets.token_bytes(SEED_BYTES)
             noted = {
                 "round": round.id,
@@ -327,7 +340,7 @@ class Client:
         return self.folder / f"{round.id}.{suffix}"
 
     @contextmanager
-    def _told_if_paid(self, round: Round, words: str) -> Iterator[None]:
+    def _says_if_paid(self, round: Round, words: str) -> Iterator[None]:
         """Add words to an error of the operating system if the round is paid for."""
         try:
             yield
@@ -356,13 +369,13 @@ class Prepared:
       client: Client that contributes.
       round: Round with trust=central.
       cost: Privacy cost of the round.
-      told: What the client's records say, private; see `ClientSum.terms`.
+      contribution: What the client's records say, private; see `ClientSum.terms`.
     """
 
     client: Client
     round: Round
     cost: Guarantee
-    told: np.ndarray
+    contribution: np.ndarray
 
     def vector(self) -> np.ndarray:
         """Charge the ledger and return this client's part with its share of the noise.
@@ -383,12 +396,14 @@ class Prepared:
                     "Expected a new round, got one whose sum this client has had its part in; it "
                     "takes part once."
                 )
-            with self.client._told_if_paid(self.round, TAKEN_ONCE):
-                entropy = self.client._spend(self.round, self.cost, self.told)
+            # Called by step 2 of the sum, after all else was checked: whoever drops out earlier
+            # pays nothing.
+            with self.client._says_if_paid(self.round, TAKEN_ONCE):
+                entropy = self.client._spend(self.round, self.cost, self.contribution)
                 note = self.client._path(self.round, NOTED)
                 # The note stays without its seed, since nothing on disk may unmask a sum.
                 disk.write_whole(note, json.dumps({"round": self.round.id}).encode(), disk.OWNER)
-        return self.round.sum.vector(self.told, entropy)
+        return self.round.sum.vector(self.contribution, entropy)
 
     def least_threshold(self, clients: int) -> int:
         """Return the least number of clients that must open a sum, out of `clients`.

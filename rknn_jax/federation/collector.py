@@ -37,7 +37,7 @@ import numpy as np
 from rknn_jax._internal import compilation
 from rknn_jax._internal.disk import free_bytes, is_full, lock, make_folder, read_json, write_whole
 from rknn_jax.federation import answer_frames, wire
-from rknn_jax.federation.round_checks import MOST_RECORDS
+from rknn_jax.federation.round_validation import MOST_RECORDS
 from rknn_jax.federation.rounds import Round
 from rknn_jax.mechanisms.local import LocalRandomizer, PureProtocol
 
@@ -107,6 +107,7 @@ class Collector:
         self.full: Path | None = None
         self._rejected_path = folder / REJECTED
         make_folder(folder)
+        # One append-only file: whatever a crash leaves, all but its last frame is whole.
         self._file = open(self._path, "a+b", opener=for_owner)
         try:
             lock(
@@ -134,6 +135,7 @@ class Collector:
     def _go_through(self, folder: Path) -> None:
         """Keep the question, or check that it is the same, and count the file's answers."""
         if not (folder / QUESTION).exists():
+            # The bytes themselves, since answers belong to this question and to no other.
             write_whole(folder / QUESTION, self.round.data)
         elif (folder / QUESTION).read_bytes() != self.round.data:
             raise ValueError(
@@ -141,6 +143,7 @@ class Collector:
                 "folder."
             )
         size = 0
+        # After a crash the file is the truth: totals are counted again from it.
         for clients, payload in answer_frames.read(self._path):
             if len(payload) % self._size or len(self.clients.union(clients.tolist())) < len(
                 self.clients
@@ -152,6 +155,7 @@ class Collector:
             self._count(clients, _parts(self.round.mechanism, payload))
             size += answer_frames.num_bytes(len(clients), len(payload))
         self.cut = os.path.getsize(self._path) - size
+        # A batch that was cut was never told to count, so that its clients send it again.
         self._file.truncate(size)
 
     def receive(self, replies: Sequence[Reply], *, late: bool = False) -> list[str]:
@@ -171,6 +175,7 @@ class Collector:
         """
         if not replies:
             return []
+        # Results were begun: an answer that came in later would be in one and not in the other.
         late = late or self.is_sealed
         clients: Sequence[int]
         payloads: Sequence[bytes]
@@ -194,6 +199,7 @@ class Collector:
             payloads = _kept(fates, payloads)
         payload = b"".join(payloads)
         messages = list(_parts(self.round.mechanism, payload))
+        # A message outside the alphabet could move an estimate by more than one client may.
         fair = self._fair(payloads, messages)
         if not fair.all():
             judged = iter(fair)
@@ -209,10 +215,12 @@ class Collector:
         if clients:
             numbers = np.array(clients, np.uint64)
             try:
+                # On disk before it counts, and before its clients hear so.
                 self._append(numbers, payload)
             except OSError as error:
                 if not is_full(error):
                     raise
+                # Nothing of the batch was written. The clients come again when there is room.
                 self.full = self._path
                 fates = ["busy" if fate == "counted" else fate for fate in fates]
             else:
@@ -238,6 +246,8 @@ class Collector:
     def _fate(self, reply: Reply, fresh: set[int], late: bool) -> str:
         if reply.round != self.round.id:
             return "another round"
+        # Before the payload is looked at: a second answer of a client never counts, whatever it
+        # holds.
         if reply.client in self.clients or reply.client in fresh:
             return "again"
         if late:
@@ -246,6 +256,7 @@ class Collector:
 
     def _wrong(self, num_bytes: int) -> str | None:
         """Return the fault of an answer of so many bytes, or None."""
+        # Messages have one size, so that a length tells how many there are.
         many, odd = divmod(num_bytes, self._size)
         wanted = self.round.records_per_client
         if not num_bytes and self.round.has_roles:
@@ -271,6 +282,7 @@ class Collector:
     def counts(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the estimated votes and their standard deviations, float64 `[s, |Y|]`."""
         mechanism = self.round.mechanism
+        # A local estimate draws nothing, so that any key will do.
         counts = np.asarray(
             mechanism.estimate(jax.random.key(0), self.totals, self.num_messages), np.float64
         )
@@ -291,6 +303,7 @@ class Collector:
         lengths = np.fromiter(map(len, payloads), np.int64, len(payloads)) // self._size
         fair = np.ones(len(payloads), bool)
         if valid:
+            # Where the messages of each payload begin; `reduceat` takes no empty ones.
             starts = (np.cumsum(lengths) - lengths)[lengths > 0]
             fair[lengths > 0] = np.logical_and.reduceat(np.concatenate(valid), starts)
         return fair

@@ -19,14 +19,15 @@ from typing import NamedTuple
 
 import httpx
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.federation.agreement import RefusedError
 from rknn_jax.federation.certificate_errors import check_certificates, printable
 from rknn_jax.federation.client import Client
+from rknn_jax.federation.question_notice import tell_question
 from rknn_jax.federation.round_folder import Tell
 from rknn_jax.federation.secure_sum import Participant
 from rknn_jax.federation.secure_sum_keys import STEPS, SumRefusedError
 from rknn_jax.federation.server import OCTETS, POLL_SECONDS, ROUND_HEADER, TICKET_HEADER
-from rknn_jax.federation.told import tell_question
 from rknn_jax.privacy.ledger import LedgerError
 
 FIRST_WAIT = 0.1
@@ -112,7 +113,7 @@ class Connection:
         self.tell = tell
         self.patience = patience
         self.ticket: int | None = None
-        self._told = ""
+        self._reason = ""
         self._http = httpx.Client(
             base_url=server,
             verify=context or False,
@@ -168,15 +169,16 @@ class Connection:
                 self._tell_waiting(str(error) or type(error).__name__)
             if time.monotonic() >= ends:
                 raise UnreachableError(
-                    f"Expected a server at {self._http.base_url}, got none for "
-                    f"{self.patience:g} s ({printable(self._told)}); check --server, and that rknn "
-                    "serve still runs there, which ends with its round. What was answered is kept: "
-                    "the same command sends it again and spends nothing. Wait longer with --wait."
+                    f"Expected a server at {self._http.base_url}, got none for {self.patience:g} s "
+                    f"({printable(self._reason)}); check {option('server')}, and that rknn serve "
+                    "still runs there, which ends with its round. What was answered is kept: the "
+                    "same command sends it again and spends nothing. Wait longer with "
+                    f"{option('wait')}."
                 )
             # Random, so that the clients of a server that comes back do not come all at once.
             time.sleep(max(pause, wait * random.uniform(0.5, 1.5)))
             wait = min(2 * wait, LONGEST_WAIT)
-        self._told = ""
+        self._reason = ""
         time.sleep(pause)
         return received
 
@@ -200,8 +202,8 @@ class Connection:
         return Received(status, round_id, data)
 
     def _tell_waiting(self, reason: str) -> None:
-        if reason != self._told:
-            self._told = reason
+        if reason != self._reason:
+            self._reason = reason
             self.tell(
                 "waiting",
                 f"for {self._http.base_url}, which does not answer ({printable(reason)}): it may "
@@ -313,7 +315,7 @@ def _answer(
             if question is None:
                 raise RefusedError(
                     f"Expected a question of at most {client.agreement.most_bytes:,} bytes, got a "
-                    "longer one; agree to more with --most-bytes."
+                    f"longer one; agree to more with {option('most_bytes')}."
                 )
             tell_question(question, client, tell)
             if client.parsed(question).summed:

@@ -26,6 +26,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from rknn_jax import trust
 from rknn_jax._internal.terminal import err, tell
 from rknn_jax.federation import publish, round_folder, simulation
 from rknn_jax.federation.agreement import RefusedError
@@ -33,10 +34,9 @@ from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import Collector, Reply
 from rknn_jax.federation.inputs import read_public
 from rknn_jax.federation.joining import open_client
+from rknn_jax.federation.question_notice import tell_question
 from rknn_jax.federation.settings import Join, Serve, asked
-from rknn_jax.federation.told import tell_question
 from rknn_jax.privacy.ledger import LedgerError
-from rknn_jax.trust import MODELS
 
 ANSWER = "answer"
 POLL = 0.05  # seconds
@@ -187,8 +187,7 @@ def serve(grid: Grid, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _request(settings: Mapping[str, Any], nodes: int) -> Serve:
-    model = MODELS.get(settings["trust"])
-    if model is None or model.has_curator:
+    if settings["trust"] not in trust.names() or trust.named(settings["trust"]).has_curator:
         raise ValueError(
             "Expected trust local or shuffle in a run of Flower, got "
             f"trust={settings['trust']}; take sums with rknn serve --trust central."
@@ -264,7 +263,7 @@ class _Asking:
         self._grid = grid
         self._question = RecordDict({"round": ConfigRecord({"data": question})})
         self._closes = closes
-        self._told = told
+        self._tell = told
         self._looked = 0.0
         self._due: dict[int, None] = {}
         self._asked: dict[int, float] = {}  # nodes that are on their way, and when to ask again
@@ -315,17 +314,17 @@ class _Asking:
             node = self._waiting.pop(message.metadata.reply_to_message_id, None)
             if node is None or node in self._done:
                 known = "a message that came before" if node is None else f"by client {node}"
-                self._told("again", known)
+                self._tell("again", known)
                 rejected["again"] += 1
             elif message.has_error():
-                self._told("error", f"of client {node}: {_printable(message.error.reason)}")
+                self._tell("error", f"of client {node}: {_printable(message.error.reason)}")
                 self._asked[node] = time.time() + AFTER_ERROR
             else:
                 self._asked.pop(node, None)
                 self._due.pop(node, None)
                 self._done.add(node)
                 if "refused" in message.content:
-                    self._told("refused", f"by client {node}")
+                    self._tell("refused", f"by client {node}")
                     rejected["refused by the client"] += 1
                 else:
                     contents.append((node, message.content))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.federation.request import Public
 from rknn_jax.formats import Columns
 from rknn_jax.records import features
@@ -25,26 +26,26 @@ def read_public(path: Path, test: Path | None, drop: tuple[str, ...] = ()) -> Pu
       ValueError: If a file cannot be used.
     """
     columns = Columns(drop=drop)
-    inputs = read_inputs(path, "--public", columns)
+    inputs = read_inputs(path, option("public"), columns)
     if inputs.ndim == 2:
-        others = tables.read_others(path, "--public", columns)
-        names = tables.feature_names(path, "--public", columns._replace(public=True))
+        others = tables.read_others(path, option("public"), columns)
+        names = tables.feature_names(path, option("public"), columns._replace(public=True))
         public = Public(inputs, others=others, features=names)
     else:
         public = Public(inputs)
     if test is None:
         return public
-    images = read_inputs(test, "--test")
-    labels = plain(tables.read_labels(test, argument="--test"), f"--test {test}")
+    images = read_inputs(test, option("test"))
+    labels = plain(tables.read_labels(test, argument=option("test")), f"{option('test')} {test}")
     if len(images) != len(labels) or images.shape[1:] != inputs.shape[1:]:
         raise ValueError(
-            f"Expected images as in --public and one label for each in --test {test}, got "
-            f"{images.shape} and {len(labels)} labels."
+            f"Expected images as in {option('public')} and one label for each in {option('test')} "
+            f"{test}, got {images.shape} and {len(labels)} labels."
         )
     if labels.dtype.kind == "U" or np.any(labels == FOREIGN):
         raise ValueError(
-            f"Expected class numbers as 'labels' in --test {test}, got others; number the classes "
-            "0..C-1."
+            f"Expected class numbers as 'labels' in {option('test')} {test}, got others; number "
+            "the classes 0..C-1."
         )
     return replace(public, test=(images, labels.astype(np.int32)))
 

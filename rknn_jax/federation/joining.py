@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.inputs import read_inputs
@@ -50,7 +51,7 @@ def read_records(settings: Join) -> Records:
     Raises:
       ValueError: If the file cannot be used.
     """
-    argument = "--private"
+    argument = option("private")
     columns = _columns(settings)
     inputs = read_inputs(settings.private, argument, columns, private=True)
     if inputs.ndim == 2:
@@ -58,8 +59,8 @@ def read_records(settings: Join) -> Records:
     labels = tables.read_labels(settings.private)
     if len(inputs) != len(labels):
         raise ValueError(
-            f"Expected one label a record in --private {settings.private}, got {len(labels)} "
-            f"labels for {len(inputs)} records."
+            f"Expected one label a record in {option('private')} {settings.private}, got "
+            f"{len(labels)} labels for {len(inputs)} records."
         )
     names = () if inputs.ndim > 2 else tables.feature_names(settings.private, argument, columns)
     return Records(inputs, labels, names)
@@ -78,12 +79,12 @@ def _check_width(settings: Join, columns: Columns, most: int) -> None:
     Raises:
       ValueError: If nobody says which length counts.
     """
-    shards = tables.file_shards(str(settings.private), "--private", columns)
-    if columns.width is None and not widths.told(shards):
+    shards = tables.file_shards(str(settings.private), option("private"), columns)
+    if columns.width is None and not widths.declared_width(shards):
         raise ValueError(
-            f"Expected --dimensions, as lists in --private {settings.private} may have any length "
-            f"by their type, got none; most have {most}. Name the number, or save lists of one "
-            "fixed size."
+            f"Expected {option('dimensions')}, as lists in {option('private')} {settings.private} "
+            f"may have any length by their type, got none; most have {most}. Name the number, or "
+            "save lists of one fixed size."
         )
 
 
@@ -145,8 +146,8 @@ def check_budget(settings: Join) -> None:
     answers_path(settings)
     if settings.budget is None and not os.path.lexists(path):
         raise ValueError(
-            "Expected --budget for the ledger of these records, which does not exist yet at "
-            f"{path}, got none."
+            f"Expected {option('budget')} for the ledger of these records, which does not exist "
+            f"yet at {path}, got none."
         )
 
 
@@ -163,7 +164,7 @@ def answers_path(settings: Join) -> Path:
 def _data_set(settings: Join, inputs: np.ndarray) -> DataSet:
     """Return the fingerprints of the records as every command takes them, file by file."""
     columns = _columns(settings)
-    if len(tables.file_shards(str(settings.private), "--private", columns)) == 1:
+    if len(tables.file_shards(str(settings.private), option("private"), columns)) == 1:
         return DataSet(fingerprint(inputs), len(inputs))
     return adoption.data_set([str(settings.private)], columns)
 

@@ -23,6 +23,7 @@ from rknn_jax._internal.disk import (
     sync_folder,
     write_whole,
 )
+from rknn_jax._internal.option_names import option
 from rknn_jax.federation import shared_rounds
 from rknn_jax.federation.collector import ANSWERS, QUESTION, REJECTED, Collector
 from rknn_jax.federation.request import Asked
@@ -71,7 +72,7 @@ def _check_parts(folder: Path, names: list[str]) -> None:
     if kept != names:
         raise ValueError(
             f"Expected the folders that {folder} was merged from, got others; name a new folder "
-            "as --out."
+            f"as {option('out')}."
         )
 
 
@@ -103,7 +104,7 @@ def _checked(parts: Sequence[Path], asked: Asked) -> Counter[str]:
         if _round(part).id != round.id:
             raise ValueError(
                 f"Expected the folders of one round, got another round in {part}; begin all "
-                "servers but one with --question."
+                f"servers but one with {option('question')}."
             )
         check_settings(part, asked)
         collector = Collector(part, round)
@@ -111,7 +112,7 @@ def _checked(parts: Sequence[Path], asked: Asked) -> Counter[str]:
         if asked.shuffled and collector.is_sealed:
             raise ValueError(
                 f"Expected folders without results to merge with trust=shuffle, got {part}; pass "
-                "--collect-only to its server."
+                f"{option('collect_only')} to its server."
             )
         if twice := sorted(clients & collector.clients):
             named = ", ".join(map(str, twice[:MOST_NAMED]))

@@ -15,10 +15,12 @@ import jax
 import numpy as np
 from PIL import Image
 
+from rknn_jax import trust
 from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax._internal.option_names import option
 from rknn_jax.answers.measured import Measured
-from rknn_jax.federation import reading, wire
+from rknn_jax.federation import round_labels, wire
 from rknn_jax.federation.collector import Collector, Sum, most_shift
 from rknn_jax.federation.request import Asked, Former, Public
 from rknn_jax.federation.round_folder import Tell
@@ -42,7 +44,6 @@ from rknn_jax.report import release as report
 from rknn_jax.report.summary import summarize
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
-from rknn_jax.trust import MODELS
 from rknn_jax.types import Queries
 
 EXAMPLES_OF_A_CLASS = 12
@@ -105,17 +106,17 @@ def publish(
     found, rows_asked, guarantee = checked.labeled
     measured = checked.measured
     features = rows_asked.features
-    doubts = reading.concerns(round, found, rows_asked)
+    doubts = round_labels.concerns(round, found, rows_asked)
     found, listed = found.judged(doubts, measured, asked.classes)
     rows = {**found.rows, "class_names": np.array(asked.classes), **carried(public.others)}
-    words = reading.words(round, len(found.probabilities))
+    words = round_labels.words(round, len(found.probabilities))
     told = _statement(
         asked, collector, guarantee, words=words, measured=measured, former=public.former
     )
     # The statement comes first, so that no label is ever there without one.
     write_whole(folder / "privacy.html", page(told).encode())
     write_arrays(folder / "labels.npz", rows)
-    answered = reading.arrays(found, queries)
+    answered = round_labels.arrays(found, queries)
     if answered:
         write_arrays(folder / "queries.npz", answered)
     accuracy = None
@@ -131,7 +132,7 @@ def publish(
     released = results.of(rows, answered, card, summary)
     template = pages.template("report.html.j2", Path(__file__).parent)
     pictures = _pictures(public, asked, found)
-    question = reading.question(round)
+    question = round_labels.question(round)
     report.write(folder, released, template, pictures=pictures, question=question)
     write_whole(folder / "privacy.json", as_json(card).encode())
     tell("privacy", str(guarantee))
@@ -156,8 +157,8 @@ def labeled(
     collector.seal()
     guarantee = round.guarantee(round.honest or None)
     features = public.inputs if round.encode is None else np.asarray(round.encode(public.inputs))
-    rows = reading.rows_of(round, queries, round.mapped(features))
-    found = reading.read(collector, guarantee, rows)
+    rows = round_labels.rows_of(round, queries, round.mapped(features))
+    found = round_labels.read(collector, guarantee, rows)
     if public.former is not None:
         before = public.former.before
         found, guarantee = found.beside(before.probabilities), before.whole(guarantee)
@@ -184,7 +185,7 @@ def _check_answers(folder: Path, asked: Asked, collector: Collector | Sum) -> No
         raise ValueError(
             f"Expected a quorum of {asked.quorum} clients, got {collector.num_clients} by the "
             "deadline; nothing is published. The answers "
-            f"are kept in {folder}: run the same command with a later --deadline."
+            f"are kept in {folder}: run the same command with a later {option('deadline')}."
         )
     if collector.num_messages < max(1, round.honest):
         raise ValueError(
@@ -265,7 +266,7 @@ def _statement(
         else "answers that it had made random"
     )
     message_epsilon = math.nan if asked.summed else round.message_epsilon
-    server = MODELS[asked.config.trust].server
+    server = trust.named(asked.config.trust).server
     trusted = server.format(epsilon=message_epsilon, honest=round.honest)
     if asked.summed or asked.unit == "client":
         hidden = "that a client took part"
@@ -307,7 +308,7 @@ def _statement(
         },
         release=round.id,
         controller=asked.controller,
-        contribution=reading.contribution(round),
+        contribution=round_labels.contribution(round),
         tuning=PUBLIC_TUNING,
         assumptions=tuple(assumptions),
     )

@@ -44,6 +44,7 @@ from numpy.typing import ArrayLike
 from rknn_jax import discriminant, representations
 from rknn_jax._internal.disk import make_folder, read_arrays, read_json, write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax._internal.option_names import option
 from rknn_jax.federation import shared_rounds
 from rknn_jax.federation.collector import ANSWERS, QUESTION, Sum, is_sealed
 from rknn_jax.federation.request import Asked, Public
@@ -90,7 +91,7 @@ def prepare(
     if asked.student != "none" and not public.images:
         raise ValueError(
             f"Expected images for a student, got embeddings and student={asked.student}; pass "
-            "--student none."
+            f"{option('student')} none."
         )
     _check_folder(folder, asked)
     if asked.shuffled:
@@ -133,7 +134,8 @@ def refuse_other_files(folder: Path, ours: Sequence[str] = ()) -> None:
     others = [path for path in folder.iterdir() if path.name not in ours]
     if others and not (folder / SETTINGS).exists():
         raise ValueError(
-            f"Expected a new folder as --out, got {folder}, which holds other files; name another."
+            f"Expected a new folder as {option('out')}, got {folder}, which holds other files; "
+            "name another."
         )
 
 
@@ -145,8 +147,8 @@ def copy_round(source: Path, folder: Path, asked: Asked) -> None:
     """
     if not (source / QUESTION).exists():
         raise ValueError(
-            f"Expected the folder of a round, got {source} without {QUESTION}; name the --out of "
-            "another server."
+            f"Expected the folder of a round, got {source} without {QUESTION}; name the "
+            f"{option('out')} of another server."
         )
     check_settings(source, asked)
     for name in (SETTINGS, "public.npz", QUESTION):
@@ -157,7 +159,7 @@ def _check_same(source: Path, folder: Path) -> None:
     if (source / QUESTION).read_bytes() != (folder / QUESTION).read_bytes():
         raise ValueError(
             f"Expected the question of {source} in {folder}, got another; name a new folder as "
-            "--out."
+            f"{option('out')}."
         )
 
 
@@ -189,14 +191,14 @@ def _check_folder(folder: Path, asked: Asked) -> None:
         check_settings(folder, asked)
     if (folder / MERGED).exists():
         raise ValueError(
-            f"Expected a folder whose answers count here, got --out {folder}, which was merged "
-            f"into {_settings(folder / MERGED).get('into')}; go on there."
+            f"Expected a folder whose answers count here, got {option('out')} {folder}, which was "
+            f"merged into {_settings(folder / MERGED).get('into')}; go on there."
         )
     if (folder / OVER).exists():
         _remove_shuffled(folder, asked)  # a process that was killed may not have
         raise ValueError(
-            f"Expected a round that is not over in --out {folder}, got a finished one; name a "
-            "new folder."
+            f"Expected a round that is not over in {option('out')} {folder}, got a finished one; "
+            "name a new folder."
         )
 
 
@@ -332,7 +334,7 @@ def kept_sum(folder: Path, round: Round) -> Sum | None:
     if (folder / BEGUN).exists():
         raise ValueError(
             f"The sum in {folder} was begun and not opened, and its clients add to it once; "
-            "begin another round with another --out."
+            f"begin another round with another {option('out')}."
         )
     return None
 

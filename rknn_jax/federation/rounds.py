@@ -27,13 +27,13 @@ import numpy as np
 
 from rknn_jax.discriminant import Discriminant
 from rknn_jax.federation import wire
-from rknn_jax.federation.round_checks import (
+from rknn_jax.federation.round_validation import (
     check_costs,
     check_privacy,
     check_public,
     check_types,
 )
-from rknn_jax.labelers import rknn
+from rknn_jax.labelers import _vote_mechanism, rknn
 from rknn_jax.labelers._client_sum import Clients, ClientSum
 from rknn_jax.labelers._sum_labeler import SumLabeler
 from rknn_jax.labelers._votes import cells_of
@@ -199,7 +199,7 @@ class Round:
             if self.records_per_client > 1
             else self.config.epsilon
         )
-        made = rknn.mechanism(
+        made = _vote_mechanism.calibrated(
             len(self.queries),
             len(self.classes),
             self.honest,
@@ -289,16 +289,16 @@ class Round:
                 epsilon,
                 0.0,
                 "replace-one",
-                trust="local",
+                trust="local" if self.shuffled else self.config.trust,
                 events=events,
                 unit=self.unit,
                 sampler=sampler,
             )
         assert isinstance(self.config, rknn.ReverseKNN)
-        shuffled = rknn.guarantee(self.mechanism, honest, self.config)
+        shuffled = _vote_mechanism.guarantee(self.mechanism, honest, self.config)
         return replace(shuffled, unit=self.unit, sampler=sampler)
 
-    def connect(self, features: Any, labels: np.ndarray) -> np.ndarray:
+    def contribute(self, features: Any, labels: np.ndarray) -> np.ndarray:
         """Return what a client's records say, private: cells int32 `[n, k·r]`, or a sum.
 
         Each record's cells, and its part of a sum, depend on that record alone.

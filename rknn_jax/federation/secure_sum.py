@@ -46,6 +46,7 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.federation.secure_sum_keys import (
     KEY_BYTES,
     STEPS,
@@ -136,8 +137,9 @@ class Participant:
         if self._threshold < least:
             raise SumRefusedError(
                 f"Expected a threshold of {least} or more of {self._clients} clients, got "
-                f"{self._threshold}; raise --quorum."
+                f"{self._threshold}; raise {option('quorum')}."
             )
+        # Two keys: a share of the mask key may be revealed later, and must open no sealed share.
         self._channel_key = secrets.token_bytes(KEY_BYTES)
         self._mask_key = secrets.token_bytes(KEY_BYTES)
         self._seed = secrets.token_bytes(KEY_BYTES)
@@ -154,10 +156,13 @@ class Participant:
                 f"Expected keys of {self._threshold} to {self._clients} clients, got "
                 f"{len(self._peers) + 1}."
             )
+        # All later keys are bound to it, so that clients who were shown different lists cannot open
+        # each other's shares, and the sum stops.
         self._transcript = transcript(
             self._round_id, self._length, self._threshold, clients=self._clients, key_list=data
         )
         everybody = [self._number, *self._peers]
+        # Shamir: fewer than the threshold of shares say nothing of a key.
         mask_shares = split(self._mask_key, self._threshold, everybody)
         seed_shares = split(self._seed, self._threshold, everybody)
         self._shares = {self._number: (mask_shares[self._number], seed_shares[self._number])}
@@ -173,6 +178,7 @@ class Participant:
         peer = receiver if sender == self._number else sender
         agreed = agree(self._channel_key, self._peers[peer][0])
         info = key_info(b"shares", self._transcript, sender, receiver)
+        # A key for one message alone, which is why a nonce of zeros is safe.
         return ChaCha20Poly1305(derived_key(agreed, info)), info
 
     def _mask(self, data: bytes) -> bytes:
@@ -186,6 +192,7 @@ class Participant:
             self._shares[peer] = self._unsealed(peer, sealed)
         mask = own_mask(self._seed, self._transcript, self._number, self._length)
         for peer in dealt:
+            # Added by one of the pair and subtracted by the other, modulo 2^64.
             mask += pair_mask(
                 self._mask_key,
                 self._peers[peer][1],
@@ -200,6 +207,7 @@ class Participant:
                 f"Expected an int64 vector of {self._length} numbers, got {vector.dtype} "
                 f"{vector.shape}."
             )
+        # Uniform without the mask's seeds, so that the server learns nothing of this vector alone.
         return encode_vector(vector.view(np.uint64) + mask)
 
     def _unsealed(self, sender: int, sealed: bytes) -> tuple[int, int]:
@@ -225,5 +233,7 @@ class Participant:
             raise SumRefusedError(
                 f"Expected {self._threshold} or more clients in the sum, got {len(inside)}."
             )
+        # Index 1, the seed, for those in the sum, and 0, the mask key, for those who left. Both of
+        # one client would open its vector.
         chosen = [self._shares[number][number in inside] for number in sorted(self._shares)]
         return encode_shares(chosen)

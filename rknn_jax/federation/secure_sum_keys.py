@@ -146,6 +146,7 @@ def split(secret: bytes, threshold: int, numbers: Iterable[int]) -> dict[int, in
 
 def _value_at(coefficients: Sequence[int], point: int) -> int:
     value = 0
+    # Horner.
     for coefficient in reversed(coefficients):
         value = (value * point + coefficient) % PRIME
     return value
@@ -169,6 +170,7 @@ def _weights(numbers: tuple[int, ...]) -> tuple[int, ...]:
     found = []
     for point in points:
         others = [other for other in points if other != point]
+        # f(0) = Σ f(x_i) Π_{j≠i} x_j / (x_j - x_i).
         above = math.prod(others) % PRIME
         below = math.prod(other - point for other in others) % PRIME
         found.append(above * pow(below, -1, PRIME) % PRIME)

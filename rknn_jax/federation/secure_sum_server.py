@@ -114,6 +114,7 @@ class Summation:
             return "unknown"
         if step not in range(STEPS) or step > self.step or not isinstance(data, bytes):
             return "malformed"
+        # One answer a step. A second vector of a client would be in the sum twice.
         if client in self._answered[step]:
             return "again"
         if step < self.step or client not in self._members[step]:
@@ -129,6 +130,7 @@ class Summation:
 
     def _take_keys(self, client: int, data: bytes) -> None:
         keys = decode_keys(data)
+        # A copied key would make two clients agree on one mask, which then would not cancel.
         known = {key for other in self._keys.values() for key in other[:2]}
         if known & set(keys[:2]):
             raise SumRefusedError("Expected keys of its own, got those of another client.")
@@ -138,6 +140,7 @@ class Summation:
         self._sealed[client] = decode_sealed(data, len(self._members[1]) - 1)
 
     def _take_vector(self, client: int, data: bytes) -> None:
+        # Masks are added up with the vectors, modulo 2^64; pairs of them cancel.
         self._total += decode_vector(data, self._length)
 
     def _take_shares(self, client: int, data: bytes) -> None:

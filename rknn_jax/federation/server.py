@@ -18,7 +18,7 @@ from starlette.routing import Route
 from rknn_jax.federation import wire
 from rknn_jax.federation.collector import Reply
 from rknn_jax.federation.desk import Desk, Kind
-from rknn_jax.federation.round_checks import MOST_RECORDS
+from rknn_jax.federation.round_validation import MOST_RECORDS
 from rknn_jax.federation.rounds import Round
 from rknn_jax.federation.secure_sum_keys import MOST_CLIENTS, SEALED_BYTES
 

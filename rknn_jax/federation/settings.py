@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from rknn_jax import trust as trusts
+from rknn_jax._internal.option_names import option
 from rknn_jax._internal.ranges import (
     CheckShare,
     Count,
@@ -21,11 +23,15 @@ from rknn_jax._internal.ranges import (
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import LARGE_EPSILON, Unit
 from rknn_jax.privacy.ledger import PATIENCE
-from rknn_jax.trust import MODELS
 
 if TYPE_CHECKING:  # JAX takes seconds to import, and --help does not need it
     from rknn_jax.federation.request import Asked
     from rknn_jax.labelers._sum_labeler import SumLabeler
+
+if TYPE_CHECKING:
+    Trust = str
+else:  # the choices of the command line are those of `rknn_jax.trust`
+    Trust = trusts.choices(lambda model: bool(model.federated))
 
 PORT = 9092
 
@@ -108,7 +114,7 @@ class Serve:
     quorum: Count | None = None
     deadline: Deadline = 3600.0
     labeler: str = "rknn"
-    trust: Literal["local", "shuffle", "central"] = "local"
+    trust: Trust = "local"
     honest: CountOrNone = 0
     delta: Delta = 1e-6
     amplification: Literal["variation-ratio", "general"] = "variation-ratio"
@@ -145,12 +151,12 @@ class Serve:
     @property
     def summed(self) -> bool:
         """True if clients' numbers are added under masks."""
-        return MODELS[self.trust].has_curator
+        return trusts.named(self.trust).has_curator
 
     @property
     def shuffled(self) -> bool:
         """True if each message hides among the others."""
-        return MODELS[self.trust].is_shuffled
+        return trusts.named(self.trust).is_shuffled
 
 
 @dataclass(frozen=True)
@@ -202,7 +208,7 @@ class Join:
     most_bytes: Size = 2**28
     most_work: Size = 2**30
     networks: tuple[Path, ...] = ()
-    trust: Literal["local", "shuffle", "central"] = "local"
+    trust: Trust = "local"
     honest: CountOrNone | None = None
     dishonest: CountOrNone = 0
     ledger: Path | None = None
@@ -223,8 +229,9 @@ class Join:
         """
         if any(sign in str(self.private) for sign in "*?[") and not self.private.exists():
             raise ValueError(
-                "Expected --ledger and --rounds with a pattern in --private, got --private "
-                f"{self.private}; name both, and the same ones for every round of these records."
+                f"Expected {option('ledger')} and {option('rounds')} with a pattern in "
+                f"{option('private')}, got {option('private')} {self.private}; name both, and the "
+                "same ones for every round of these records."
             )
         private = self.private.resolve()
         return private.with_name(f"{private.name}.{suffix}")
@@ -254,7 +261,14 @@ def join_command(settings: Serve) -> list[str]:
       settings: Settings of the server, settled.
     """
     host = "HOST" if settings.host in ("0.0.0.0", "::") else settings.host
-    words = ["rknn", "join", "--private", "R.npz", "--server", f"{host}:{settings.port}"]
+    words = [
+        "rknn",
+        "join",
+        "--private",
+        "R.npz",
+        "--server",
+        f"{host}:{settings.port}",
+    ]
     words += ["--budget", str(settings.epsilon), "--trust", settings.trust]
     if settings.summed or settings.shuffled:
         words += ["--budget-delta", str(settings.delta)]
@@ -290,7 +304,9 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
 
     classes = given_classes(settings.classes, settings.classes_file)
     if classes is None:
-        raise ValueError("Expected --classes or --classes-file, got none; name all classes.")
+        raise ValueError(
+            f"Expected {option('classes')} or {option('classes_file')}, got none; name all classes."
+        )
     names = classes.names or tuple(map(str, range(classes.count)))
     if (
         settings.clients < 1
@@ -298,22 +314,24 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         or not settings.deadline > 0
     ):
         raise ValueError(
-            f"Expected 1 <= quorum <= clients and deadline > 0, got --quorum {settings.quorum}, "
-            f"--clients {settings.clients} and "
-            f"--deadline {settings.deadline}."
+            f"Expected 1 <= quorum <= clients and deadline > 0, got {option('quorum')} "
+            f"{settings.quorum}, {option('clients')} {settings.clients} and {option('deadline')} "
+            f"{settings.deadline}."
         )
     if settings.epsilon > LARGE_EPSILON and not settings.allow_large_epsilon and simulated is None:
         raise ValueError(
-            f"Expected --epsilon <= {LARGE_EPSILON:g}, got --epsilon {settings.epsilon:g}, which "
-            "protects next to nothing; pass "
-            "--allow-large-epsilon if that is meant, and every client has to pass it too."
+            f"Expected {option('epsilon')} <= {LARGE_EPSILON:g}, got {option('epsilon')} "
+            f"{settings.epsilon:g}, which protects next to nothing; pass "
+            f"{option('allow_large_epsilon')} if that is meant, and every client has to pass it "
+            "too."
         )
     config = _config(settings)
     student = settings.student or "none"
     if settings.labels_per_record and student != "none":
         raise ValueError(
-            f"Expected --student none with --labels-per-record {settings.labels_per_record}, got "
-            f"--student {student}; a student learns one label a record."
+            f"Expected {option('student')} none with {option('labels_per_record')} "
+            f"{settings.labels_per_record}, got {option('student')} {student}; a student learns "
+            "one label a record."
         )
     if student != "none":
         # Refuse now what training would refuse after the round.
@@ -361,7 +379,7 @@ def _voting(settings: Serve, labeler: "SumLabeler[Any]") -> "SumLabeler[Any]":
         "epsilon": settings.epsilon,
         "delta": settings.delta,
         "num_neighbors": settings.neighbors,
-        "mechanism": settings.mechanism or MODELS[settings.trust].federated,
+        "mechanism": settings.mechanism or trusts.named(settings.trust).federated,
         "trust": settings.trust,
         "amplification": "general" if settings.amplification == "general" else "variation ratio",
         "metric": settings.metric,
@@ -375,16 +393,17 @@ def _summing(settings: Serve, usual: "SumLabeler[Any]") -> "SumLabeler[Any]":
     labeler = replace(usual, **given)
     if settings.trust != labeler.trust:
         raise ValueError(
-            f"Expected --trust {labeler.trust} with --labeler {settings.labeler}, got --trust "
-            f"{settings.trust}; a sum takes secure aggregation. Choose --labeler {VOTES}, whose "
-            "records send messages of their own, or --trust central with --honest."
+            f"Expected {option('trust')} {labeler.trust} with {option('labeler')} "
+            f"{settings.labeler}, got {option('trust')} {settings.trust}; a sum takes secure "
+            f"aggregation. Choose {option('labeler')} {VOTES}, whose records send messages of "
+            f"their own, or {option('trust')} central with {option('honest')}."
         )
     for name in OF_VOTES:
         found, usual = (getattr(of, name) for of in (settings, Serve))
         if found != usual:
-            flag = f"--{name.replace('_', '-')}"
+            flag = option(name)
             raise ValueError(
-                f"Expected no {flag} with --labeler {settings.labeler}, got {flag} {found}; it is "
-                f"a setting of --labeler {VOTES}."
+                f"Expected no {flag} with {option('labeler')} {settings.labeler}, got {flag} "
+                f"{found}; it is a setting of {option('labeler')} {VOTES}."
             )
     return labeler

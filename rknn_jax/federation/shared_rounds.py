@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rknn_jax._internal.disk import read_json, write_whole
+from rknn_jax._internal.option_names import option
 from rknn_jax.federation.collector import QUESTION, is_sealed
 
 SHARED = "shared.json"
@@ -30,16 +31,18 @@ def check(folder: Path, source: Path | None, *, collects: bool, ended: bool) -> 
     """
     if not collects and (source or (folder / SHARED).exists()):
         raise ValueError(
-            f"Expected --collect-only with --trust shuffle and a round that several servers ask, "
-            f"got a server that publishes in {folder}; pass --collect-only to all of them, and "
-            "count their answers by --merge."
+            f"Expected {option('collect_only')} with {option('trust')} shuffle and a round that "
+            f"several servers ask, got a server that publishes in {folder}; pass "
+            f"{option('collect_only')} to all of them, and count their answers by "
+            f"{option('merge')}."
         )
     if source is None or (folder / QUESTION).exists():
         return
     if not (source / SHARED).exists() or ended or is_sealed(source):
         raise ValueError(
-            f"Expected a round that others collect too as --question, got {source}, whose server "
-            "publishes results or has done so; begin it anew with --collect-only."
+            f"Expected a round that others collect too as {option('question')}, got {source}, "
+            "whose server publishes results or has done so; begin it anew with "
+            f"{option('collect_only')}."
         )
 
 
@@ -64,8 +67,8 @@ def check_whole(parts: Sequence[Path]) -> None:
     if not all(marks) or len(origins) != 1 or len(parts) != 1 + len(origins[0]):
         known = ", ".join(one for each in origins for one in each) or "unknown"
         raise ValueError(
-            f"Expected all folders of a shuffled round to merge, got "
-            f"{', '.join(map(str, parts))}; its servers began with --collect-only, the first "
-            f"without --question, and the others are {known}. Name each once. If one is lost, "
+            f"Expected all folders of a shuffled round to merge, got {', '.join(map(str, parts))}; "
+            f"its servers began with {option('collect_only')}, the first without "
+            f"{option('question')}, and the others are {known}. Name each once. If one is lost, "
             f"remove it from {SHARED} of the first."
         )

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
+from rknn_jax import trust
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.inputs import read_inputs
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release.tables import read_labels
-from rknn_jax.trust import MODELS
 
 
 def virtual_client(context: Context) -> Client:
@@ -57,7 +57,7 @@ def virtual_client(context: Context) -> Client:
             first=first,
         )
     folder = Path(str(settings["out"])) / "clients" / str(number)
-    delta = float(settings["delta"]) if MODELS[settings["trust"]].is_shuffled else 0.0
+    delta = float(settings["delta"]) if trust.named(settings["trust"]).is_shuffled else 0.0
     ledger = _ledger(
         folder, inputs[first:end], number, epsilon=float(settings["epsilon"]), delta=delta
     )

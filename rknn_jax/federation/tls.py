@@ -11,6 +11,8 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
+from rknn_jax._internal.option_names import option
+
 MAKE_ONE = (
     "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 365 "
     "-subj /CN=party0 -keyout party0.key -out party0.pem makes one"
@@ -77,8 +79,8 @@ def read_clients(path: Path) -> dict[bytes, int]:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ValueError(
-            f"Expected certificates of clients in --keys {path}, got none that can be read: "
-            f"{reason}; {MAKE_ONE}."
+            f"Expected certificates of clients in {option('keys')} {path}, got none that can be "
+            f"read: {reason}; {MAKE_ONE}."
         ) from error
 
 
@@ -98,7 +100,7 @@ def server_context(folder: Path, clients: Mapping[bytes, int]) -> ssl.SSLContext
     context.sslobject_class = Alerting
     # A listed certificate is trusted by itself, whoever signed it.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    _load_chain(context, folder / "server.pem", folder / "server.key", "--certificates")
+    _load_chain(context, folder / "server.pem", folder / "server.key", option("certificates"))
     context.load_verify_locations(cadata=b"".join(clients))
     return context
 
@@ -116,12 +118,13 @@ def client_context(ca: Path, certificate: Path, key: Path) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    _load_chain(context, certificate, key, "--certificate and --key")
+    _load_chain(context, certificate, key, f"{option('certificate')} and {option('key')}")
     try:
         context.load_verify_locations(ca)
     except (OSError, ssl.SSLError) as error:
         raise ValueError(
-            f"Expected the server's root certificate as --ca, PEM, got {ca}: {_reason(error)}."
+            f"Expected the server's root certificate as {option('ca')}, PEM, got {ca}: "
+            f"{_reason(error)}."
         ) from error
     return context
 

@@ -198,7 +198,7 @@ def _flat(value: Any, arrays: list[np.ndarray]) -> Any:
         return {
             "class": name,
             "fields": {
-                field: _flat(getattr(value, field), arrays) for field in _told_fields(value)
+                field: _flat(getattr(value, field), arrays) for field in _sent_fields(value)
             },
         }
     if isinstance(value, dict):
@@ -283,7 +283,7 @@ def _class(name: str) -> type[Any]:
     return found
 
 
-def _told_fields(value: Any) -> list[str]:
+def _sent_fields(value: Any) -> list[str]:
     """Return the fields that travel. A later one, left at its default, changes no bytes."""
     later = {one.name for one in dataclasses.fields(value) if one.metadata.get("later")}
     usual = {one.name: one.default for one in dataclasses.fields(value)}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.formats import FormatError, _hub
 from rknn_jax.records import features as rules
 from rknn_jax.records.classes import MOST_LABELS
@@ -261,7 +262,8 @@ def list_column(column: Any, name: str, width: int | None) -> np.ndarray:
     if not is_list(column.type) or kind_of(column.type.value_type) not in rules.NUMBERS:
         raise FormatError(
             f"Expected lists of numbers in column {name!r}, got {column.type}; save the embeddings "
-            "as lists of float32, also if they became text, or name other columns with --embedding."
+            "as lists of float32, also if they became text, or name other columns with "
+            f"{option('embedding')}."
         )
     if pyarrow().types.is_fixed_size_list(column.type):
         width = column.type.list_size  # known by type, so that another one is an error
@@ -421,7 +423,7 @@ def numbers(column: Any, name: str) -> np.ndarray:
     if kind_of(kind) not in rules.NUMBERS:
         raise FormatError(
             f"Expected numbers in column {name!r}, got {kind}; name columns of numbers with "
-            "--embedding."
+            f"{option('embedding')}."
         )
     if pa.types.is_boolean(kind):
         column = column.cast(pa.uint8())

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from rknn_jax._internal.checks import check_together
+from rknn_jax._internal.option_names import option
 from rknn_jax.formats import (
     EMBEDDINGS,
     Block,
@@ -152,7 +153,7 @@ def features_of(schema: Any, columns: Columns) -> list[str]:
     if columns.raw and len(columns.embedding or ()) > 1:
         raise FormatError(
             f"Expected one column of records, got {len(columns.embedding or ())} names in "
-            "--embedding; name one."
+            f"{option('embedding')}; name one."
         )
     if columns.embedding is not None:
         return list(columns.embedding)

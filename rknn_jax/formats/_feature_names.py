@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.formats import EMBEDDINGS, Columns, FormatError, absent
 from rknn_jax.records import features as rules
 
@@ -36,6 +37,6 @@ def raw_name(names: Sequence[str], columns: Columns) -> str:
     if len(found) != 1:
         raise FormatError(
             f"Expected one column of records beside the label {columns.label!r}, got "
-            f"{', '.join(found) or 'none'}; name it with --embedding."
+            f"{', '.join(found) or 'none'}; name it with {option('embedding')}."
         )
     return found[0]

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.formats import (
     AbsentError,
     Block,
@@ -186,12 +187,12 @@ def _features(names: list[str], columns: Columns) -> list[str]:
     found = _feature_names.choose(kinds, names)
     if columns.width is not None and len(found) != columns.width:
         remedy = (
-            "name the features with --embedding, leave others out with --drop, or embed both sides "
-            "first, texts by rknn embed --text and categories by rknn embed --table; make "
-            "numbers of dates"
+            f"name the features with {option('embedding')}, leave others out with "
+            f"{option('drop')}, or embed both sides first, texts by rknn embed --text and "
+            "categories by rknn embed --table; make numbers of dates"
         )
         if columns.label not in names:
-            remedy = f"name the label's column with --label, or {remedy}"
+            remedy = f"name the label's column with {option('label')}, or {remedy}"
         if len(found) == 1:
             remedy = (
                 "a CSV file has no lists: if the embeddings were saved as text, save a Parquet "
@@ -199,8 +200,9 @@ def _features(names: list[str], columns: Columns) -> list[str]:
             )
         remedy = f"{remedy}. {NO_NAMES}"
         raise FormatError(
-            f"Expected {columns.width} columns beside the label {columns.label!r}, as --public has "
-            f"dimensions, got {len(found)}, {found[: rules.MOST_NAMED]}; {remedy}"
+            f"Expected {columns.width} columns beside the label {columns.label!r}, as "
+            f"{option('public')} has dimensions, got {len(found)}, {found[: rules.MOST_NAMED]}; "
+            f"{remedy}"
         )
     return found
 

@@ -24,6 +24,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.formats import (
     EMBEDDINGS,
     Block,
@@ -238,7 +239,7 @@ def _features(head: Sequence[Record], columns: Columns) -> list[str]:
         if columns.raw:
             raise FormatError(
                 "Expected the column of the records, which private JSON lines do not tell, got "
-                "none; name it with --embedding."
+                f"none; name it with {option('embedding')}."
             )
         own = [EMBEDDINGS]
     elif columns.embedding is None:
@@ -277,8 +278,8 @@ def _width(head: Sequence[Record], own: Sequence[str], columns: Columns) -> int:
     if columns.width is None:
         raise FormatError(
             "Expected the number of dimensions, which private JSON lines do not tell, got none; "
-            "name the public records with --public, or in rknn join pass --dimensions, or name the "
-            "columns of features with --embedding."
+            f"name the public records with {option('public')}, or in rknn join pass --dimensions, "
+            f"or name the columns of features with {option('embedding')}."
         )
     return columns.width
 

@@ -8,6 +8,7 @@ from typing import IO
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, Layout, absent, npy
 
 SUFFIXES = (".npz",)
@@ -87,7 +88,8 @@ def _names(columns: Columns) -> tuple[str | None, str | None, str | None]:
     names = columns.embedding or (EMBEDDINGS,)
     if len(names) > 1:
         raise FormatError(
-            f"Expected one array of embeddings, got {len(names)} names in --embedding; name one."
+            f"Expected one array of embeddings, got {len(names)} names in {option('embedding')}; "
+            "name one."
         )
     return names[0], label, columns.person
 

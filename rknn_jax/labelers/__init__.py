@@ -16,15 +16,15 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 import jax
 import numpy as np
 
-from rknn_jax import postprocessing
+from rknn_jax import postprocessing, trust
 from rknn_jax._internal.keys import fresh_noise_key
+from rknn_jax._internal.option_names import option
 from rknn_jax.labelers import _arrays, _persons
 from rknn_jax.labels import PublicSide
 from rknn_jax.neighbors import Metric, in_metric
 from rknn_jax.privacy import calibration
 from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation
-from rknn_jax.trust import MODELS, Trust
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Smoothing, Task
 
 Contribution = TypeVar("Contribution")
@@ -104,19 +104,19 @@ class Labeler(abc.ABC, Generic[Contribution]):
         return type(self).__module__.rsplit(".", 1)[-1]
 
     @property
-    def trust(self) -> Trust:
+    def trust(self) -> str:
         """Trust model. Defaults to a trusted curator."""
         return "central"
 
     @property
     def has_curator(self) -> bool:
         """True if a curator, or a secure sum in its place, takes what the records say."""
-        return MODELS[self.trust].has_curator
+        return trust.named(self.trust).has_curator
 
     @property
     def is_shuffled(self) -> bool:
         """True if each message hides among those of the others."""
-        return MODELS[self.trust].is_shuffled
+        return trust.named(self.trust).is_shuffled
 
     @property
     def noise(self) -> str:
@@ -168,9 +168,9 @@ class Labeler(abc.ABC, Generic[Contribution]):
             found = getattr(self, name)
             if found != getattr(type(self), name):
                 raise ValueError(
-                    f"Expected {name} of labeler={self.name} left as it is, got {found}; it is "
-                    "the run's own, see --epsilon, --delta, --relation, --unit, --smoothing and "
-                    "--out."
+                    f"Expected {name} of labeler={self.name} left as it is, got {found}; it is the "
+                    f"run's own, see {option('epsilon')}, {option('delta')}, {option('relation')}, "
+                    f"{option('unit')}, {option('smoothing')} and {option('out')}."
                 )
         if unit != "record" and "unit" not in takes:
             raise ValueError(
@@ -185,10 +185,12 @@ class Labeler(abc.ABC, Generic[Contribution]):
         if self.needs_delta and epsilon < math.inf and delta == 0:
             raise ValueError(
                 f"Expected delta > 0 with labeler={self.name}, trust={self.trust} and "
-                f"noise={self.noise}, got delta=0.0; pass --delta 1e-5, it has no pure guarantee."
+                f"noise={self.noise}, got delta=0.0; pass {option('delta')} 1e-5, it has no pure "
+                "guarantee."
             )
         shares: dict[str, Any] = {
             "epsilon": epsilon / num_rounds,
+            # Rounded down, so that T shares never add up to more than delta.
             "delta": delta * (1 - 1e-12) / num_rounds,
             "relation": relation,
             "unit": unit,
@@ -234,6 +236,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
           num_queries: Number of queries s of each round.
           num_classes: Number of classes |Y|.
         """
+        # Without a guarantee from public numbers alone, the even share stays.
         if num_rounds == 1 or self.guarantee_of(num_units, num_queries, num_classes) is None:
             return self
 

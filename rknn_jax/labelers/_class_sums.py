@@ -93,6 +93,7 @@ class ClassSums(ClassTally):
 
     def parts(self, points: Array, ids: np.ndarray) -> np.ndarray:
         """Return the parts of records; see `Tally.parts`."""
+        # Towards zero, so that rounding makes no norm larger.
         rows = np.trunc(self.ball.clip(points) * GRID).astype(np.int32)
         return np.hstack([rows, np.asarray(ids, np.int32)[:, None]])
 
@@ -191,6 +192,8 @@ class SumsLabeler(OneSumLabeler):
         if self.norm == 1:
             moved = radius + self.count_units
             return float(moved if self.relation == "add-remove" else 2 * moved)
+        # Replaced, a record leaves one class and may join another; the proof above bounds both by
+        # 2R.
         return math.hypot(radius, self.count_units) if self.relation == "add-remove" else 2 * radius
 
     def guarantee_of(self, num_units: int, num_queries: int, num_classes: int) -> Guarantee:
@@ -228,6 +231,8 @@ class SumsLabeler(OneSumLabeler):
     def exact_noise(self) -> Noise:
         """Return exact noise: the discrete Gaussian, or discrete Laplace noise."""
         if self.norm == 1:
+            # All in integers: features, counts and noise, as floats would show in their last
+            # places.
             scale = exact_noise.safe_scale(round(self.sensitivity), self.epsilon)
             guarantee = self._guarantee(Pure(self.epsilon), "pure")
             draw = partial(exact_noise.discrete_laplace, scale=scale)
@@ -252,6 +257,7 @@ class SumsLabeler(OneSumLabeler):
         radius = GRID * self.grid
         noisy = np.asarray(noisy, np.float64)
         sums = NoisySums(
+            # From units to records, and to features of a ball of radius 1.
             noisy[:, :-1] / radius,
             noisy[:, -1] / self.count_units,
             stddev / radius,

@@ -136,7 +136,7 @@ def noisy_degrees(
     Guarantee: a record adds 1 to at most k degrees. So replacing one changes them by at most 2k in
     all, adding one by at most k, and the degrees are epsilon-DP. Later labeling costs extra: pass
     both guarantees to `accounting.compose`. A release takes the same mechanism and cells through
-    `mechanisms.base.release_counts`.
+    `question.charge_and_draw`.
 
     Args:
       key: Random key of the noise, which is consumed.

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from rknn_jax import postprocessing
+from rknn_jax._internal.option_names import option
 from rknn_jax.answers.concerns import Concern, concerns_before, no_row
 from rknn_jax.labelers import _persons, overridden
 from rknn_jax.labelers._client_sum import Clients
@@ -169,8 +170,9 @@ class OneSumLabeler(SumLabeler[Sums]):
         """Return the labeler with a mechanism of `exact_mechanisms`; see `SumLabeler`."""
         if name not in self.exact_mechanisms:
             raise ValueError(
-                f"Expected --mechanism of {', '.join(self.exact_mechanisms)} with --labeler "
-                f"{self.name}, got --mechanism {name}; leave it out for the one that suits delta."
+                f"Expected {option('mechanism')} of {', '.join(self.exact_mechanisms)} with "
+                f"{option('labeler')} {self.name}, got {option('mechanism')} {name}; leave it out "
+                "for the one that suits delta."
             )
         return replace(self, **self.exact_mechanisms[name])
 
@@ -208,7 +210,7 @@ class OneSumLabeler(SumLabeler[Sums]):
         if queries.size > MOST_NUMBERS:
             raise ValueError(
                 f"Expected public rows of at most {MOST_NUMBERS:,} numbers for a sum, got "
-                f"{len(queries):,} of {queries.shape[1]:,}; pass fewer --queries."
+                f"{len(queries):,} of {queries.shape[1]:,}; pass fewer {option('queries')}."
             )
         if self.relation != "replace-one":
             raise ValueError(
@@ -279,7 +281,8 @@ class OneSumLabeler(SumLabeler[Sums]):
         del num_votes  # there are none
         remedy = (
             "let rknn check tell their curator whether labels are spelled as the classes; if they "
-            "are, use a larger --epsilon, more private records, or --labeler rknn"
+            f"are, use a larger {option('epsilon')}, more private records, or {option('labeler')} "
+            "rknn"
         )
         sizes = (public.queries.size, len(public.names))
         before = concerns_before(public.features, *sizes, None, 0.0)

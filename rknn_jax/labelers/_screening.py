@@ -24,6 +24,7 @@ import jax
 import numpy as np
 
 from rknn_jax import postprocessing
+from rknn_jax._internal.option_names import option
 from rknn_jax.privacy import accounting, analytic_gaussian, calibration
 from rknn_jax.privacy.events import Event, gaussian_event
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Unit
@@ -150,7 +151,7 @@ def calibrated(
     if not 0 < delta < 1:
         raise ValueError(
             f"Expected 0 < delta < 1, got delta={delta}; Gaussian noise gives no pure "
-            "differential privacy, pass --delta 1e-5."
+            f"differential privacy, pass {option('delta')} 1e-5."
         )
     stddev = calibration.calibrate(
         lambda scale: release.events(ratio * scale, scale),

@@ -7,6 +7,7 @@ A release and a federation take one sum over private records and read it by the 
 from inspect import isabstract
 from typing import Any
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.labelers import Labeler, named, names, overridden
 from rknn_jax.labelers._sum_labeler import SumLabeler
 
@@ -20,8 +21,8 @@ def check(name: str) -> None:
     if reason:
         able = [other for other in names() if not hindrance(named(other))]
         raise ValueError(
-            f"Expected --labeler to be one of {', '.join(able)}, got --labeler {name}, which "
-            f"{reason}."
+            f"Expected {option('labeler')} to be one of {', '.join(able)}, got {option('labeler')} "
+            f"{name}, which {reason}."
         )
 
 

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.labelers import Labeler
 from rknn_jax.labelers._client_sum import Clients, ClientSum
@@ -165,6 +166,7 @@ class SumLabeler(Labeler[Contribution]):
           records_per_person: Most records of a person, drawn at random. None: all of them.
           seed: Seed of the draw, public.
         """
+        # `tally` knows the unit, and shares one record's weight among all records of a person.
         del records_per_person, seed
         return self.tally(queries, num_classes)
 
@@ -263,9 +265,13 @@ class SumLabeler(Labeler[Contribution]):
           noisy: Noisy sum.
           public: Public rows.
         """
+        # Each is a function of released numbers and public rows, so that any number of them is
+        # free.
         usual = self.public_labels(noisy, public)
         found = [Labeling("the usual one", usual.probabilities, lambda: usual)]
         if self.chooses:
+            # Sharing labels helps where neighbors agree and harms where they do not. Records that
+            # did not vote know which.
             alone = public._replace(side=PublicSide())
             each = self.public_labels(noisy, alone)
             found.append(Labeling("each row by itself", each.probabilities, lambda: each))
@@ -336,6 +342,6 @@ def check_rows(num_queries: int, features: np.ndarray) -> int:
     if num_queries > len(features):
         raise ValueError(
             f"Expected at most {len(features)} queries, one a public record, got {num_queries}; "
-            "pass --queries."
+            f"pass {option('queries')}."
         )
     return num_queries

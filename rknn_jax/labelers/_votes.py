@@ -91,6 +91,7 @@ class VoteTally:
 
     def parts(self, points: Array, ids: np.ndarray) -> np.ndarray:
         """Return the cells that records vote for, int32 `[n, k]`; see `Tally.parts`."""
+        # Exact and by float64's order, so that a record votes alike at every door.
         near = nearest(points, self._queries, self.num_neighbors, metric=self.metric)
         return np.asarray(bsvs.cells(near, ids, self.num_classes))
 
@@ -111,17 +112,24 @@ class VoteTally:
         assert self.bound is not None
         size = len(self.queries) * self.num_classes
         if self.bound.most is not None:
+            # By a public seed, the person's name and the order of their own records: other persons
+            # change nothing in it.
             weights = contributions.limited(
                 persons.number, persons.name, self.bound.most, self.bound.seed
             )
+            # Votes that are not cast go to a cell beyond the last, which is cut off.
             cast = np.where(parts < 0, size, parts)
             return contributions.weighed_votes(cast, weights, size + 1)[:size].reshape(self.shape)
+        # L1: a person's records share one record's vote. L2: they are clipped to its length, for
+        # Gaussian noise.
         clipped = self.bound.norm == 2
         count = contributions.clipped_votes if clipped else contributions.shared_votes
         return count(parts, persons.number, size, self.grid).reshape(self.shape)
 
     def fits(self, totals: np.ndarray, num_records: int) -> bool:
         """Return whether these are k votes of each record; see `Tally.fits`."""
+        # A sum that so many records cannot have is of other records, or damaged: nothing is spent
+        # on it.
         return bool(totals.min(initial=0) >= 0 and totals.sum() == num_records * self.num_neighbors)
 
     @property
@@ -168,6 +176,7 @@ def cells_of(tally: VoteTally, features: Array, labels: Array) -> np.ndarray:
     rows = usable_rows(np.asarray(features))
     usable = ~np.isnan(rows).any(axis=1)
     rows = np.where(usable[:, None], rows, np.float32(0))
+    # Transposed, as labels are [n] or [n, r].
     return tally.parts(rows, np.where(usable, np.asarray(labels).T, NO_CELL).T)
 
 

@@ -18,7 +18,7 @@ Reference: Li et al., "Fine-grained Private Knowledge Distillation", Algorithm 1
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self, final
 
 import jax
@@ -27,8 +27,10 @@ import numpy as np
 
 from rknn_jax import answers as decoder
 from rknn_jax import label_sets, mechanisms
+from rknn_jax import trust as trusts
+from rknn_jax._internal.option_names import option
 from rknn_jax.answers.concerns import Concern
-from rknn_jax.labelers import Labeler, _persons, _vote_labels
+from rknn_jax.labelers import Labeler, _persons, _vote_labels, _vote_mechanism
 from rknn_jax.labelers._client_sum import Clients
 from rknn_jax.labelers._sum_labeler import (
     CuratorNoise,
@@ -40,20 +42,17 @@ from rknn_jax.labelers._sum_labeler import (
     check_rows,
 )
 from rknn_jax.labelers._tally import Persons, Tally
+from rknn_jax.labelers._vote_mechanism import Amplification
 from rknn_jax.labelers._vote_shares import VoteShares
 from rknn_jax.labelers._votes import Bound, SetTally, VoteNoise, VoteTally, cells_of
 from rknn_jax.labels import PublicLabels, PublicSide
 from rknn_jax.mechanisms.base import estimate_counts
-from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.neighbors import Metric, in_metric
-from rknn_jax.privacy import amplification, contributions
+from rknn_jax.privacy import contributions
 from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Unit
 from rknn_jax.queries import kmeans
-from rknn_jax.trust import Trust
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Smoothing
-
-Amplification = Literal["variation ratio", "general"]
 
 REDRAWN_BYTES = 1500
 """Memory of the decoder for each cell, in bytes.
@@ -114,7 +113,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
     delta: float = 1e-5
     num_neighbors: int = 1
     mechanism: str = ""
-    trust: Trust = "central"
+    trust: str = "central"
     amplification: Amplification = "variation ratio"
     relation: Relation = "replace-one"
     unit: Protected = field(default="record", metadata={"travels": False})
@@ -133,13 +132,18 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
             raise ValueError(
                 f"Expected num_neighbors >= 1, got num_neighbors={self.num_neighbors}."
             )
-        # `names` imports all mechanisms, which takes seconds, so only the error calls it.
-        if self.trust not in mechanisms.named(self.noise).trusts:
+        model = trusts.named(self.trust)
+        if not model.labels:
+            able = ", ".join(trusts.names(lambda one: one.labels))
+            raise ValueError(f"Expected trust to be one of {able}, got trust={self.trust}.")
+        if not model.takes(mechanisms.named(self.noise)):
+            # Imports all mechanisms, which takes seconds, so that only the error does it.
             choices = mechanisms.names(self.trust)
             raise ValueError(
                 f"Expected mechanism to be one of {choices} with trust={self.trust}, got "
                 f"mechanism={self.mechanism}."
             )
+        # A server sees how many messages come in, so that their number cannot be hidden.
         if not self.has_curator and self.relation != "replace-one":
             raise ValueError(
                 f"Expected relation=replace-one with trust={self.trust}, got "
@@ -178,6 +182,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
           num_classes: Number of classes |Y|, and one more for sets of labels; see `label_sets`.
           bound: Bound on the votes of a person. Defaults to None, for records.
         """
+        # The queries and their metric are all that a record is compared with: both are public.
         shape = (queries.features, num_classes, self.num_neighbors, self.metric, bound)
         several = self.labels_per_record
         return SetTally(*shape, several) if several else VoteTally(*shape)
@@ -189,6 +194,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         bound = None
         if self.unit == "person":
             bound = Bound(records_per_person, seed, mechanisms.named(self.noise).norm)
+        # For sets, the last class counts the records that voted at all; see `label_sets`.
         return self.tally(queries, num_classes + bool(self.labels_per_record), bound)
 
     def usual_mechanism(self, delta: float) -> str:
@@ -199,11 +205,12 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
     def with_mechanism(self, name: str) -> Self:
         """Return the labeler with a mechanism of its own noise; see `SumLabeler`."""
         mechanisms.chosen(name, mechanisms.can_release)
+        # A subclass may fix its noise, and then what is asked for is not what would run.
         found = replace(self, mechanism=name)
         if found.noise != name:
             raise ValueError(
-                f"Expected --mechanism {found.noise} with --labeler {self.name}, got --mechanism "
-                f"{name}; leave it out."
+                f"Expected {option('mechanism')} {found.noise} with {option('labeler')} "
+                f"{self.name}, got {option('mechanism')} {name}; leave it out."
             )
         return found
 
@@ -212,7 +219,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
     ) -> VoteNoise:
         """Return exact noise of the mechanism; see `SumLabeler.exact`."""
         grid = records_per_person or contributions.GRID  # of a person; a record has none
-        found: Any = mechanism(num_queries, num_classes, 1, config=self, grid=grid)
+        found: Any = _vote_mechanism.calibrated(num_queries, num_classes, 1, config=self, grid=grid)
         return VoteNoise(found)
 
     def in_round(self, unit: Unit, labels_per_record: int) -> Self:
@@ -231,6 +238,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
             self.epsilon,
             **self.sizes(len(queries), num_classes),
             delta=self.delta,
+            # One share less than honest clients: to a client that knows its own, the rest is noise.
             shares=clients.honest - 1,
             records=max(1, clients.records),
         )
@@ -256,21 +264,25 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         bound = None
         if self.unit == "person" and self.has_curator:
             bound = Bound(norm=mechanisms.named(self.noise).norm, grid=SIMULATED_GRID)
+        # Without a curator nobody could bound a person's records together, so that one of them
+        # speaks.
         elif self.unit == "person":
             drawn = _persons.one_each(key, private)
             private = Records(private.images[drawn], private.labels[drawn])
         tally = self.tally(queries, num_classes, bound)
+        # int32 [n, k·r]. From here to the sum, each row is one record's alone.
         cells = cells_of(tally, encode(private.images), private.labels)
         if bound is None:
             return jnp.asarray(cells)
         person = _persons.numbered(private)
+        # A person's records share one vote or are clipped together, to the sensitivity of a record.
         totals = tally.bounded(cells, Persons(person, person.astype(np.uint64)))
         return PersonVotes(totals.ravel(), _persons.num_persons(private))
 
     def guarantee_of(self, num_units: int, num_queries: int, num_classes: int) -> Guarantee:
         """Return the guarantee of one round, from public numbers alone."""
-        private_step = mechanism(num_queries, num_classes, num_units, self)
-        return guarantee(private_step, num_units, self)
+        private_step = _vote_mechanism.calibrated(num_queries, num_classes, num_units, self)
+        return _vote_mechanism.guarantee(private_step, num_units, self)
 
     @final
     def release(
@@ -297,16 +309,20 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         del predicted
         num_queries = len(queries.features)
         if isinstance(contribution, PersonVotes):
+            # Persons' votes are fractions on a grid and are summed already; only noise is missing.
             num_units = contribution.num_persons
-            private_step = mechanism(num_queries, num_classes, num_units, self)
+            private_step = _vote_mechanism.calibrated(num_queries, num_classes, num_units, self)
             totals: Any = contribution.totals
             counts = private_step.estimate(key, totals, num_units)
         else:
             num_units = len(contribution)
-            private_step = mechanism(num_queries, num_classes, num_units, self)
+            private_step = _vote_mechanism.calibrated(num_queries, num_classes, num_units, self)
+            # Messages of clients, or a curator's noise: both are drawn here, in constant memory.
             counts = estimate_counts(private_step, key, contribution)
+        # Of noisy counts, which are all that is public; of true ones it would tell of records.
         stddev = private_step.stddev(np.asarray(counts), num_units)
-        return self.read(counts, stddev, guarantee(private_step, num_units, self), queries)
+        paid = _vote_mechanism.guarantee(private_step, num_units, self)
+        return self.read(counts, stddev, paid, queries)
 
     def read(self, counts: Array, stddev: Array, guarantee: Guarantee, queries: Queries) -> Answers:
         """Turn noisy counts into answers, by post-processing alone; see `_vote_labels.answer`."""
@@ -340,6 +356,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
 
     def labelings(self, noisy: NoisySum, public: PublicRows) -> tuple[Labeling, ...]:
         """Return the labelings to choose from; see `_vote_labels.labelings`."""
+        # Sets and arg maxes are read in one way, so that there is nothing to choose.
         if not self.chooses or public.side.kernels is None:
             usual = self.public_labels(noisy, public)
             smooth = any(part is not None for part in (public.side.graph, public.side.kernels))
@@ -347,6 +364,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         return _vote_labels.labelings(self._answers(noisy, public), noisy, public)
 
     def _answers(self, noisy: NoisySum, public: PublicRows) -> Answers:
+        # A curator's noise is alike in all cells; a federation's may differ.
         stddev = np.broadcast_to(noisy.stddev, noisy.values.shape)
         return self.read(noisy.values, stddev, noisy.guarantee, public.queries)
 
@@ -431,6 +449,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         smoothing: Smoothing = "auto",
     ) -> PublicSide:
         """Return the graph of the public rows, and their side of the decoder of noisy counts."""
+        # [m] rows, their neighbors and the kernels of the decoder: public, and so computed once.
         side = super().public_side(queries, features, num_classes, smoothing)
         if not self.decodes:
             return side
@@ -442,115 +461,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         return side._replace(kernels=found)
 
 
-def mechanism(
-    num_queries: int,
-    num_classes: int,
-    num_records: int,
-    config: ReverseKNN,
-    grid: int = SIMULATED_GRID,
-) -> mechanisms.base.Mechanism:
-    """Return the mechanism that `config` names, calibrated.
-
-    Args:
-      num_queries: Number of queries s.
-      num_classes: Number of classes |Y|.
-      num_records: Number of records n, or of persons, on which only shuffling depends.
-      config: Settings of the labeler.
-      grid: Units of a vote that a person's records share. Defaults to those of a simulation.
-    """
-    named = mechanisms.named(config.noise)
-    takes = {field.name for field in fields(named)}
-    optional = {
-        "delta": config.delta,
-        "relation": config.relation,
-        "num_clients": num_records,
-        "unit": config.unit,
-        "grid": 1 if config.unit == "record" else grid,
-    }
-    fields_of: dict[str, Any] = config.sizes(num_queries, num_classes) | {
-        name: value for name, value in optional.items() if name in takes
-    }
-    epsilon = config.epsilon
-    if config.is_shuffled and issubclass(named, LocalRandomizer) and epsilon < math.inf:
-        variation = (
-            (lambda e: named(epsilon=e, **fields_of).total_variation)
-            if config.amplification == "variation ratio"
-            else None
-        )
-        epsilon = amplification.local_epsilon(
-            epsilon,
-            num_records,
-            config.delta,
-            bound=config.amplification,
-            total_variation=variation,
-        )
-    calibrated: mechanisms.base.Mechanism = named(epsilon=epsilon, **fields_of)
-    return calibrated
-
-
-def guarantee(
-    private_step: mechanisms.base.Mechanism, num_records: int, config: ReverseKNN
-) -> Guarantee:
-    """Return the guarantee of the mechanism's run.
-
-    It is the mechanism's own guarantee, or after shuffling the amplified guarantee of the
-    calibration.
-
-    Args:
-      private_step: Calibrated mechanism.
-      num_records: Number of records n, or of persons.
-      config: Settings of the labeler.
-
-    Raises:
-      ValueError: If there are too few records for epsilon and delta after shuffling.
-    """
-    if (
-        not config.is_shuffled
-        or not isinstance(private_step, LocalRandomizer)
-        or config.epsilon == math.inf
-    ):
-        return _without_amplification(private_step, num_records, config)
-    variation = private_step.total_variation if config.amplification == "variation ratio" else None
-    cost = amplification.hockey_stick(
-        config.epsilon,
-        private_step.epsilon,
-        num_records,
-        total_variation=variation,
-        tail=amplification.TAIL * config.delta,
-    )
-    if cost > config.delta:
-        raise ValueError(
-            f"Expected enough records for epsilon={config.epsilon} and delta={config.delta} once "
-            f"messages of {private_step} are shuffled, "
-            f"got {num_records}; calibrate the mechanism for them."
-        )
-    averaged = variation is not None and private_step.averages_over_hashes
-    ideal = " for an ideal hash" if averaged else ""
-    accountant = f"amplification by shuffling, {config.amplification} bound{ideal}"
-    return Guarantee(
-        config.epsilon,
-        config.delta,
-        "replace-one",
-        trust="shuffle",
-        events=(),
-        unit=config.unit,
-        accountant=accountant,
-    )
-
-
-def _without_amplification(
-    private_step: mechanisms.base.Mechanism, num_records: int, config: ReverseKNN
-) -> Guarantee:
-    """Return the mechanism's own guarantee, for the unit of the settings."""
-    if config.unit == "record":
-        return private_step.guarantee(num_records)
-    if config.has_curator:
-        return replace(private_step.release_guarantee(num_records), sampler="simulation")
-    # A person sends one message, as a record does.
-    return replace(private_step.guarantee(num_records), unit="person")
-
-
-def connect(
+def vote_cells(
     features: Array, labels: Array, queries: Queries, num_classes: int, config: ReverseKNN
 ) -> np.ndarray:
     """Return the cells that private records vote for, int32 `[n, k·r]`, private.

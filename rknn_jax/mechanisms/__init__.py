@@ -8,24 +8,27 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from rknn_jax.trust import MODELS, Trust
+from rknn_jax import trust as trusts
 
 CONTRACTS = ("base", "local")
 
 
-def names(trust: Trust | None = None) -> list[str]:
+def names(trust: str | None = None) -> list[str]:
     """Return the names of all mechanisms, or of those that can label under `trust`.
 
     The names are the files of this folder.
     """
     files = [module.name for module in pkgutil.iter_modules(__path__)]
     every = sorted(name for name in files if name not in CONTRACTS and name[0] != "_")
-    return every if trust is None else [name for name in every if trust in named(name).trusts]
+    if trust is None:
+        return every
+    model = trusts.named(trust)
+    return [name for name in every if model.takes(named(name))]
 
 
-def default(trust: Trust) -> str:
+def default(trust: str) -> str:
     """Return the name of the mechanism that is used if none is asked for."""
-    return MODELS[trust].mechanism
+    return trusts.named(trust).usual
 
 
 def named(name: str) -> type[Any]:

@@ -8,8 +8,8 @@
 
 Fields are public configuration, call arguments are private data. Epsilon is a pytree leaf and sizes
 are static, so one trace serves a sweep over epsilon. `estimate_counts` simulates, with
-`jax.random`. `release_counts` releases, with exact integer noise from the operating system's
-entropy, and charges a ledger before the noise is drawn.
+`jax.random`. `CentralMechanism.release` has exact integer noise from the operating system's
+entropy, before which `question.charge_and_draw` charges a ledger.
 """
 
 import abc
@@ -25,7 +25,6 @@ from rknn_jax import bsvs
 from rknn_jax._internal import pytree
 from rknn_jax.privacy.contributions import as_person
 from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation, Unit
-from rknn_jax.trust import Trust
 from rknn_jax.types import Array
 
 CLIENTS_PER_BLOCK = 8192
@@ -34,7 +33,7 @@ CLIENTS_PER_BLOCK = 8192
 class Mechanism(Protocol):
     """Contract of a mechanism, tested by `tests/contracts/test_mechanisms.py`."""
 
-    trusts: ClassVar[tuple[Trust, ...]]
+    trusts: ClassVar[tuple[str, ...]]
     """Trust models under which the mechanism can label."""
 
     needs_delta: ClassVar[bool]
@@ -189,7 +188,7 @@ class CentralMechanism(CalibratedMechanism):
       query_for_each_class: True if there must be as many queries as classes. Defaults to False.
     """
 
-    trusts: ClassVar[tuple[Trust, ...]] = ("central",)
+    trusts: ClassVar[tuple[str, ...]] = ("central",)
     norm: ClassVar[Literal[1, 2]] = 1
     query_for_each_class: ClassVar[bool] = False
 
@@ -212,6 +211,7 @@ class CentralMechanism(CalibratedMechanism):
 
     def release_guarantee(self, num_records: int) -> Guarantee:
         """Return the guarantee of one run whose noise is exact, for the mechanism's unit."""
+        # The noise is that for one record: a person's votes are bounded to the same sensitivity.
         guarantee = super().release_guarantee(num_records)
         return guarantee if self.unit == "record" else as_person(guarantee)
 
@@ -221,6 +221,8 @@ class CentralMechanism(CalibratedMechanism):
 
         It is the L1 sensitivity and also the squared L2 sensitivity.
         """
+        # A replaced record takes its kr votes back and casts kr others; one that is added or
+        # removed only casts or takes back.
         return self.votes_per_record * (2 if self.relation == "replace-one" else 1)
 
     @property
@@ -228,6 +230,8 @@ class CentralMechanism(CalibratedMechanism):
         """Largest sum of the votes of one unit, in votes."""
         if self.unit == "record" or self.norm == 1:
             return self.votes_per_record
+        # Clipped to the L2 norm √(kr), votes sum to the most if they lie evenly over all d cells:
+        # ‖v‖₁ <= √d·‖v‖₂.
         return math.sqrt(self.votes_per_record * self.num_cells)
 
     def randomize(self, key: jax.Array, cells: jax.Array) -> jax.Array:
@@ -350,45 +354,15 @@ class Payer(Protocol):
         """Have the charge on disk when this returns, or raise `LedgerError`."""
 
 
-def release_counts(
-    mechanism: CentralMechanism, votes: Array, num_records: int, ledger: Payer, purpose: str
-) -> tuple[np.ndarray, Guarantee]:
-    """Release the counts: charge the ledger, then draw exact noise.
-
-    The noise comes from the operating system's entropy.
-
-    Args:
-      mechanism: Central mechanism with an exact form.
-      votes: Sums of the records' votes, integers `[num_queries, num_classes]`. Each record has
-        `votes_per_record` votes at most, for different cells. A person's votes are bounded by
-        `privacy.contributions`, and in units of 1 / `mechanism.grid`.
-      num_records: Number of records n, or of persons. It may be 0 under add-remove, which hides it.
-      ledger: Budget of the private data set that the votes come from.
-      purpose: A few words for the ledger.
-
-    Returns:
-      Noisy counts `[num_queries, num_classes]` and their guarantee.
-
-    Raises:
-      LedgerError: If the budget does not allow the charge; nothing is drawn then.
-      ValueError: If the votes are not those of so many records, or there is no record though their
-        number is public.
-    """
-    totals = np.asarray(votes)
-    check_counts(mechanism, totals, num_records)
-    guarantee = mechanism.release_guarantee(num_records)
-    ledger.charge(guarantee, purpose)
-    return mechanism.release(totals.astype(np.int64)), guarantee
-
-
 def check_counts(mechanism: CentralMechanism, totals: np.ndarray, num_records: int) -> None:
     """Raise ValueError for votes that so many records, or persons, cannot have cast.
 
     Args:
       mechanism: Central mechanism that is calibrated for the votes.
-      totals: Sums of the votes, as in `release_counts`.
+      totals: Sums of the votes, `[num_queries, num_classes]`, in units of 1 / `mechanism.grid`.
       num_records: Number of records n, or of persons.
     """
+    # The last gate before a charge: noise is calibrated for this many votes and no more.
     most = num_records * mechanism.most_votes * mechanism.grid
     least = 0 if mechanism.relation == "add-remove" else 1
     sound = totals.dtype.kind in "iu" and totals.shape == mechanism.shape and num_records >= least
@@ -433,9 +407,11 @@ def client_totals(
 
     def totals_of(start: Any, size: int) -> jax.Array:
         clients = first_client + start + jnp.arange(size)
+        # A client draws by its own number, so that neither blocks nor devices change a message.
         keys = jax.vmap(lambda client: jax.random.fold_in(key, client))(clients)
         return mechanism.totals_of_clients(keys, jax.lax.dynamic_slice_in_dim(cells, start, size))
 
+    # Blocks of one size, then the rest: memory stays that of one block for any number of clients.
     blocks, rest = divmod(num_clients, block)
     totals = totals_of(0, block)
     if blocks > 1:  # JAX would compile the loop even if it never runs.
@@ -447,5 +423,6 @@ def client_totals(
 
 @jax.jit
 def _estimate_counts(mechanism: Mechanism, key: jax.Array, cells: jax.Array) -> jax.Array:
+    # Messages of clients and the noise of a curator never share a key.
     client_key, noise_key = jax.random.split(key)
     return mechanism.estimate(noise_key, client_totals(mechanism, client_key, cells), len(cells))

@@ -30,7 +30,6 @@ from rknn_jax._internal import pytree
 from rknn_jax.kernels import hashing
 from rknn_jax.mechanisms.collision import Collision, Message
 from rknn_jax.mechanisms.separation import Moments, ProductOfEstimates
-from rknn_jax.trust import Trust
 
 
 @pytree.register
@@ -38,7 +37,7 @@ from rknn_jax.trust import Trust
 class ConcatenationAsPublished(ProductOfEstimates):
     """Hash to `num_buckets` buckets. Defaults to the published ⌊2(k + r) - 1 + (k + r)e^ε⌋."""
 
-    trusts: ClassVar[tuple[Trust, ...]] = ()
+    trusts: ClassVar[tuple[str, ...]] = ()
     unbiased: ClassVar[bool] = False
 
     num_buckets: Any = None  # An int, or a tracer under jit.

@@ -33,7 +33,6 @@ from rknn_jax.mechanisms.base import CalibratedMechanism
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.events import Pure
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.trust import Trust
 from rknn_jax.types import Array
 
 WORD = 32
@@ -48,7 +47,7 @@ class LocalRandomizer(CalibratedMechanism):
         the registers and the cache of a CPU core.
     """
 
-    trusts: ClassVar[tuple[Trust, ...]] = ("local", "shuffle")
+    trusts: ClassVar[tuple[str, ...]] = ("local", "shuffle")
     messages_at_once: ClassVar[int] = 16
 
     def __post_init__(self) -> None:
@@ -81,6 +80,7 @@ class LocalRandomizer(CalibratedMechanism):
         most that epsilon allows, shuffling gives its general bound. A smaller distance gives a
         better bound. See `privacy.amplification`, whose proof has every client draw its own coins.
         """
+        # Randomized response has (e^ε - 1)/(e^ε + 1) = tanh(ε/2), and no ε-DP mechanism has more.
         return math.tanh(self.epsilon / 2)
 
     @property
@@ -230,12 +230,14 @@ class PureProtocol(LocalRandomizer):
         """Variances `(v1, v0)` that one client adds to a cell with its vote and to any other."""
         p = self.p
         q = self.q
+        # Support of a cell is a coin of probability p or q; debiasing divides it by p - q.
         return p * (1 - p) / self.advantage**2, q * (1 - q) / self.advantage**2
 
     @property
     def mean_variance(self) -> float:
         """Variance that one client adds to a cell, on average over all cells."""
         member, other = self.variances
+        # Of the d cells, a client votes for kr.
         return other + (member - other) * self.votes_per_record / self.num_cells
 
     def hit_law(self, hits: np.ndarray) -> np.ndarray | None:
@@ -259,26 +261,31 @@ class PureProtocol(LocalRandomizer):
         ideal hash, drawn anew by every client.
         """
         width = self.votes_per_record
+        # All 2^(kr) patterns of which votes a message supports, `[2^(kr), kr]`.
         hits = (np.arange(2**width)[:, None] >> np.arange(width)[None]) & 1 == 1
         law = np.array([1 - self.p, self.p]) if width == 1 else self.hit_law(hits)
         if law is None or not self.independent_elsewhere:
             return super().sample_totals(rng, votes, clients)
+        # `[g, kr]`: messages that support each vote, among the clients who vote so.
         supported = rng.multinomial(clients, law) @ hits
         named = votes >= 0
         counts, totals = np.zeros((2, self.num_cells), np.int64)
         np.add.at(counts, votes[named], np.broadcast_to(clients[:, None], votes.shape)[named])
         np.add.at(totals, votes[named], supported[named])
+        # Everybody who does not vote for a cell supports it with probability q, each by itself.
         drawn: np.ndarray = totals + rng.binomial(clients.sum() - counts, self.q)
         return drawn
 
     def estimate(self, key: jax.Array, totals: Any, num_records: int) -> Any:
         """Return unbiased counts; see `LocalRandomizer`."""
         del key
+        # E[total] = a·p + (n - a)·q for a voters, solved for a.
         return ((totals.astype(float) - num_records * self.q) / self.advantage).reshape(self.shape)
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return the estimate's standard deviation; see `LocalRandomizer`."""
         member, other = self.variances
+        # Estimates may lie outside of [0, n], where no number of voters is.
         voted = np.clip(np.asarray(counts, np.float64), 0, num_records)
         return np.sqrt(voted * member + (num_records - voted) * other)
 
@@ -287,6 +294,7 @@ def sum_of_blocks(
     block_totals: Callable[[Any], jax.Array], messages: Any, size: int, num_totals: int
 ) -> jax.Array:
     """Add up the totals of blocks of `size` messages, int32 `[num_totals]`."""
+    # A scan holds one block of masks at a time; the rest, fewer than a block, is added once.
     whole = len(jax.tree.leaves(messages)[0]) // size * size
 
     def add(totals: jax.Array, part: Any) -> tuple[jax.Array, None]:
@@ -324,6 +332,7 @@ def happens(word: jax.Array, probability: Any) -> jax.Array:
     The word is compared with an integer threshold of 24 binary digits, which some words always
     exceed.
     """
+    # The threshold of probability 1 would be 2^32, which no uint32 holds.
     share = jnp.minimum(jnp.asarray(probability, jnp.float32), 1 - 2.0**-24)
     return word < (share * 2.0**32).astype(jnp.uint32)
 
@@ -344,6 +353,7 @@ def voted_words(cells: jax.Array, num_cells: int) -> jax.Array:
     Negative entries of the cells `[k·r]` are no votes.
     """
     words = jnp.arange(-(-num_cells // WORD))[None]
+    # A vote sets one bit of one word. Or, not sum, so that a repeated vote counts once.
     bits = jnp.uint32(1) << (cells % WORD).astype(jnp.uint32)
     return jax.lax.reduce_or(
         jnp.where(cells[:, None] // WORD == words, bits[:, None], jnp.uint32(0)), (0,)
@@ -367,6 +377,7 @@ def voted_bits(cells: np.ndarray, num_cells: int) -> np.ndarray:
 
     Negative entries of the cells `[n, k·r]` are no votes.
     """
+    # Missing votes mark a column of their own, which is cut off.
     bits = np.zeros((len(cells), num_cells + 1), bool)
     np.put_along_axis(bits, np.where(cells < 0, num_cells, cells), True, axis=1)
     return bits[:, :num_cells]

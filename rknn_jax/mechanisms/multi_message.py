@@ -34,7 +34,6 @@ from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.base import CalibratedMechanism
 from rknn_jax.privacy.flooding import NONE, Flooding, above, law, odds, published, tight
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.trust import Trust
 from rknn_jax.types import Array
 
 CLUSTERS_AT_ONCE = 2  # With a million clients, most send fewer at 5,000 cells.
@@ -67,7 +66,7 @@ class MultiMessage(CalibratedMechanism):
       flooding_decay: Decay -ln p of the flooding, computed as `flooding_shape` is.
     """
 
-    trusts: ClassVar[tuple[Trust, ...]] = ("shuffle",)
+    trusts: ClassVar[tuple[str, ...]] = ("shuffle",)
 
     num_clients: int = field(kw_only=True, metadata=pytree.STATIC)
     delta: float = 1e-6

@@ -14,8 +14,8 @@ The wording of the questions is this package's own.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from rknn_jax import trust
 from rknn_jax.privacy.guarantee import RELATION_WORDS, rounded_up
-from rknn_jax.trust import MODELS
 
 Card = Mapping[str, Any]
 """Content of `privacy.json`; a statement of an older version may lack entries."""
@@ -89,7 +89,7 @@ def _dp_fy_ml(card: Card) -> tuple[Question, ...]:
         Question(
             "Setting",
             "Who adds the noise, and who is trusted with the data?",
-            _sentence(MODELS[guarantee["trust"]].words),
+            _sentence(trust.named(guarantee["trust"]).words),
         ),
         Question(
             "Data accesses covered",
@@ -125,7 +125,7 @@ def _dp_fy_ml(card: Card) -> tuple[Question, ...]:
 
 def _nist(card: Card) -> tuple[Question, ...]:
     guarantee = card["guarantee"]
-    trusted = [MODELS[guarantee["trust"]].words, card.get("trusted_with", "")]
+    trusted = [trust.named(guarantee["trust"]).words, card.get("trusted_with", "")]
     return (
         Question(
             "Privacy parameters",

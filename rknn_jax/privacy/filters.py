@@ -101,6 +101,7 @@ class Sum:
     def fits(self, budget: Amount, costs: Sequence[Cost]) -> bool:
         """Return True if the costs are within the budget."""
         spent = total(costs)
+        # Fractions: a thousand charges of 0.001 are 1 exactly, and never a last digit above it.
         return spent.epsilon <= budget.epsilon and spent.delta <= budget.delta
 
     def left(self, budget: Amount, costs: Sequence[Cost]) -> Amount:
@@ -132,6 +133,8 @@ class Renyi:
                 "Expected a budget with delta > 0 for accounting=renyi, got delta=0; allow a small "
                 "delta, such as 1e-5, or add epsilons up with accounting=sum."
             )
+        # Gaussian noise has a divergence of order · Δ²/(2σ²), so that worth / order is what fits
+        # in.
         worth = [float(cls(float(order)).worth(budget)) / float(order) for order in ORDERS]
         best = max(range(len(worth)), key=worth.__getitem__)
         if worth[best] <= 0:
@@ -148,6 +151,7 @@ class Renyi:
         """
         if not budget.delta:
             return Fraction(-1)
+        # By integers: a delta below 10^-308 is no float.
         log_delta = math.log(budget.delta.numerator) - math.log(budget.delta.denominator)
         offset = math.log1p(-1 / self.order) - (log_delta + math.log(self.order)) / (self.order - 1)
         return budget.epsilon - _rounded_up(offset + _SLACK * abs(offset))
@@ -174,6 +178,7 @@ class Renyi:
                 f"one with {', '.join(sorted({event.kind for event in events}))} noise; use a pure "
                 "or a Gaussian mechanism."
             )
+        # Up, and never to 0: rounding must not make a release free.
         return Cost(amount, max(STEP, _rounded_up(divergence * (1 + _SLACK))))
 
     def unknown(self, amount: Amount) -> Cost:
@@ -191,6 +196,7 @@ class Renyi:
         if not spent.delta and spent.epsilon <= budget.epsilon:
             return True
         divergence = self._divergence(costs)
+        # Where a divergence is unknown, only the sum of pure epsilons above could say yes.
         return divergence is not None and divergence <= self.worth(budget)
 
     def left(self, budget: Amount, costs: Sequence[Cost]) -> Amount:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from decimal import ROUND_CEILING, Context
 from typing import Any, Literal, get_args
 
+from rknn_jax import trust as trusts
 from rknn_jax.privacy.events import PLAIN, Event, event_of
-from rknn_jax.trust import MODELS, Protection
 
 Relation = Literal["replace-one", "add-remove"]
 Unit = Literal["record", "client", "person"]
@@ -30,7 +30,6 @@ Above it, one record may change the odds of a result by a factor of 10^21.
 _CHOICES = {
     "relation": RELATIONS,
     "unit": UNITS,
-    "trust": tuple(MODELS),
     "sampler": get_args(Sampler),
 }
 RELATION_WORDS = {
@@ -61,7 +60,7 @@ class Guarantee:
     epsilon: float
     delta: float
     relation: Relation
-    trust: Protection
+    trust: str
     events: tuple[Event, ...]
     unit: Unit = "record"
     accountant: str = "pure"
@@ -78,6 +77,7 @@ class Guarantee:
             raise ValueError(
                 f"Expected 0 <= delta < 1, got delta={self.delta}; 0 is pure differential privacy."
             )
+        trusts.named(self.trust)
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(
@@ -112,7 +112,7 @@ class Guarantee:
         neighbours = RELATION_WORDS[self.relation].format(unit=self.unit)
         sentence = (
             f"Differential privacy with {amount}, for neighboring data sets where {neighbours}; "
-            f"{MODELS[self.trust].words} (accountant: {self.accountant})."
+            f"{trusts.named(self.trust).words} (accountant: {self.accountant})."
         )
         if self.data_dependent:
             sentence += (
@@ -131,7 +131,7 @@ class Guarantee:
             "epsilon": rounded_up(self.epsilon, 6),
             "delta": rounded_up(self.delta, 3) if self.delta else "0",
             "neighbors": RELATION_WORDS[self.relation].format(unit=self.unit),
-            "trust": MODELS[self.trust].words,
+            "trust": trusts.named(self.trust).words,
             "accountant": self.accountant,
         }
         rows = "".join(

@@ -43,6 +43,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.privacy import ledger_summary
 from rknn_jax.privacy.charges import (
     Number,
@@ -175,6 +176,7 @@ class Ledger:
                 "fingerprint(embeddings, labels)."
             )
         budget = exact_amount(budget_epsilon, budget_delta)
+        # The rule is in the first line, which all later hashes commit to: it cannot change.
         header = rule_fields(new_rule(accounting, budget)) | {
             "name": _stem(Path(path)) if name is None else name,
             "dataset": dataset,
@@ -217,6 +219,8 @@ class Ledger:
           LedgerError: If the file cannot be read.
         """
         ledger = cls(Path(path), dataset, patience, person)
+        # The whole chain is checked here, so that a damaged ledger is known before anything is
+        # counted.
         ledger._check_dataset(ledger._chain())
         return ledger
 
@@ -337,6 +341,8 @@ class Ledger:
           LedgerError: If the guarantee cannot be charged.
         """
         chain = self._chain(since)
+        # The same filter that a charge asks: whether a release fits must not differ between the
+        # two.
         cost = release_cost(chain.rule, guarantee, exact_amount(guarantee.epsilon, guarantee.delta))
         return chain.rule.fits(within or chain.budget, (*chain.costs_since(since), cost))
 
@@ -368,8 +374,11 @@ class Ledger:
           LedgerMismatchError: If relation, unit or data set differ from the ledger's.
           LedgerError: If the guarantee cannot be charged or the file cannot be written.
         """
+        # A simulation, an epsilon that looked at the data, or none at all is refused here.
         amount = chargeable_amount(guarantee)
 
+        # Runs under the file's lock, on the chain as it is then: two processes cannot both see room
+        # for the last release.
         def body(chain: Chain, _: FileIO) -> dict[str, Any]:
             if self.dataset is None:
                 raise LedgerMismatchError(
@@ -387,6 +396,8 @@ class Ledger:
             if chain.unit == "person":
                 _check_person(chain, self.person, self.path)
             cost = release_cost(chain.rule, guarantee, amount)
+            # A filter, asked before the release: a refusal costs nothing and reveals public numbers
+            # alone.
             if not chain.rule.fits(chain.budget, (*chain.costs, cost)):
                 damaged = (
                     f" ({chain.unread} on account of a damaged last line; see `rknn budget repair`)"
@@ -463,6 +474,7 @@ class Ledger:
         kept = data._replace(shards=tuple(sorted(data.shards)[:MOST_SHARDS]))
 
         def body(chain: Chain, file: FileIO) -> dict[str, Any] | Entry:
+            # Adopted before: its entry, so that an adoption that is repeated changes nothing.
             if kept.fingerprint in [one.fingerprint for one in chain.datasets]:
                 return next(
                     entry
@@ -473,7 +485,7 @@ class Ledger:
                 raise LedgerMismatchError(
                     f"Expected data that share a shard or the number of rows with those of "
                     f"{self.path}, got data that share neither; if they are the same people's, "
-                    "pass --unrelated, and say in the reason what became of the records."
+                    f"pass {option('unrelated')}, and say in the reason what became of the records."
                 )
             return adopted(kept, reason)
 
@@ -495,6 +507,8 @@ class Ledger:
 
         def body(chain: Chain, file: FileIO) -> dict[str, Any]:
             found = self._entries_of(file, chain, purpose)
+            # A spend and a draw have one purpose, which names one release: so a second draw is
+            # noticed.
             kinds = [entry.kind for entry in found if entry.purpose == purpose]
             if kinds != ["spend"]:
                 got = ", ".join(kinds) or "none"
@@ -550,12 +564,14 @@ class Ledger:
                     f"Expected epsilon >= 0 and 0 <= delta < 1, got epsilon={epsilon}, "
                     f"delta={delta}."
                 )
+            # The budget's delta pays for all divergences together, and for no single entry.
             if amount.delta and isinstance(chain.rule, Renyi):
                 raise LedgerError(
                     f"Expected delta=0 in {self.path}, which adds divergences up, got "
                     f"delta={float(amount.delta)}; give an epsilon that is large enough."
                 )
             line = repaired(chain, amount, reason)
+            # The damaged bytes end with a line break of ours, and stay for whoever examines them.
             append(file, len(data), b"\n" + line + b"\n")
             return entry_of(json.loads(line), self.path)
 
@@ -582,9 +598,12 @@ class Ledger:
         if found is not None:
             start, previous = found
             file.seek(start)
+            # A summary that cannot be parsed is no reason to refuse: the lines that it sums up are
+            # all there.
             with suppress(LedgerCorruptError):
                 chain = parse(file.read(), self.path, previous)
                 summary = chain.entries[0]
+                # The lines before it were hashed once in this process, and lines are only appended.
                 if summary.hash in self._verified:
                     return chain
                 if ledger_summary.prefix(file, start) == summary.result:
@@ -621,17 +640,24 @@ class Ledger:
         with locked(self.path, self.patience, undone) as file:
             chain = self._read(file)
             self._check_dataset(chain)
+            # Read again under the lock: what was seen before it may have been spent by another
+            # process.
             record = body(chain, file)
             if isinstance(record, Entry):
                 return record
             size = file.seek(0, os.SEEK_END)
             file.seek(size - 1)
+            # A line that was cut has no line break; the next one must not continue it.
             text = b"" if file.read(1) == b"\n" else b"\n"
             head = chain.head
             if chain.damage:
+                # Damage counts as spent first, so that no later line is charged to a budget that it
+                # overlooks.
                 closing = repaired(chain, chain.unread, "an unfinished last line counts as spent")
                 text = b"\n" + closing + b"\n"
                 head = json.loads(closing)["hash"]
+            # Each line holds the hash of the one before: whoever changes one has to change all
+            # later ones.
             line = sealed(record, head)
             append(file, size, text + line + b"\n")
             if len(chain.entries) >= ledger_summary.EVERY:
@@ -675,11 +701,11 @@ def _check_person(chain: Chain, name: str, path: Path) -> None:
         return
     if not known:
         raise LedgerMismatchError(
-            f"Expected persons without a name, as {path} keeps none, got --person {name}; name "
-            "another --ledger, or pass the persons as an array to ReverseKNNLabeler without a "
-            "person_name if they are those of this ledger."
+            f"Expected persons without a name, as {path} keeps none, got {option('person')} "
+            f"{name}; name another {option('ledger')}, or pass the persons as an array to "
+            "ReverseKNNLabeler without a person_name if they are those of this ledger."
         )
-    got = f"--person {name}" if name else "persons without a name"
+    got = f"{option('person')} {name}" if name else "persons without a name"
     remedy = (
         "if both columns name the same people, rename it"
         if name
@@ -687,5 +713,5 @@ def _check_person(chain: Chain, name: str, path: Path) -> None:
         "Ledger.open, if they are the same people"
     )
     raise LedgerMismatchError(
-        f"Expected --person {known}, whose epsilon {path} keeps, got {got}; {remedy}."
+        f"Expected {option('person')} {known}, whose epsilon {path} keeps, got {got}; {remedy}."
     )

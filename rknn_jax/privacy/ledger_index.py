@@ -34,6 +34,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from rknn_jax._internal import disk
+from rknn_jax._internal.option_names import option
 from rknn_jax.privacy.ledger import Ledger, LedgerError, LedgerMismatchError
 from rknn_jax.privacy.ledger_lines import MOST_SHARDS
 
@@ -166,16 +167,17 @@ def _refuse_second(place: Path, path: Path, dataset: str) -> list[str]:
     if others and (own not in known or not os.path.exists(own)):
         got = path if os.path.lexists(path) else f"no ledger yet at {path}"
         raise LedgerMismatchError(
-            f"Expected the ledger of these records, {others[0]}, got {got}; pass --ledger "
-            f"{shlex.quote(others[0])}, so that all releases on these people share one budget. If "
-            "the ledger is to be kept elsewhere, move that file."
+            f"Expected the ledger of these records, {others[0]}, got {got}; pass "
+            f"{option('ledger')} {shlex.quote(others[0])}, so that all releases on these people "
+            "share one budget. If the ledger is to be kept elsewhere, move that file."
         )
     if known and not others and not os.path.lexists(path):
         entry = place / _name((place / _SALT).read_bytes(), dataset)
         raise LedgerMismatchError(
             f"Expected the ledger of these records at {known[-1]}, which is gone or has other "
-            f"records, got no ledger yet at {path}; name its new place by --ledger, because a new "
-            f"one does not know what was spent. If it is gone for good, remove {entry}."
+            f"records, got no ledger yet at {path}; name its new place by {option('ledger')}, "
+            "because a new one does not know what was spent. If it is gone for good, remove "
+            f"{entry}."
         )
     return others
 
@@ -194,8 +196,9 @@ def _refuse_changed(place: Path, path: Path, source: str) -> None:
         raise LedgerMismatchError(
             f"Expected the ledger that releases from {source.removeprefix(_SOURCE)} are charged "
             f"to, {others[0]}, got no ledger yet at {path}, and the records have changed since; "
-            f"pass --ledger {shlex.quote(others[0])}, and let it adopt the records: `rknn budget "
-            f"adopt`. If they are other people's, save them under another name, or remove {entry}."
+            f"pass {option('ledger')} {shlex.quote(others[0])}, and let it adopt the records: "
+            "`rknn budget adopt`. If they are other people's, save them under another name, or "
+            f"remove {entry}."
         )
 
 
@@ -237,8 +240,8 @@ def notice(path: Path) -> str:
     return (
         f"{path} is new, and a new budget is for people of whom nothing was released before. A "
         "version of known records with some changed, added, removed or reordered is no new data "
-        f"set: pass --ledger with its ledger{such}, and let it adopt the records (rknn budget "
-        f"adopt){elsewhere}"
+        f"set: pass {option('ledger')} with its ledger{such}, and let it adopt the records (rknn "
+        f"budget adopt){elsewhere}"
     )
 
 

@@ -411,14 +411,14 @@ def _torn(damage: bytes) -> tuple[Amount, str | None] | None:
     found = None if b"\n" in damage or _is_whole(damage) else _READABLE.match(damage)
     if found is None:
         return None
-    delta, epsilon = (_told_amount(found[number].decode()) for number in (1, 2))
+    delta, epsilon = (_parsed_amount(found[number].decode()) for number in (1, 2))
     if delta is None or epsilon is None:
         return None
     kind = "spend" if found[3] else found[4].decode() if found[4] else None
     return Amount(epsilon, delta), kind
 
 
-def _told_amount(text: Any) -> Fraction | None:
+def _parsed_amount(text: Any) -> Fraction | None:
     """Parse an amount in the ledger's format, or return None."""
     if not isinstance(text, str) or not _AMOUNT.fullmatch(text):
         return None
@@ -432,8 +432,8 @@ def entry_of(record: dict[str, Any], path: Path) -> Entry:
     Raises:
       LedgerCorruptError: If this library does not write such a kind or amount.
     """
-    epsilon = _told_amount(record.get("epsilon"))
-    delta = _told_amount(record.get("delta"))
+    epsilon = _parsed_amount(record.get("epsilon"))
+    delta = _parsed_amount(record.get("delta"))
     kind = record.get("kind")
     words = [record.get(name) for name in ("time", "purpose")]
     possible = (
@@ -464,7 +464,7 @@ def entry_of(record: dict[str, Any], path: Path) -> Entry:
         hash=record["hash"],
         result=result,
         data=_data_of(record, path),
-        divergence=_told_amount(record.get("renyi")) if kind == "spend" else None,
+        divergence=_parsed_amount(record.get("renyi")) if kind == "spend" else None,
     )
 
 

@@ -85,7 +85,7 @@ class Sanitized:
     estimate: float
     stddev: float
 
-    def told(self) -> dict[str, float]:
+    def facts(self) -> dict[str, float]:
         """Return the epsilons by name, as `pate.report` does."""
         return {
             "data-dependent, sanitized bound": self.bound,

@@ -38,10 +38,10 @@ from typing import Any, Literal, NamedTuple
 
 import jinja2
 
+from rknn_jax import trust
 from rknn_jax.privacy import checklists, profile
 from rknn_jax.privacy.filters import Accounting, Amount
 from rknn_jax.privacy.guarantee import Guarantee, rounded_up
-from rknn_jax.trust import MODELS
 
 VERSION = 2
 """Version of the shape of `privacy.json`. It grows when a key changes its meaning or goes away."""
@@ -278,12 +278,13 @@ def _assumptions(guarantee: Guarantee) -> list[str]:
         noise = "the noise was simulated, so the epsilon is that of a release by these settings"
     own = [words for event in events for words in event.assumptions]
     told = [] if events or not guarantee.delta else ["epsilon and delta are all that is known"]
-    return [MODELS[guarantee.trust].words, noise, *own, *told]
+    return [trust.named(guarantee.trust).words, noise, *own, *told]
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema of `privacy.json`, which this package ships."""
+    """Return the JSON Schema of `privacy.json`, with the trust models of this installation."""
     loaded: dict[str, Any] = json.loads(_resource("statement.schema.json"))
+    loaded["$defs"]["guarantee"]["properties"]["trust"]["enum"] = trust.names()
     return loaded
 
 

@@ -11,6 +11,8 @@ from typing import Literal
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
+
 MISSING = -1
 """Class number of a record without a label."""
 
@@ -29,11 +31,6 @@ MOST_LABELS = 256
 MISSING_WORDS = frozenset(("nan", "none", "null", "<na>", "na", "n/a", "nat"))
 """Text that stands for a missing value, in lower case, unless it is the name of a class."""
 
-SEPARATE = (
-    "pass each name as a word of its own, as in --classes 'a' 'b, c', a list in a file of options, "
-    "or --classes-file"
-)
-"""Remedy for names of classes that have commas."""
 
 _NUMERAL = re.compile(r"[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,3})?", re.ASCII)
 _CODE = re.compile(r"\d+[eE]\d+", re.ASCII)  # programs write 1e+10 and 1.0e10
@@ -62,20 +59,20 @@ class Classes:
     def __post_init__(self) -> None:
         if self.count < 2:
             raise ValueError(
-                f"Expected at least 2 classes, got {self.count}; pass --classes with their "
-                "number or names."
+                f"Expected at least 2 classes, got {self.count}; pass {option('classes')} with "
+                "their number or names."
             )
         if self.names and (len(set(self.names)) < len(self.names) or "" in self.names):
             raise ValueError(
-                "Expected distinct, non-empty class names, got --classes "
+                f"Expected distinct, non-empty class names, got {option('classes')} "
                 f"{','.join(self.names)}; name every class once."
             )
         # Of inferred names, an error would tell what private labels hold.
         if self.source == "given" and (alike := _alike(self.names or ())):
             raise ValueError(
-                f"Expected distinct class names, got --classes with {alike[0]!r} twice, as "
-                f"{alike[0]!a} and as {alike[1]!a}, which are the same letters in other "
-                "Unicode characters; name it once, as the labels have it."
+                f"Expected distinct class names, got {option('classes')} with {alike[0]!r} twice, "
+                f"as {alike[0]!a} and as {alike[1]!a}, which are the same letters in other Unicode "
+                "characters; name it once, as the labels have it."
             )
 
     def name(self, label: int) -> str:
@@ -134,9 +131,9 @@ def parse_classes(text: str) -> Classes:
     spaced = [name for name in names if name != name.strip()]
     if spaced and len(names) > 1:
         raise ValueError(
-            f"Expected names with commas alone between them, got --classes {text!r}, where "
-            f"{spaced[0]!r} may be a name or part of one; leave out the spaces beside commas, or "
-            f"if a name has a comma, {SEPARATE}."
+            f"Expected names with commas alone between them, got {option('classes')} {text!r}, "
+            f"where {spaced[0]!r} may be a name or part of one; leave out the spaces beside "
+            f"commas, or if a name has a comma, {_separate()}."
         )
     return named_classes(names)
 
@@ -151,7 +148,7 @@ def named_classes(names: Sequence[str]) -> Classes:
     commas = [name for name in plain if name != name.strip(",")]
     if commas:
         raise ValueError(
-            f"Expected names of classes, got {commas[0]!r} with a comma at its end; {SEPARATE}."
+            f"Expected names of classes, got {commas[0]!r} with a comma at its end; {_separate()}."
         )
     return Classes(len(plain), plain)
 
@@ -168,7 +165,8 @@ def given_classes(classes: str | Sequence[str] | None, file: Path | None = None)
     """
     if classes is not None and file is not None:
         raise ValueError(
-            f"Expected --classes or --classes-file, got both, --classes-file {file}; leave one out."
+            f"Expected {option('classes')} or {option('classes_file')}, got both, "
+            f"{option('classes_file')} {file}; leave one out."
         )
     if file is not None:
         plain = tuple(name.strip() for name in _read_names(file))
@@ -180,7 +178,7 @@ def given_classes(classes: str | Sequence[str] | None, file: Path | None = None)
 
 def _read_names(path: Path) -> list[str]:
     """Read names of classes: a list in a .json file, or else a name a line."""
-    where = f"--classes-file {path}"
+    where = f"{option('classes_file')} {path}"
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -214,18 +212,26 @@ def infer_classes(labels: np.ndarray) -> Classes:
             raise ValueError(
                 f"Expected text labels, got {unclear[0]!r} among the labels; where it says that "
                 "there is no label, save '' instead, and "
-                "where it is a class, name all classes with --classes."
+                f"where it is a class, name all classes with {option('classes')}."
             )
         return Classes(len(names), names, source="inferred")
     count = int(labels.max(initial=MISSING)) + 1
     if count > FOREIGN:
         raise ValueError(
             "Expected class numbers from 0 on to infer the classes from, got other numbers; "
-            "number the classes 0..C-1, or name all classes with --classes."
+            f"number the classes 0..C-1, or name all classes with {option('classes')}."
         )
     if count > MOST_INFERRED:
         raise ValueError(
             f"Expected labels in 0..C-1, got a label {count - 1}; number the classes from 0, or "
-            f"pass --classes {count}."
+            f"pass {option('classes')} {count}."
         )
     return Classes(count, source="inferred")
+
+
+def _separate() -> str:
+    """Return the remedy for names of classes that have commas."""
+    return (
+        f"pass each name as a word of its own, as in {option('classes')} 'a' 'b, c', a list in a "
+        f"file of options, or {option('classes_file')}"
+    )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from rknn_jax._internal.checks import check_together
+from rknn_jax._internal.option_names import option
 
 NUMBER = "number"
 WHOLE = "integer"
@@ -23,11 +24,14 @@ FLATTEN = "give each key in them a column of its own, as pandas.json_normalize d
 OBJECTS = ("struct", "map", "object")
 """Beginnings of the kinds of columns of objects."""
 
-EMBED_TEXTS = (
-    "leave them out with --drop, or embed them first: texts by rknn embed --text, and categories "
-    "by rknn embed --table"
-)
-"""Remedy for columns that hold text."""
+
+def embed_texts() -> str:
+    """Return the remedy for columns that hold text."""
+    return (
+        f"leave them out with {option('drop')}, or embed them first: texts by rknn embed --text, "
+        "and categories by rknn embed --table"
+    )
+
 
 _UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # what pandas calls an index
 
@@ -56,7 +60,7 @@ def real_rows(array: np.ndarray, where: str, width: int | None = None) -> np.nda
     if width is not None and array.shape[1] != width:
         raise ValueError(
             f"Expected embeddings of one width, got {array.shape[1]} dimensions in {where} and "
-            f"{width} in --public; embed both with the same model."
+            f"{width} in {option('public')}; embed both with the same model."
         )
     return array
 
@@ -100,7 +104,9 @@ def choose(kinds: Mapping[str, str]) -> list[str]:
         and an integer among floats may be an index or an id, which would decide every distance.
     """
     check_together(
-        lambda: refuse_unnamed(kinds, "drop it with --drop, or name the features with --embedding"),
+        lambda: refuse_unnamed(
+            kinds, f"drop it with {option('drop')}, or name the features with {option('embedding')}"
+        ),
         lambda: refuse_others(kinds),
         lambda: _refuse_whole(kinds),
     )
@@ -123,7 +129,8 @@ def refuse_others(kinds: Mapping[str, str]) -> None:
         ]
         raise ValueError(
             f"Expected a column 'embeddings', or columns of numbers alone, got {', '.join(told)} "
-            "too; leave them out with --drop, or name the features with --embedding."
+            f"too; leave them out with {option('drop')}, or name the features with "
+            f"{option('embedding')}."
         )
 
 
@@ -139,7 +146,7 @@ def _remedy(kind: str) -> str:
     if kind.startswith(("date", "time", "duration")):
         return "make numbers of them, such as days since a fixed date"
     if "list" in kind or "tensor" in kind:
-        return "name one column of lists of numbers with --embedding, alone"
+        return f"name one column of lists of numbers with {option('embedding')}, alone"
     if "binary" in kind:  # images are structs of bytes and a path, whose path is text
         return "embed images by rknn embed --images FOLDER --columns NAME"
     if "string" in kind:
@@ -157,8 +164,8 @@ def _refuse_whole(kinds: Mapping[str, str]) -> None:
     if whole and len(whole) < len(numbers):
         raise ValueError(
             f"Expected embedding columns of one kind, got integers in {whole[:MOST_NAMED]} among "
-            "floats; leave out with --drop what is no feature, or name the features with "
-            "--embedding."
+            f"floats; leave out with {option('drop')} what is no feature, or name the features "
+            f"with {option('embedding')}."
         )
 
 
@@ -175,9 +182,9 @@ def refuse_unknown(drop: Sequence[str], found: Iterable[Sequence[str]]) -> None:
     unknown = [name for name in drop if name not in known]
     if unknown:
         raise ValueError(
-            f"Expected columns of the data in --drop, got {unknown[:MOST_NAMED]}; the columns are "
-            f"{', '.join(known) or 'none, because arrays have no columns'}. Correct the names, "
-            "with spaces between them."
+            f"Expected columns of the data in {option('drop')}, got {unknown[:MOST_NAMED]}; the "
+            f"columns are {', '.join(known) or 'none, because arrays have no columns'}. Correct "
+            "the names, with spaces between them."
         )
 
 
@@ -192,22 +199,26 @@ def refuse_shared(
       person: Name of the person, or None.
       drop: Names of columns that are no features. Defaults to none.
     """
-    named = {"--label": label, "--person": person}
+    named = {option("label"): label, option("person"): person}
     for flag, name in named.items():
         if name in embedding:
             raise ValueError(
                 f"Expected features without the {flag.removeprefix('--')}, got {name!r} in "
-                f"--embedding and in {flag}; name it once."
+                f"{option('embedding')} and in {flag}; name it once."
             )
-    for flag, names in {"--embedding": embedding, "--label": [label], "--person": [person]}.items():
+    for flag, names in {
+        option("embedding"): embedding,
+        option("label"): [label],
+        option("person"): [person],
+    }.items():
         both = sorted({name for name in names if name is not None} & {*drop})
         if both:
             raise ValueError(
-                f"Expected columns without another role in --drop, got {both[:MOST_NAMED]} in "
-                f"{flag} too; leave them out of one."
+                f"Expected columns without another role in {option('drop')}, got "
+                f"{both[:MOST_NAMED]} in {flag} too; leave them out of one."
             )
     if label == person:
         raise ValueError(
-            f"Expected a column of labels and one of persons, got {label!r} in --label and in "
-            "--person; name two."
+            f"Expected a column of labels and one of persons, got {label!r} in {option('label')} "
+            f"and in {option('person')}; name two."
         )

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rknn_jax import label_sets
+from rknn_jax._internal.option_names import option
 from rknn_jax.records.classes import (
     FOREIGN,
     MISSING,
@@ -135,9 +136,9 @@ def check_types(
     """
     if typed and empty.dtype.kind == "U" and classes.names is None:
         raise ValueError(
-            f"Expected --classes to name the text labels in {where}, got --classes "
-            f"{classes.count}; pass names, as in --classes a,b,c, or --classes 0,1,2 for numbers "
-            "in text."
+            f"Expected {option('classes')} to name the text labels in {where}, got "
+            f"{option('classes')} {classes.count}; pass names, as in {option('classes')} a,b,c, or "
+            f"{option('classes')} 0,1,2 for numbers in text."
         )
     encode(empty, classes, most, where)
 
@@ -195,12 +196,12 @@ def _check_single(labels: np.ndarray, where: str) -> None:
     if labels.ndim != 1:
         raise ValueError(
             f"Expected labels [n] in {where}, got shape {_shape(labels)}; save one label a record, "
-            "or name the most labels of a record with --labels-per-record."
+            f"or name the most labels of a record with {option('labels_per_record')}."
         )
     if labels.dtype.kind not in "biufUO":
         raise ValueError(
             f"Expected labels as class numbers or text in {where}, got dtype {labels.dtype}; "
-            "save labels.astype(str), or pass --labels-per-record for lists."
+            f"save labels.astype(str), or pass {option('labels_per_record')} for lists."
         )
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from rknn_jax._internal.checks import check_together
-from rknn_jax.records.features import EMBED_TEXTS, MOST_NAMED
+from rknn_jax._internal.option_names import option
+from rknn_jax.records.features import MOST_NAMED, embed_texts
 
 FEWEST_IDS = 20
 """Fewest public rows among which different whole numbers are taken for an id."""
@@ -67,8 +68,11 @@ _TIME = re.compile(
 
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
-NO_FEATURE = "leave it out with --drop, or name the features, as with --embedding"
-"""Remedy for a column that looks like an id."""
+
+def no_feature() -> str:
+    """Return the remedy for a column that looks like an id."""
+    drop, embedding = option("drop"), option("embedding")
+    return f"leave it out with {drop}, or name the features, as with {embedding}"
 
 
 def refuse_values(
@@ -89,7 +93,7 @@ def refuse_values(
         lambda: _refuse_texts(finite, names, where),
         lambda: _refuse_holes(finite, names, where),
         lambda: _refuse_large(rows, names, where, most),
-        lambda: None if chosen else refuse_ids(columns, names, where, NO_FEATURE),
+        lambda: None if chosen else refuse_ids(columns, names, where, no_feature()),
     )
 
 
@@ -100,7 +104,7 @@ def _refuse_texts(finite: np.ndarray, names: Sequence[str], where: str) -> None:
     if texts:
         raise ValueError(
             f"Expected numbers in {where}, got {texts[:MOST_NAMED]} without a number in any row; "
-            f"{EMBED_TEXTS}."
+            f"{embed_texts()}."
         )
 
 
@@ -112,10 +116,10 @@ def _refuse_holes(finite: np.ndarray, names: Sequence[str], where: str) -> None:
         columns: np.ndarray = holes.any(axis=0)
         named = [name for name, hole in zip(names, columns, strict=False) if hole]
         what = f" in {named[:MOST_NAMED]}" if named else ""
+        out = f", or leave the columns out with {option('drop')}" if named else ""
         raise ValueError(
             f"Expected finite embeddings in {where}, got NaN, infinity or text{what}, first in row "
-            f"{int(np.argmax(holes.any(axis=1)))}; remove or repair such rows"
-            f"{', or leave the columns out with --drop' if named else ''}."
+            f"{int(np.argmax(holes.any(axis=1)))}; remove or repair such rows{out}."
         )
 
 
@@ -197,7 +201,7 @@ def refuse_ids(
 
 
 def doubted(
-    columns: Iterable[np.ndarray], names: Sequence[str], remedy: str = NO_FEATURE
+    columns: Iterable[np.ndarray], names: Sequence[str], remedy: str | None = None
 ) -> Iterator[str]:
     """Yield which public columns may be ids that repeat, are inexact, or have a missing number.
 
@@ -223,7 +227,7 @@ def doubted(
         return
     for text in dict.fromkeys(told.values()):
         same = [name for name, other in told.items() if other == text]
-        yield f"{same[:MOST_NAMED]} {text}; if it is an id, {remedy}"
+        yield f"{same[:MOST_NAMED]} {text}; if it is an id, {remedy or no_feature()}"
 
 
 def stand_in(values: np.ndarray, fewest: int = 2) -> str:

@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.charges import exact_amount, new_ledger_affords
 from rknn_jax.privacy.guarantee import Guarantee
@@ -46,7 +47,7 @@ def open_ledger(
         if not new_ledger_affords(budget, settings.accounting or "sum", cost):
             raise BudgetExceededError(
                 f"This release costs {cost_of(settings)}, and the first budget is to be {budget}; "
-                "ask for less, or set a larger --budget."
+                f"ask for less, or set a larger {option('budget')}."
             )
         return None
     try:
@@ -57,8 +58,8 @@ def open_ledger(
         ledger.check_person(settings.person)
     raising = f"rknn budget raise {shlex.quote(str(path))} --epsilon"
     for flag, given, wanted, recorded in (
-        ("--budget", settings.budget, budget.epsilon, ledger.budget.epsilon),
-        ("--budget-delta", settings.budget_delta, budget.delta, ledger.budget.delta),
+        (option("budget"), settings.budget, budget.epsilon, ledger.budget.epsilon),
+        (option("budget_delta"), settings.budget_delta, budget.delta, ledger.budget.delta),
     ):
         if given is not None and wanted != recorded:
             raise LedgerError(
@@ -68,9 +69,9 @@ def open_ledger(
             )
     if settings.accounting not in (None, ledger.accounting):
         raise LedgerError(
-            f"Expected --accounting {ledger.accounting} as {path} has it, got --accounting "
-            f"{settings.accounting}; leave it out, because a ledger keeps the rule that it was "
-            "made with."
+            f"Expected {option('accounting')} {ledger.accounting} as {path} has it, got "
+            f"{option('accounting')} {settings.accounting}; leave it out, because a ledger keeps "
+            "the rule that it was made with."
         )
     if not settings.dry_run and not paid and not ledger.affords(cost):
         asked = cost_of(settings)

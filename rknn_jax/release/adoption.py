@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.formats import Columns
 from rknn_jax.neighbors import usable_rows
 from rknn_jax.privacy.fingerprints import Digest, combined
@@ -47,8 +48,8 @@ def data_set(
     records = private_records(private, columns._replace(reads_label=False), public)
     if not len(records) and relation == "replace-one":
         raise ValueError(
-            f"Expected records in --private {', '.join(private)}, got no row; save one row a "
-            "record."
+            f"Expected records in {option('private')} {', '.join(private)}, got no row; save one "
+            "row a record."
         )
     pairs = zip(records.shards, records.rows, strict=True)
     digests = [_digest(shard, rows, raw=columns.raw) for shard, rows in pairs]
@@ -71,12 +72,12 @@ def private_records(
       ValueError: If the files cannot be used.
     """
     order: tuple[str, ...] = ()
-    shards = tables.file_shards(private, "--private", columns)
+    shards = tables.file_shards(private, option("private"), columns)
     shown = columns.of_public()
-    others = tables.file_shards(public or (), "--public", shown)
+    others = tables.file_shards(public or (), option("public"), shown)
     tables.refuse_unknown(columns.drop, [*shards, *others])
     if public is not None and not columns.raw:
-        features, order = tables.read_named_embeddings(public, "--public", shown)
+        features, order = tables.read_named_embeddings(public, option("public"), shown)
         columns = columns._replace(width=features.shape[1])
         shards = [replace(shard, columns=columns) for shard in shards]
     return Records.of(with_one_width(with_one_order(shards, order)))

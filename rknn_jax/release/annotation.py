@@ -22,6 +22,7 @@ from xml.sax.saxutils import quoteattr
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.release.label_table import Labels
 
 AGENT = "rknn_jax"
@@ -81,8 +82,8 @@ def cleanlab(labels: Labels) -> dict[str, bytes]:
     """
     if labels.sets is not None:
         raise ValueError(
-            "Expected one label for each record with --format cleanlab, got sets of classes; take "
-            "--format parquet."
+            f"Expected one label for each record with {option('format')} cleanlab, got sets of "
+            f"classes; take {option('format')} parquet."
         )
     known = ~np.ma.getmaskarray(labels.columns["label"])
     arrays: dict[str, Any] = {

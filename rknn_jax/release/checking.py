@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.check import Checkers, Checks
 from rknn_jax.privacy import contributions
 from rknn_jax.privacy.roles import VOTE
@@ -115,7 +116,7 @@ class Gathered:
             return roles.of_rows(self._number, first, count), np.zeros((count, 0), np.uint64)
         if persons is None:
             raise ValueError(
-                f"Expected a person for each record in {where}, got none; name --person."
+                f"Expected a person for each record in {where}, got none; name {option('person')}."
             )
         names, known = person_names(persons, where)
         distinct, number = np.unique(names, axis=0, return_inverse=True)

@@ -10,10 +10,11 @@ on others.
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
-from rknn_jax import labelers
+from rknn_jax import labelers, trust
+from rknn_jax._internal.option_names import option
 from rknn_jax.labelers import Labeler, _simulation_only
 from rknn_jax.labelers._one_sum import OneSumLabeler
-from rknn_jax.release import asking, labeler_settings, rehearsal
+from rknn_jax.release import labeler_settings, questions, rehearsal
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.labeler_settings import OF_VOTES, public_size, refuse_given
 from rknn_jax.release.preview import USUAL
@@ -106,11 +107,13 @@ def _check_name(name: str) -> None:
         return
     possible = f"{', '.join(names())} or {AUTO}"
     if not found:
-        raise ValueError(f"Expected --labeler to be one of {possible}, got --labeler {name}.")
+        raise ValueError(
+            f"Expected {option('labeler')} to be one of {possible}, got {option('labeler')} {name}."
+        )
     raise ValueError(
-        f"Expected --labeler to be one of {possible}, which read private files in one pass and "
-        f"draw exact noise once, got --labeler {name}, which {hindrance}; simulate it on "
-        f"benchmark data with python -m train.distill --labeler {name}."
+        f"Expected {option('labeler')} to be one of {possible}, which read private files in one "
+        f"pass and draw exact noise once, got {option('labeler')} {name}, which {hindrance}; "
+        f"simulate it on benchmark data with python -m train.distill --labeler {name}."
     )
 
 
@@ -118,7 +121,10 @@ def _hindrance(kind: type[Labeler[Any]]) -> str:
     """Return why a release cannot run a labeler class, or "" if it can."""
     if issubclass(kind, OneSumLabeler) and not kind.exact_mechanisms:
         return "names no exact_mechanisms"
-    return _simulation_only.hindrance(kind)
+    if found := _simulation_only.hindrance(kind):
+        return found
+    needed = kind().trust
+    return "" if trust.named(needed).one_party else f"needs other parties, with trust={needed}"
 
 
 def check(settings: Settings) -> None:
@@ -127,9 +133,9 @@ def check(settings: Settings) -> None:
         refuse_given(settings, (*OF_VOTES, "mechanism", "delta"), "one labeler alone")
         if settings.relation != "replace-one":
             raise ValueError(
-                f"Expected --relation replace-one with --labeler {AUTO}, got --relation "
-                f"{settings.relation}; the choice depends on n, which is private then. Name a "
-                "labeler."
+                f"Expected {option('relation')} replace-one with {option('labeler')} {AUTO}, got "
+                f"{option('relation')} {settings.relation}; the choice depends on n, which is "
+                "private then. Name a labeler."
             )
         return
     _check_name(settings.labeler)
@@ -150,8 +156,8 @@ def choose(settings: Settings, data: Data) -> Choice:
         return Choice(_completed(settings))
     if data.classes.source == "assumed":
         raise ValueError(
-            f"Expected --classes with --labeler {AUTO} before the labels are read, got none; the "
-            "choice depends on their number. Name the classes, or a labeler."
+            f"Expected {option('classes')} with {option('labeler')} {AUTO} before the labels are "
+            "read, got none; the choice depends on their number. Name the classes, or a labeler."
         )
     known = public_size(settings, data)
     assert known is not None
@@ -180,11 +186,11 @@ def expected_of_others(settings: Settings, data: Data, num_records: int | None) 
             continue
         asked = _by(name, settings)
         expected = rehearsal.accuracy(
-            asked, data, asking.ask(asked, data), num_records=num_records, agreement=USUAL
+            asked, data, questions.ask(asked, data), num_records=num_records, agreement=USUAL
         )
-        without = " without --delta" if asked.delta < settings.delta else ""
+        without = f" without {option('delta')}" if asked.delta < settings.delta else ""
         if expected is not None:
-            found[f"--labeler {name}{without}"] = expected
+            found[f"{option('labeler')} {name}{without}"] = expected
     return found
 
 

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.privacy import contributions, exact_noise
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Unit
 from rknn_jax.privacy.ledger import Ledger
@@ -95,7 +96,7 @@ def occurrences(shards: Sequence[Shard], unit: Unit, seed: int = 0) -> Occurrenc
             codes.append(np.array(known, np.int64)[number])
     if len(kinds) != 1:
         raise ValueError(
-            "Expected labels of one kind in all files of --private, got "
+            f"Expected labels of one kind in all files of {option('private')}, got "
             f"{'numbers and text' if kinds else 'none'}; save them alike."
         )
     code = np.concatenate(codes)

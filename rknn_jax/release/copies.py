@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.records.features import MOST_NAMED
 
 MOST = 0.9
@@ -74,7 +75,7 @@ def _of_files(files: dict[str, np.ndarray]) -> Iterator[str]:
         yield (
             f"{', '.join(told[:MOST_NAMED])} are in other files too, and each counts. If files "
             "are copies, the people in them add more than epsilon covers; name the other files "
-            "alone, or name --person."
+            f"alone, or name {option('person')}."
         )
 
 
@@ -94,6 +95,6 @@ def _of_records(prints: np.ndarray, public: np.ndarray | None) -> Iterator[str]:
     yield (
         f"{copies:,} of {len(prints):,} private records are exact copies of another one, and each "
         "counts as a record of its own, so that epsilon covers one of them alone. If copies are of "
-        "one person, name the column of the persons with --person; if they are a mistake, save "
-        "each record once."
+        f"one person, name the column of the persons with {option('person')}; if they are a "
+        "mistake, save each record once."
     )

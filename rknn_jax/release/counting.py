@@ -23,6 +23,7 @@ import jax
 import numpy as np
 
 from rknn_jax._internal.cores import num_cores
+from rknn_jax._internal.option_names import option
 from rknn_jax.check import Checkers, Checks
 from rknn_jax.labelers._tally import Persons, Tally
 from rknn_jax.neighbors import usable_rows
@@ -181,6 +182,7 @@ def count(
     size = min(size, 1 << max(rows - 1, 0).bit_length())  # few sizes, so few programs
     digest = Digest()
     if counter.encode is None:
+        # The number of rows comes first, so that two shards never hash as one.
         digest.begin("f", (rows, counter.tally.width))
     totals = np.zeros(counter.tally.shape, np.int64)
     found = voters = given = 0
@@ -195,6 +197,7 @@ def count(
             points, ids, named = prepared(block.embeddings, block.labels, counter, shard.where)
             if counter.encode is None:
                 digest.update(points)
+            # Records that check keep their place, with no label, and so add nothing to the sum.
             ids = checks.take(points, ids, block.persons, found, shard.where)
             found += len(points)
             given += named
@@ -203,12 +206,15 @@ def count(
                 voters += len(kept[-1][0])
             else:
                 voters += int(np.count_nonzero(casts(ids)))
+                # All blocks have one size, so that one compiled program serves them.
                 filled = _filled(points, ids, size)
                 waiting.append(pool.submit(counter.tally.total, *filled))
+            # Reading waits for the sums, or a fast disk would fill the memory.
             if len(waiting) > AHEAD * workers:
                 totals += waiting.popleft().result()
             if on_rows is not None:
                 on_rows(len(points))
+        # Integers: the order in which sums come in changes nothing.
         for rest in waiting:
             totals += rest.result()
     _hash_no_rows(digest, counter, found)
@@ -240,9 +246,12 @@ def _parts(
     A record that names no person is not counted.
     """
     if persons is None:
-        raise ValueError(f"Expected a person for each record in {where}, got none; name --person.")
+        raise ValueError(
+            f"Expected a person for each record in {where}, got none; name {option('person')}."
+        )
     names, known = person_names(persons, where)
     counts = casts(ids) & known
+    # Parts are kept and not summed: a person may have records in other shards.
     parts = counter.tally.parts(np.where(counts[:, None], points, np.float32(0)), ids)
     return names[counts], parts[counts]
 
@@ -279,10 +288,12 @@ def prepared(
     if embeddings is None or labels is None:
         raise ValueError(f"Expected embeddings and labels in {where}, got one of them.")
     if counter.encode is not None:
+        # Record by record, bit for bit: the block around a record decides nothing.
         embeddings = counter.encode(embeddings)
     width = counter.tally.width
     points = usable_rows(real_rows(embeddings, where, width))
     ids, told = counter.encoded(labels, where)
+    # `usable_rows` makes a row that cannot be used NaN as a whole, so that its first number tells.
     ids[np.isnan(points[:, 0])] = MISSING
     return points, ids, int(told.sum())
 
@@ -340,18 +351,22 @@ def total(counts: Iterable[Count], names: Sequence[str], counter: Counter) -> Co
         )
     for one in found:
         _check(one, counter)
+    # An engine returns shards as they are done; fingerprints and roles go by the order of the
+    # files.
     found.sort(key=lambda one: names.index(one.name))
     voters = sum(one.voters for one in found)
     checks = None
     if counter.checkers is not None:
-        parts = [_told(one.checking) for one in found]
+        parts = [_present(one.checking) for one in found]
         checks = checking.together(parts, counter.checkers)
+    # Records that check are no ignored ones, though their labels were taken away above.
     told_apart = 0 if checks is None else int(np.count_nonzero(checks.units))
     counted = Counted(
         np.asarray(sum(one.totals for one in found)),
         sum(one.rows for one in found),
         voters,
         ignored=sum(one.given for one in found) - voters - told_apart,
+        # Without labels: whoever corrects one has no new data set, and no new budget.
         dataset=combined([one.digest for one in found]),
         shards=tuple(one.digest for one in found if one.rows) if len(found) > 1 else (),
         order=hashlib.sha256(" ".join(one.digest for one in found).encode()).hexdigest(),
@@ -366,7 +381,7 @@ def total(counts: Iterable[Count], names: Sequence[str], counter: Counter) -> Co
 def _check(one: Count, counter: Counter) -> None:
     """Raise ValueError if the voters of a shard cannot have its sum."""
     if counter.bounds_persons:
-        sound = one.voters == len(_told(one.persons)) == len(_told(one.parts))
+        sound = one.voters == len(_present(one.persons)) == len(_present(one.parts))
     else:
         sound = counter.tally.fits(one.totals, one.voters)
     if not sound:
@@ -378,15 +393,16 @@ def _check(one: Count, counter: Counter) -> None:
 
 def _bounded(counted: Counted, counts: Sequence[Count], tally: Tally) -> Counted:
     """Return a sum whose persons are bounded, wherever their records lie."""
-    names = np.concatenate([_told(one.persons) for one in counts]).astype(np.uint64)
-    parts = np.concatenate([_told(one.parts) for one in counts])
+    names = np.concatenate([_present(one.persons) for one in counts]).astype(np.uint64)
+    parts = np.concatenate([_present(one.parts) for one in counts])
+    # A structured view, so that `unique` compares both halves of a name at once.
     persons = np.ascontiguousarray(names.reshape(-1, 2)).view([("a", "<u8"), ("b", "<u8")])
     distinct, number = np.unique(persons.ravel(), return_inverse=True)
     summed = tally.bounded(parts, Persons(number, persons["a"].ravel()))
     return replace(counted, counts=summed, persons=len(distinct), grid=tally.grid)
 
 
-def _told(values: Part | None) -> Part:
+def _present(values: Part | None) -> Part:
     if values is None:
         raise ValueError("Expected the parts of every shard, got none; nothing was spent.")
     return values

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.embedding import cards
 
 
@@ -53,9 +54,9 @@ def find(public: Sequence[str], private: Sequence[str], width: int) -> Embedding
     Raises:
       ValueError: If a card is damaged, or two cards tell different models.
     """
-    found = [_model(name, "--public") for name in public]
+    found = [_model(name, option("public")) for name in public]
     told = {name: model for name, model in zip(public, found, strict=True) if model}
-    told |= {name: model for name in private if (model := _model(name, "--private"))}
+    told |= {name: model for name in private if (model := _model(name, option("private")))}
     for name, model in told.items():
         first, other = next(iter(told.items()))
         if differing := cards.differences(other, model):
@@ -87,7 +88,7 @@ def feature_names(public: Sequence[str]) -> tuple[str, ...]:
     """
     from rknn_jax.embedding import table
 
-    model = _model(public[0], "--public")
+    model = _model(public[0], option("public"))
     return table.of_card(model).feature_names if model and model["kind"] == "table" else ()
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from rknn_jax import representations
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax._internal.option_names import option
 
 BYTES_AT_ONCE = 2**25
 """Most bytes of raw records that are encoded at once."""
@@ -128,11 +129,13 @@ def _function(name: str) -> Callable[[Any], Any]:
         found: Callable[[Any], Any] = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ValueError(
-            f"Expected a function that can be imported as --representation {name}: {error}; run "
-            "in its folder, or set PYTHONPATH."
+            f"Expected a function that can be imported as {option('representation')} {name}: "
+            f"{error}; run in its folder, or set PYTHONPATH."
         ) from error
     if not callable(found):
-        raise ValueError(f"Expected a function as --representation {name}, got {found!r}.")
+        raise ValueError(
+            f"Expected a function as {option('representation')} {name}, got {found!r}."
+        )
     return found
 
 
@@ -294,8 +297,9 @@ def learned(
     holes = np.logical_not(np.isfinite(made).all(axis=1))
     if holes.any():
         raise ValueError(
-            f"Expected finite features of every public record from --representation {name}, got "
-            f"none of record {int(np.argmax(holes))}, from 0 on; remove it, or mend the function."
+            f"Expected finite features of every public record from {option('representation')} "
+            f"{name}, got none of record {int(np.argmax(holes))}, from 0 on; remove it, or mend "
+            "the function."
         )
     return encoding, made
 
@@ -316,13 +320,13 @@ def checked(encode: Callable[[Any], Any], values: np.ndarray, name: str) -> Enco
         made = features(encode, some)
     except (Exception, SystemExit) as error:
         raise ValueError(
-            f"--representation {name} fails on public records ({type(error).__name__}: {error}); "
-            "mend it, or name the column of the records with --embedding."
+            f"{option('representation')} {name} fails on public records ({type(error).__name__}: "
+            f"{error}); mend it, or name the column of the records with {option('embedding')}."
         ) from error
     if made.ndim != 2 or len(made) != len(some) or not np.isfinite(made).all():
         raise ValueError(
-            f"Expected finite features [b, f] of {len(some)} public records from --representation "
-            f"{name}, got shape {made.shape}."
+            f"Expected finite features [b, f] of {len(some)} public records from "
+            f"{option('representation')} {name}, got shape {made.shape}."
         )
     alone = features(encode, some[:1])
     for others in (
@@ -336,9 +340,9 @@ def checked(encode: Callable[[Any], Any], values: np.ndarray, name: str) -> Enco
         counts = {len(first), len(last)} == {1 + len(others)}
         if not counts or not np.array_equal([first[0], last[-1]], [alone[0], alone[0]]):
             raise ValueError(
-                f"Expected --representation {name} to treat every record by itself, bit for bit, "
-                "got other features for a public record among others, or a second time, than "
-                "alone; one private record would move the votes of others. Turn off batch "
+                f"Expected {option('representation')} {name} to treat every record by itself, bit "
+                "for bit, got other features for a public record among others, or a second time, "
+                "than alone; one private record would move the votes of others. Turn off batch "
                 "statistics and random draws, as for evaluation, or leave out its attribute "
                 "`batched`."
             )
@@ -360,7 +364,7 @@ def _extreme(values: np.ndarray) -> list[np.ndarray]:
 def _check_images(images: np.ndarray, name: str) -> None:
     if images.dtype != np.uint8 or images.ndim != 4:
         raise ValueError(
-            f"Expected public images uint8 [m, h, w, c] with --representation {name}, got "
-            f"{images.dtype} {images.shape}; name their array with --embedding, or bring a "
-            "function of your own as package.module:function."
+            f"Expected public images uint8 [m, h, w, c] with {option('representation')} {name}, "
+            f"got {images.dtype} {images.shape}; name their array with {option('embedding')}, or "
+            "bring a function of your own as package.module:function."
         )

@@ -19,7 +19,6 @@ import json
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
 from types import MethodType
@@ -34,6 +33,7 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from rknn_jax._internal.option_names import option_names
 from rknn_jax._internal.ranges import LEAST_EPSILON
 from rknn_jax.neighbors import Metric, nearest, usable_rows
 from rknn_jax.privacy.filters import Accounting
@@ -49,11 +49,6 @@ from rknn_jax.release import choosing, inputs, planning, rounds
 from rknn_jax.release import label as job
 from rknn_jax.release.accounts import open_ledger, spend_stands
 from rknn_jax.release.encoding import Scaling
-from rknn_jax.release.parameters import (
-    concerns_in_parameters,
-    errors_in_parameters,
-    in_parameters,
-)
 from rknn_jax.release.preview import Expected
 from rknn_jax.release.settings import Settings
 
@@ -71,6 +66,22 @@ _RELEASED = (
 _CHOICES = {
     name: get_args(Settings.__annotations__[name]) for name in ("relation", "metric", "smoothing")
 }
+
+
+_PARAMETERS = {
+    "neighbors": "n_neighbors",
+    "queries": "n_queries",
+    "seed": "random_state",
+    "private": "X",
+    "public": "X",
+    "private_labels": "y",
+}
+"""Parameters of other names than their fields in `Settings`."""
+
+
+def _as_parameter(field: str) -> str:
+    """Return the name of a field among the parameters of the estimator."""
+    return _PARAMETERS.get(field, field)
 
 
 def _once_labelled(method: Callable[..., Any]) -> property:
@@ -274,6 +285,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         self.contact = contact
         self.purpose = purpose
 
+    @option_names(_as_parameter)
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> "ReverseKNNLabeler":
         """Take the public rows, and forget earlier releases.
 
@@ -296,12 +308,12 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         columns = self.X_.T[: len(names)]
         public_values.refuse_ids(columns, names, "the public rows", remedy)
         for sentence in public_values.doubted(columns, names, remedy):
-            warnings.warn(f"Columns {sentence}.", stacklevel=2)
+            warnings.warn(f"Columns {sentence}.", stacklevel=3)
         if found := find_columns(names):
             warnings.warn(
                 f"Columns {found} are named as if they told whose a record is, and are features; "
                 "if one does, leave it out of X, and pass it as person to label.",
-                stacklevel=2,
+                stacklevel=3,
             )
         given = self.random_state
         self._seed = int(
@@ -311,6 +323,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             self.__dict__.pop(name, None)
         return self
 
+    @option_names(_as_parameter)
     def preview(self, X: ArrayLike, person: ArrayLike | None = None) -> Expected:
         """Return the error to expect of `label`.
 
@@ -329,16 +342,9 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         X = self._private(X)
         settings, plan = self._first(X, person)
         open_ledger(settings, rounds.cost(rounds.of(settings), plan), fingerprint(X))
-        expected = planning.expect(plan)
-        return replace(
-            expected,
-            advice=in_parameters(expected.advice),
-            alternatives={
-                in_parameters(flags): share for flags, share in expected.alternatives.items()
-            },
-            concerns=concerns_in_parameters(expected.concerns),
-        )
+        return planning.expect(plan)
 
+    @option_names(_as_parameter)
     def cost(self, X: ArrayLike, person: ArrayLike | None = None) -> Guarantee:
         """Return the guarantee that `label` would give and charge. It costs nothing.
 
@@ -353,6 +359,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         settings, plan = self._first(self._private(X), person)
         return plan.cost if self.rounds == 1 else rounds.cost(rounds.of(settings), plan)
 
+    @option_names(_as_parameter)
     def label(self, X: ArrayLike, y: ArrayLike, person: ArrayLike | None = None) -> np.ndarray:
         """Release labels for the public rows.
 
@@ -403,18 +410,16 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         settings, data = self._asked(X, labels, named, person)
         before: Before | None = None
         with spend_stands(settings.ledger_path, "The labels did not reach the caller"):
-            with errors_in_parameters():
-                every = rounds.of(settings)
+            every = rounds.of(settings)
             chosen: Roles | None = None
             for number, one in enumerate(every):
-                with errors_in_parameters():
-                    plan = planning.plan(one, data, before, chosen)
-                    if not number:
-                        plan = rounds.checked(settings, plan)
-                        chosen = None if plan.checkers is None else plan.checkers.roles
-                    if len(every) > 1:
-                        rounds.check_budget(every[number:], plan)
-                    counted = job.count(plan)
+                plan = planning.plan(one, data, before, chosen)
+                if not number:
+                    plan = rounds.checked(settings, plan)
+                    chosen = None if plan.checkers is None else plan.checkers.roles
+                if len(every) > 1:
+                    rounds.check_budget(every[number:], plan)
+                counted = job.count(plan)
                 done = job.draw(plan, counted)
                 before = Before(done.probabilities, done.answers.guarantee)
             self.classes_ = values
@@ -429,11 +434,11 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             self.not_covered_ = done.card["not_covered"]
             self.card_ = json.loads(as_json(done.card))
             self.measured_ = done.measured
-            self.concerns_ = list(concerns_in_parameters(done.concerns))
+            self.concerns_ = list(done.concerns)
         # After the release, so that a warning that is turned into an error cannot prevent it.
         if counted.ignored:
-            words = in_parameters(f"{plan.question.labeler.ignored}; tell nobody how many.")
-            warnings.warn(f"{counted.ignored} {words}", stacklevel=2)
+            words = f"{plan.question.labeler.ignored}; tell nobody how many."
+            warnings.warn(f"{counted.ignored} {words}", stacklevel=3)
         return released
 
     @_once_labelled
@@ -519,9 +524,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
     def _first(self, X: np.ndarray, person: ArrayLike | None) -> tuple[Settings, planning.Plan]:
         """Return the settings of a dry run, and the plan of its first round."""
         settings, data = self._asked(X, None, self._assumed_classes(), person)
-        with errors_in_parameters():
-            plan = planning.plan(rounds.of(settings)[0], data)
-            return settings, rounds.checked(settings, plan)
+        plan = planning.plan(rounds.of(settings)[0], data)
+        return settings, rounds.checked(settings, plan)
 
     def _asked(
         self,
@@ -573,16 +577,14 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             rounds=self.rounds,
             **{name: getattr(self, name) for name in _CHOICES},
         )
-        with errors_in_parameters():
-            inputs.check(settings)
-            choosing.check(settings)
-            data = inputs.data_of(self.X_, X, labels, classes=classes, persons=persons)
-            if self.standardize:
-                data = inputs.standardized(data)
+        inputs.check(settings)
+        choosing.check(settings)
+        data = inputs.data_of(self.X_, X, labels, classes=classes, persons=persons)
+        if self.standardize:
+            data = inputs.standardized(data)
         return settings, data
 
 
 def _named(values: np.ndarray, source: Any = "given") -> Classes:
-    with errors_in_parameters():
-        # Their order is sorted, which no number among the labels knows of.
-        return Classes(len(values), tuple(map(str, values)), source, counts_from_0=False)
+    # Their order is sorted, which no number among the labels knows of.
+    return Classes(len(values), tuple(map(str, values)), source, counts_from_0=False)

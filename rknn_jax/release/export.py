@@ -16,6 +16,7 @@ import json
 from pathlib import Path
 
 from rknn_jax._internal.disk import write_whole
+from rknn_jax._internal.option_names import option
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.release import annotation, label_table, networks, registry
 from rknn_jax.release.export_formats import Format
@@ -47,7 +48,8 @@ def write(folder: Path, form: Format, threshold: float = 0.0) -> tuple[Path, ...
         )
     if threshold and form in (*networks.FORMS, "registry"):
         raise ValueError(
-            f"Expected a form of labels with --threshold, got --format {form}; leave it out."
+            f"Expected a form of labels with {option('threshold')}, got {option('format')} {form}; "
+            "leave it out."
         )
     made = _made(folder, form, threshold)
     paths = tuple(folder / name for name in made)

@@ -12,6 +12,7 @@ import numpy as np
 
 from rknn_jax import discriminant
 from rknn_jax._internal import ranges
+from rknn_jax._internal.option_names import option
 from rknn_jax.formats import Columns, Layout
 from rknn_jax.neighbors import Metric
 from rknn_jax.privacy.fingerprints import fingerprint
@@ -101,9 +102,9 @@ def check(settings: "Settings") -> None:
     features.refuse_shared(settings.embedding, settings.label, settings.person, settings.drop)
     if settings.epsilon > LARGE_EPSILON and not settings.allow_large_epsilon:
         raise ValueError(
-            f"Expected --epsilon of at most {LARGE_EPSILON:g}, got --epsilon "
+            f"Expected {option('epsilon')} of at most {LARGE_EPSILON:g}, got {option('epsilon')} "
             f"{settings.epsilon:g}, which protects nobody; choose one "
-            "below 10, or pass --allow-large-epsilon if the records need no protection."
+            f"below 10, or pass {option('allow_large_epsilon')} if the records need no protection."
         )
 
 
@@ -128,14 +129,16 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         raw=settings.representation is not None,
         drop=settings.drop,
     )
-    found = Found([], []) if private is not None else find(_listed(settings.private), "--private")
-    public_files = find(_listed(settings.public), "--public").files
+    found = (
+        Found([], []) if private is not None else find(_listed(settings.private), option("private"))
+    )
+    public_files = find(_listed(settings.public), option("public")).files
     _refuse_private_as_public(public_files, found.files)
     _refuse_ledger(settings, found.files)
     shown = asked._replace(person=settings.person).of_public()
-    of_public = [FileShard(one, "--public", shown) for one in public_files]
-    of_private = [FileShard(one, "--private", asked) for one in found.files]
-    of_labels = tables.file_shards(settings.private_labels or (), "--private-labels", asked)
+    of_public = [FileShard(one, option("public"), shown) for one in public_files]
+    of_private = [FileShard(one, option("private"), asked) for one in found.files]
+    of_labels = tables.file_shards(settings.private_labels or (), option("private_labels"), asked)
     every = [*of_public, *of_private, *of_labels, *(private or ())]
     tables.refuse_unknown(settings.drop, every)
     classes = known_classes.find(settings, found.files if private is None else private)
@@ -154,9 +157,10 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
     records = Records.of(private)
     if not len(records) and settings.relation == "replace-one":
         raise ValueError(
-            f"Expected embeddings [n > 0, f > 0] in --private {_words(settings.private)}, got no "
-            "row, and --relation replace-one takes their number as public; save one row a record, "
-            "or hide the number by --relation add-remove."
+            f"Expected embeddings [n > 0, f > 0] in {option('private')} "
+            f"{_words(settings.private)}, got no row, and {option('relation')} replace-one takes "
+            "their number as public; save one row a record, or hide the number by "
+            f"{option('relation')} add-remove."
         )
     model = None
     if public.encode is None:
@@ -220,7 +224,8 @@ def taught(data: Data, before: Before, metric: Metric) -> Data:
     if before.probabilities.shape != shape:
         raise ValueError(
             f"Expected labels of {shape[0]:,} public rows and {shape[1]} classes in the round "
-            f"before, got {before.probabilities.shape}; name another --out for these settings."
+            f"before, got {before.probabilities.shape}; name another {option('out')} for these "
+            "settings."
         )
     learned = discriminant.learned(data.public, before.probabilities, metric)
     return replace(_mapped(data, learned), before=before._replace(metric=metric))
@@ -261,9 +266,9 @@ def _assumed(settings: "Settings") -> Classes:
     """
     if not settings.dry_run:
         raise ValueError(
-            "Expected --classes, got none; name all classes, or pass --infer-classes to read "
-            "them from the private labels, which "
-            "epsilon does not cover."
+            f"Expected {option('classes')}, got none; name all classes, or pass "
+            f"{option('infer_classes')} to read them from the private labels, which epsilon does "
+            "not cover."
         )
     return Classes(max(ASSUMED_CLASSES, settings.labels_per_record or 1), source="assumed")
 
@@ -306,22 +311,23 @@ def private_shards(
         if columns.reads_label:
             for name in files:
                 tables.check_labels_named(name, separate=False)
-        return [FileShard(name, "--private", columns) for name in files]
-    labels = find(_listed(private_labels), "--private-labels").files
+        return [FileShard(name, option("private"), columns) for name in files]
+    labels = find(_listed(private_labels), option("private_labels")).files
     if len(labels) != len(files):
         raise ValueError(
-            f"Expected a file of --private-labels for each of {len(files)} files of --private, got "
-            f"{len(labels)}; name them in the same order."
+            f"Expected a file of {option('private_labels')} for each of {len(files)} files of "
+            f"{option('private')}, got {len(labels)}; name them in the same order."
         )
     stems = [[PurePosixPath(name).stem for name in side] for side in (files, labels)]
     listed = not isinstance(private_labels, str) and len(private_labels) > 1
     if len(files) > 1 and stems[0] != stems[1] and not listed:
         raise ValueError(
-            "Expected files of the same names in --private and --private-labels, got "
-            f"{stems[0][0]} and {stems[1][0]}; rename them, or list the files of both in one order."
+            f"Expected files of the same names in {option('private')} and "
+            f"{option('private_labels')}, got {stems[0][0]} and {stems[1][0]}; rename them, or "
+            "list the files of both in one order."
         )
     pairs = zip(files, labels, strict=True)
-    found = [FileShard(name, "--private", columns, of_labels) for name, of_labels in pairs]
+    found = [FileShard(name, option("private"), columns, of_labels) for name, of_labels in pairs]
     for shard in found:
         shard.refuse_named_labels()
     return found
@@ -376,8 +382,8 @@ def _inferred(private: Sequence[Shard]) -> Classes:
     kinds = {block.dtype.kind for block in found}
     if len(kinds) > 1:
         raise ValueError(
-            "Expected labels of one kind in all files of --private, got numbers and text; save "
-            "them alike."
+            f"Expected labels of one kind in all files of {option('private')}, got numbers and "
+            "text; save them alike."
         )
     return sets.infer_classes(np.unique(np.concatenate(found)))
 
@@ -388,8 +394,8 @@ def _refuse_private_as_public(public: list[str], private: list[str]) -> None:
     both = [name for name in private if identities(name) & known]
     if both:
         raise ValueError(
-            f"Expected --public to hold public data, got the private file {both[0]}; bring data "
-            "that is public."
+            f"Expected {option('public')} to hold public data, got the private file {both[0]}; "
+            "bring data that is public."
         )
 
 
@@ -398,8 +404,9 @@ def _refuse_ledger(settings: "Settings", private: Sequence[str]) -> None:
     named = set() if settings.ledger is None else identities(str(settings.ledger))
     if any(identities(name) & named for name in private):
         raise ValueError(
-            f"Expected --ledger outside of --private, got --ledger {settings.ledger} among its "
-            "files; name the files of records alone, or move the ledger."
+            f"Expected {option('ledger')} outside of {option('private')}, got {option('ledger')} "
+            f"{settings.ledger} among its files; name the files of records alone, or move the "
+            "ledger."
         )
 
 
@@ -409,7 +416,8 @@ def refuse_inside(folder: Path, settings: "Settings") -> None:
         inside = Path(name).is_dir() and folder.resolve().is_relative_to(Path(name).resolve())
         if inside:
             raise ValueError(
-                f"Expected --out outside of the private folder {name}, got {folder}; name another."
+                f"Expected {option('out')} outside of the private folder {name}, got {folder}; "
+                "name another."
             )
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.formats import Columns, feather, parquet, suffix_of
 from rknn_jax.records import classes as sets
 from rknn_jax.records.classes import Classes
@@ -80,9 +81,9 @@ def declared(
       ValueError: If files declare different names, so that a number has two meanings.
     """
     columns = Columns((), label)
-    argument = "--private"
+    argument = option("private")
     if private_labels is not None:
-        argument = "--private-labels"
+        argument = option("private_labels")
         listed = [private_labels] if isinstance(private_labels, str) else private_labels
         private = find_files(listed, argument).files
     shards: list[FileShard | ArrowShard] = []
@@ -97,6 +98,7 @@ def declared(
         places = [next(where for where in found if found[where] == names) for names in different]
         raise ValueError(
             f"Expected the same names of classes in all files, got others in {places[1]} than in "
-            f"{places[0]}; write all files with one ClassLabel feature, or name them by --classes."
+            f"{places[0]}; write all files with one ClassLabel feature, or name them by "
+            f"{option('classes')}."
         )
     return different[0] if different else ()

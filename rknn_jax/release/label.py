@@ -25,6 +25,7 @@ from rknn_jax import postprocessing
 from rknn_jax._internal import memory as memories
 from rknn_jax._internal import progress
 from rknn_jax._internal.disk import write_arrays, write_text
+from rknn_jax._internal.option_names import option
 from rknn_jax.answers import Decoded
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.answers.measured import Measured
@@ -145,6 +146,7 @@ def count(plan: Plan) -> Counted:
             address=settings.address,
         )
     if not plan.paid:
+        # Only now are the fingerprints known: records of another ledger have a budget of their own.
         ledger_index.check(settings.ledger_path, counted.prints)
     open_ledger(settings, plan.cost, counted.dataset, paid=plan.paid)
     # Warnings, not errors: the existence of a release must not depend on one private record.
@@ -152,7 +154,7 @@ def count(plan: Plan) -> Counted:
         warnings.warn(
             "Two private files hold the same records, and each record counts. If one file is a "
             "copy, the people in it add twice what epsilon covers; leave the copy out, or name "
-            "--person.",
+            f"{option('person')}.",
             stacklevel=2,
         )
     if (plan.data.digest or fingerprint(plan.data.public)) == counted.dataset:
@@ -186,6 +188,7 @@ def release(plan: Plan, counted: Counted | None = None) -> Release:
     def opened() -> Ledger:
         return open_or_make(plan.settings, plan.cost, counted, paid=plan.paid)
 
+    # What is asked is part of the folder: another command never takes over what this one paid for.
     wanted = request(plan.settings, plan.data)
     with release_folder.held(
         plan.folder,
@@ -222,14 +225,19 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
         purpose = f"{_purpose(plan)}; release {number}"
         drawn = question.draw(counted.counts, counted.units, ledger, purpose)
         return _released(plan, drawn, _checked(plan, counted, drawn), ledger=ledger, number=number)
+    # A stopped process has left what it drew. It is read again and never drawn anew, since two
+    # draws for one charge would reveal more than was paid for.
     kept = folder.kept(question.shape)
     if kept is not None:
         drawn, found = kept
         labelings = () if found is None else question.labelings(drawn)
         checked = None if found is None else _Checked(Drawn.of(found), labelings)
         return _released(plan, drawn, checked, ledger=folder.ledger, number=folder.release)
+    # The folder is the payer: it notes the request, then charges the ledger, and only then is noise
+    # drawn.
     drawn = question.draw(counted.counts, counted.units, folder, _purpose(plan))
     checked = _checked(plan, counted, drawn)
+    # On disk before anything is read off it, so that a kill from here on loses time alone.
     folder.keep(drawn, None if checked is None else checked.drawn.array())
     return _released(plan, drawn, checked, ledger=folder.ledger, number=folder.release)
 
@@ -251,6 +259,8 @@ def _checked(plan: Plan, counted: Counted, drawn: np.ndarray) -> _Checked | None
     checkers = plan.checkers
     if checkers is None or counted.checks is None:
         return None
+    # The votes are released, so labels made of them are public: records that did not vote may judge
+    # them at their own epsilon, which they have not spent.
     labelings = plan.question.labelings(drawn)
     found = checkers.draw(counted.checks, labelings)
     return _Checked(found, labelings)
@@ -339,6 +349,7 @@ def write(staging: Path, plan: Plan, done: Release) -> None:
     rows = files["labels.npz"]
     if names:
         rows["class_names"] = np.array(names)
+    # Public columns without a role, so that the labels can be joined to what they are of.
     rows |= tables.carried(plan.data.others)
     for name, arrays in files.items():
         write_arrays(staging / name, arrays)
@@ -417,8 +428,8 @@ def _reserve_memory(plan: Plan) -> None:
 def _too_large(plan: Plan, free: str) -> ValueError:
     first, second = plan.question.sum.shape
     return ValueError(
-        f"Expected {memory(plan) / 1e9:.2g} GB of free memory for a sum of {first:,} by "
-        f"{second:,} and {len(plan.data.public):,} public rows of {plan.data.classes.count:,} "
-        f"classes, got {free}; nothing was spent. Use fewer classes, --queries or public rows, or "
-        "a machine with more memory."
+        f"Expected {memory(plan) / 1e9:.2g} GB of free memory for a sum of {first:,} by {second:,} "
+        f"and {len(plan.data.public):,} public rows of {plan.data.classes.count:,} classes, got "
+        f"{free}; nothing was spent. Use fewer classes, {option('queries')} or public rows, or a "
+        "machine with more memory."
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.formats import Layout
 from rknn_jax.records.classes import MISSING, MISSING_WORDS, Classes, number_of
 from rknn_jax.records.labels import MASK, NUMBERED, SEPARATOR, encode
@@ -64,14 +65,14 @@ def reading(what: str, classes: Classes) -> str:
     if what == BOOL:
         first, second = map(repr, classes.names[:2])
         return (
-            f"labels are bool: False is read as {first}, True as {second}; if not, pass --classes "
-            "False,True"
+            f"labels are bool: False is read as {first}, True as {second}; if not, pass "
+            f"{option('classes')} False,True"
         )
     shown = [f"{number} is {name!r}" for number, name in enumerate(classes.names[:MOST_SHOWN])]
     rest = ", ..." if classes.count > MOST_SHOWN else ""
     return (
         f"labels are {what}, counted from 0: {', '.join(shown)}{rest}; if not, name the numbers "
-        "themselves with --classes"
+        f"themselves with {option('classes')}"
     )
 
 
@@ -145,7 +146,7 @@ class Seen:
                 "save the names of the classes."
             )
         for sign, count in sorted(self.separated(foreign).items()):
-            most = "" if self._most else " and pass --labels-per-record"
+            most = "" if self._most else f" and pass {option('labels_per_record')}"
             how = "" if sign == SEPARATOR else f"save them with {SEPARATOR!r} between the names"
             yield (
                 f"{count:,} labels are names of classes with {sign!r} between them; "
@@ -164,7 +165,7 @@ class Seen:
             yield (
                 f"{self._numbers[-1]:,} labels are -1, which is read as no label, and labels are "
                 f"{classes.count} numbers, as many as classes; if these are the classes, pass "
-                f"--classes {self._named_numbers()}."
+                f"{option('classes')} {self._named_numbers()}."
             )
             return
         if self._numbers[0] or not outside:
@@ -186,8 +187,8 @@ class Seen:
             named = [*named[:2], "...", named[-1]]
         return (
             f"No label is 0 and some are {odd}, while numbers are counted from 0; if these are all "
-            f"classes, name the numbers, as in --classes {','.join(named)}, or save the labels "
-            "counted from 0."
+            f"classes, name the numbers, as in {option('classes')} {','.join(named)}, or save the "
+            "labels counted from 0."
         )
 
 

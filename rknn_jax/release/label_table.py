@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.records.labels import SEPARATOR
 
@@ -75,8 +76,8 @@ class Labels:
         """
         if self.sets is not None:
             raise ValueError(
-                f"Expected one label for each record with --threshold {threshold:g}, got sets of "
-                "classes; compare their stability instead."
+                f"Expected one label for each record with {option('threshold')} {threshold:g}, got "
+                "sets of classes; compare their stability instead."
             )
         sure = np.ma.filled(self.columns["score"], 0) >= threshold
         masked = {
@@ -184,7 +185,8 @@ def parquet(labels: Labels) -> bytes:
         import pyarrow.parquet
     except ImportError as error:
         raise ValueError(
-            "--format parquet needs pyarrow: pip install 'rknn-jax[parquet]', or take --format csv."
+            f"{option('format')} parquet needs pyarrow: pip install 'rknn-jax[parquet]', or take "
+            f"{option('format')} csv."
         ) from error
     whole = {
         name: column.astype(np.int64) if column.dtype.kind in "iu" else column

@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from rknn_jax import labelers, mechanisms
+from rknn_jax._internal.option_names import option
 from rknn_jax.labelers._sum_labeler import SumLabeler
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.privacy import contributions
@@ -59,7 +60,7 @@ def check(settings: "Settings") -> None:
     labeler = _usual(settings)
     votes = labeler.votes_per_record is not None
     if not votes:
-        refuse_given(settings, OF_VOTES, "--labeler rknn")
+        refuse_given(settings, OF_VOTES, f"{option('labeler')} rknn")
     assert settings.mechanism is not None
     _check_delta(settings, labeler.with_mechanism(settings.mechanism))
     if votes:
@@ -80,10 +81,10 @@ def refuse_given(settings: "Settings", names: tuple[str, ...], owner: str) -> No
     for name in names:
         found = getattr(settings, name)
         if found != usual[name]:
-            flag = f"--{name.replace('_', '-')}"
+            flag = option(name)
             raise ValueError(
-                f"Expected no {flag} with --labeler {settings.labeler}, got {flag} {found}; it is "
-                f"a setting of {owner}, leave it out or choose that labeler."
+                f"Expected no {flag} with {option('labeler')} {settings.labeler}, got {flag} "
+                f"{found}; it is a setting of {owner}, leave it out or choose that labeler."
             )
 
 
@@ -95,16 +96,16 @@ def _usual(settings: "Settings") -> SumLabeler[Any]:
 
 def _check_delta(settings: "Settings", labeler: SumLabeler[Any]) -> None:
     """Refuse a delta that the mechanism does not use, or the lack of one that it needs."""
-    named = f"--labeler {settings.labeler} --mechanism {settings.mechanism}"
+    named = f"{option('labeler')} {settings.labeler} {option('mechanism')} {settings.mechanism}"
     if labeler.needs_delta and settings.delta == 0:
         raise ValueError(
-            f"Expected delta > 0 with {named}, got --delta 0; pass --delta 1e-5, or leave "
-            "--mechanism out."
+            f"Expected delta > 0 with {named}, got {option('delta')} 0; pass {option('delta')} "
+            f"1e-5, or leave {option('mechanism')} out."
         )
     if not labeler.needs_delta and settings.delta > 0:
         raise ValueError(
-            f"Expected no delta with {named}, got --delta {settings.delta}; it is pure, leave it "
-            "out."
+            f"Expected no delta with {named}, got {option('delta')} {settings.delta}; it is pure, "
+            "leave it out."
         )
 
 
@@ -114,25 +115,24 @@ def _check_votes(settings: "Settings") -> None:
         settings.queries is not None and settings.queries < settings.neighbors
     ):
         raise ValueError(
-            f"Expected 1 <= neighbors <= queries, got --neighbors {settings.neighbors} and "
-            f"--queries {settings.queries}; use fewer "
-            "neighbors or more queries."
+            f"Expected 1 <= neighbors <= queries, got {option('neighbors')} {settings.neighbors} "
+            f"and {option('queries')} {settings.queries}; use fewer neighbors or more queries."
         )
     most = settings.records_per_person
     if most is not None and settings.person is None:
         raise ValueError(
-            f"Expected --person with --records-per-person {most}, got none; name the column that "
-            "tells whose a record is."
+            f"Expected {option('person')} with {option('records_per_person')} {most}, got none; "
+            "name the column that tells whose a record is."
         )
     if most is not None and not 1 <= most <= contributions.GRID:
         raise ValueError(
-            f"Expected 1 <= records_per_person <= {contributions.GRID}, got --records-per-person "
-            f"{most}."
+            f"Expected 1 <= records_per_person <= {contributions.GRID}, got "
+            f"{option('records_per_person')} {most}."
         )
     if settings.relation == "add-remove" and settings.queries is None:
         raise ValueError(
-            "Expected --queries with --relation add-remove, got none; the default depends on "
-            "n, which is private then."
+            f"Expected {option('queries')} with {option('relation')} add-remove, got none; the "
+            "default depends on n, which is private then."
         )
 
 
@@ -141,27 +141,30 @@ def _check_sets(settings: "Settings", most: int) -> None:
     assert settings.mechanism is not None
     if labelers.named(settings.labeler) is not ReverseKNN:
         raise ValueError(
-            f"Expected --labeler rknn with --labels-per-record {most}, got --labeler "
-            f"{settings.labeler}; sets are read as rknn reads them."
+            f"Expected {option('labeler')} rknn with {option('labels_per_record')} {most}, got "
+            f"{option('labeler')} {settings.labeler}; sets are read as rknn reads them."
         )
     if most < 1:
         raise ValueError(
-            f"Expected labels_per_record >= 1, got --labels-per-record {most}; name the most "
-            "labels that a record can have, or leave it out for one label a record."
+            f"Expected labels_per_record >= 1, got {option('labels_per_record')} {most}; name the "
+            "most labels that a record can have, or leave it out for one label a record."
         )
     if not mechanisms.named(settings.mechanism).releases_counts:
         raise ValueError(
-            f"Expected a mechanism that releases counts with --labels-per-record, got "
-            f"--mechanism {settings.mechanism}; use discrete_laplace, or gaussian with --delta."
+            f"Expected a mechanism that releases counts with {option('labels_per_record')}, got "
+            f"{option('mechanism')} {settings.mechanism}; use discrete_laplace, or gaussian with "
+            f"{option('delta')}."
         )
     if settings.infer_classes:
         raise ValueError(
-            "Expected --classes with --labels-per-record, got --infer-classes; name all classes."
+            f"Expected {option('classes')} with {option('labels_per_record')}, got "
+            f"{option('infer_classes')}; name all classes."
         )
     if settings.representation is not None:
         raise ValueError(
-            f"Expected embeddings with --labels-per-record, got --representation "
-            f"{settings.representation}; embed the records first, as rknn embed does."
+            f"Expected embeddings with {option('labels_per_record')}, got "
+            f"{option('representation')} {settings.representation}; embed the records first, as "
+            "rknn embed does."
         )
 
 
@@ -171,12 +174,12 @@ def check_classes(most: int, data: Data) -> None:
     if most > classes.count:
         raise ValueError(
             f"Expected labels_per_record <= {classes.count}, the number of classes, got "
-            f"--labels-per-record {most}; name the most labels that a record can "
+            f"{option('labels_per_record')} {most}; name the most labels that a record can "
             "have."
         )
     odd = [name for name in classes.names or () if SEPARATOR in name]
     if odd:
         raise ValueError(
-            f"Expected --classes without {SEPARATOR!r}, which stands between the classes of a "
-            f"record, got {odd[0]!r}; rename it."
+            f"Expected {option('classes')} without {SEPARATOR!r}, which stands between the classes "
+            f"of a record, got {odd[0]!r}; rename it."
         )

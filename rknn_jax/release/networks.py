@@ -33,6 +33,7 @@ from jax import export
 
 from rknn_jax._internal.disk import read_arrays
 from rknn_jax._internal.onnx_file import onnx_bytes
+from rknn_jax._internal.option_names import option
 from rknn_jax.labelers.noisy_sgd import Head
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
@@ -130,7 +131,7 @@ def stablehlo(model: Network, metadata: dict[str, str]) -> bytes:
         return bytes(exported(model).serialize())
     except ImportError as error:
         raise ValueError(
-            "--format stablehlo needs flatbuffers: pip install 'rknn-jax[stablehlo]'."
+            f"{option('format')} stablehlo needs flatbuffers: pip install 'rknn-jax[stablehlo]'."
         ) from error
 
 
@@ -158,7 +159,7 @@ def safetensors(model: Network, metadata: dict[str, str]) -> bytes:
         from safetensors.numpy import save
     except ImportError as error:
         raise ValueError(
-            "--format safetensors needs safetensors: pip install 'rknn-jax[embed]'."
+            f"{option('format')} safetensors needs safetensors: pip install 'rknn-jax[embed]'."
         ) from error
     if isinstance(model, Head):
         arrays: Any = {"params": model.params, "centre": model.centre, "scale": model.scale}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.formats import Layout
 from rknn_jax.records.features import MOST_NAMED
 from rknn_jax.records.persons import find_columns, person_names
@@ -32,7 +33,7 @@ def unnamed(layouts: Sequence[Layout], label: str) -> str:
     return (
         f"private columns {found[:MOST_NAMED]} are named as if they told whose a record is, and "
         "epsilon protects single records; if a person may have several, name the column with "
-        "--person"
+        f"{option('person')}"
     )
 
 
@@ -52,8 +53,8 @@ def repeated(shards: Sequence[Shard]) -> Iterator[str]:
         if count - persons >= max(1, FEWEST * count):
             yield (
                 f"Column {name!r} has {persons:,} values in {count:,} records. If they are "
-                f"persons, pass --person {name}: without it, epsilon protects a single record, and "
-                "more is revealed of whoever has several."
+                f"persons, pass {option('person')} {name}: without it, epsilon protects a single "
+                "record, and more is revealed of whoever has several."
             )
 
 

@@ -21,7 +21,7 @@ from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.roles import Roles, guarantee
 from rknn_jax.privacy.statement import Contribution
 from rknn_jax.question import Before, Question
-from rknn_jax.release import asking, choosing, rehearsal, release_folder
+from rknn_jax.release import choosing, questions, rehearsal, release_folder
 from rknn_jax.release.accounts import first_budget, open_ledger
 from rknn_jax.release.choosing import Choice
 from rknn_jax.release.counting import Counter
@@ -239,6 +239,8 @@ def prepare(
     data = read(settings, private)
     settings, data = after(settings, data, before)
     choice = choosing.choose(settings, data)
+    # A release that was paid for and stopped is found by what was asked, with or without its
+    # folder.
     wanted = request(choice.settings, data)
     folder = (
         settings.out
@@ -247,6 +249,7 @@ def prepare(
     )
     refuse_inside(folder, settings)
     release_folder.clear_finished(folder)
+    # Only the same question to the same ledger is finished at no cost.
     paid = release_folder.is_paid(folder, wanted, settings.ledger_path)
     if not paid:
         release_folder.refuse_results(folder)
@@ -284,10 +287,10 @@ def plan(
 def _planned(choice: Choice, data: Data, *, paid: bool = False, roles: Roles | None = None) -> Plan:
     """Return the plan, with these roles; a paid release goes on with those that it began with."""
     settings = choice.settings
-    ledger = open_ledger(settings, asking.cost_of(settings, data), paid=paid)
+    ledger = open_ledger(settings, questions.cost_of(settings, data), paid=paid)
     # An earlier version may have chosen another number of queries.
     asked = release_folder.num_queries_of(settings.out) if paid and settings.out else None
-    question = asking.ask(settings, data, asked)
+    question = questions.ask(settings, data, asked)
     planned = Plan(settings, data, question, ledger, paid=paid, choice=choice.reason)
     if not paid and roles is None:
         roles = planned.fresh_roles(settings.check_share, planned.check_epsilon)
@@ -306,6 +309,7 @@ def expect(plan: Plan) -> Expected:
     expected = rehearsal.expect(plan.settings, plan.data, plan.question, plan.num_voters)
     if expected.expected is None:
         return expected
+    # By simulation on groups of public rows: no label, and nothing private but n, is read.
     others = choosing.expected_of_others(plan.settings, plan.data, plan.num_voters)
     if not others:
         return expected
@@ -332,6 +336,7 @@ def request(settings: "Settings", data: Data) -> str:
         del public["labeler"]
     if not public["standardize"]:  # as before it could be set
         del public["standardize"]
+    # What is asked may depend on n, where it is public.
     public["records"] = public_size(settings, data)
     rows = data.digest or fingerprint(data.public)
     found: list[object] = [sorted(public.items()), data.classes, rows]

@@ -20,6 +20,7 @@ from scipy.special import softmax
 
 from rknn_jax import answers, bsvs, postprocessing
 from rknn_jax._internal import compilation
+from rknn_jax._internal.option_names import option
 from rknn_jax.answers.concerns import Concern, concerns_before
 from rknn_jax.mechanisms.base import CentralMechanism
 
@@ -415,15 +416,18 @@ def _advice(
       simulated: True if other settings were simulated, and are no better.
     """
     if not enough and suggested < mechanism.num_queries and not simulated:
-        return f"the votes are thin for this noise: use fewer queries, about --queries {suggested}"
+        return (
+            f"the votes are thin for this noise: use fewer queries, about {option('queries')} "
+            f"{suggested}"
+        )
     if not enough:
         return (
-            f"the votes are thin for this noise: raise --epsilon, or bring about {needed:,} "
-            "private records"
+            f"the votes are thin for this noise: raise {option('epsilon')}, or bring about "
+            f"{needed:,} private records"
         )
     if suggested > 2 * mechanism.num_queries:
         return (
-            f"epsilon is ample: try more queries, about --queries {suggested}, which "
+            f"epsilon is ample: try more queries, about {option('queries')} {suggested}, which "
             "follow the data more finely"
         )
     return "the number of queries suits this epsilon"

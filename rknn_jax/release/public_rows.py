@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.embedding.file_rows import FILE
 from rknn_jax.formats import EMBEDDINGS, Columns, Layout
 from rknn_jax.privacy.fingerprints import Digest
@@ -50,9 +51,9 @@ def read(settings: "Settings", asked: Columns, num_classes: int) -> Public:
       asked: Columns to read.
       num_classes: Number of classes, or what is assumed of it.
     """
-    others = tables.read_others(settings.public, "--public", asked)
+    others = tables.read_others(settings.public, option("public"), asked)
     if settings.representation is None:
-        rows, names = tables.read_named_embeddings(settings.public, "--public", asked)
+        rows, names = tables.read_named_embeddings(settings.public, option("public"), asked)
         told = () if asked.embedding else public_values.doubted(rows.T, names)
         doubts = [f"public columns {sentence}" for sentence in told]
         beside = "" if names else lists_alone(others, asked.embedding)
@@ -60,7 +61,7 @@ def read(settings: "Settings", asked: Columns, num_classes: int) -> Public:
     digest = Digest()
     encode, rows = encoding.learned(
         settings.representation,
-        tables.read_raw(settings.public, "--public", asked, digest),
+        tables.read_raw(settings.public, option("public"), asked, digest),
         num_classes=num_classes,
         num_queries=settings.queries,
         seed=settings.seed,
@@ -121,5 +122,5 @@ def lists_alone(others: Mapping[str, np.ndarray], embedding: Sequence[str] | Non
     return (
         f"features are the lists in {EMBEDDINGS!r} alone, and the columns of numbers beside them, "
         f"{', '.join(numbers[:MOST_NAMED])}{more}, are none; to use these, join them into the "
-        "lists, or name them with --embedding in place of the lists"
+        f"lists, or name them with {option('embedding')} in place of the lists"
     )

@@ -20,9 +20,9 @@ from typing import Any
 
 import yaml
 
+from rknn_jax import trust
 from rknn_jax.privacy import checklists
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.trust import MODELS
 
 OPTIONAL = (
     "deployment.basic.data_product_sector",
@@ -168,11 +168,11 @@ def _loss(card: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _model(card: Mapping[str, Any]) -> dict[str, Any]:
-    trust = card["guarantee"]["trust"]
-    assumptions = card.get("assumptions") or [MODELS[trust].words]
+    model = trust.named(card["guarantee"]["trust"])
+    assumptions = card.get("assumptions") or [model.words]
     actors = [card.get("holders", ""), card.get("trusted_with", "")]
     return {
-        "model_name": MODELS[trust].deployment,
+        "model_name": model.deployment,
         "model_name_details": _sentences(assumptions),
         "actors": " ".join(filter(None, actors)),
         "release_type": "One release",

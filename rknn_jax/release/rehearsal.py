@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rknn_jax import lloyd, mechanisms
+from rknn_jax._internal.option_names import option
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.labelers._votes import VoteNoise
 from rknn_jax.labelers.rknn import ReverseKNN
@@ -21,9 +22,9 @@ from rknn_jax.neighbors import in_metric
 from rknn_jax.queries import kmeans
 from rknn_jax.question import Question
 from rknn_jax.release import preview, rehearsal_of_sets, rehearsal_of_sums
-from rknn_jax.release.asking import calibrated, cluster
 from rknn_jax.release.inputs import Data
 from rknn_jax.release.labeler_settings import labeler_of
+from rknn_jax.release.questions import calibrated, cluster
 from rknn_jax.types import Queries
 
 if TYPE_CHECKING:
@@ -133,8 +134,10 @@ def _others(
         other = replace(asked, mechanism=name)
         with suppress(ValueError):  # not every mechanism takes these settings
             mechanism = calibrated(other, data)
-            without = "" if kind.needs_delta or not settings.delta else " without --delta"
-            flags = f"--mechanism {name}{without}"
+            without = (
+                "" if kind.needs_delta or not settings.delta else f" without {option('delta')}"
+            )
+            flags = f"{option('mechanism')} {name}{without}"
             yield flags, replace(mine, mechanism=mechanism)
     public = np.asarray(in_metric(data.public, settings.metric))
     if len(public) > preview.MOST_ROWS or num_queries > preview.FEW_QUERIES:
@@ -147,7 +150,7 @@ def _others(
         with suppress(ValueError):  # too few distinct rows
             fewer = cluster(other, data.public, number, ONE_START)
             mechanism = calibrated(other, data)
-            yield f"--queries {number}", rehearsal(other, public, fewer, mechanism)
+            yield f"{option('queries')} {number}", rehearsal(other, public, fewer, mechanism)
 
 
 def rehearsal(

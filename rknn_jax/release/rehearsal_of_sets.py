@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.label_sets import HALF
 from rknn_jax.labelers._votes import VoteNoise
 from rknn_jax.mechanisms.base import CentralMechanism
@@ -48,8 +49,8 @@ def expect(question: Question, num_records: int | None, labels_per_record: int) 
     advice = "the number of queries suits this epsilon"
     if expected[USUAL] < (1 - LOSS / 2):
         advice = (
-            "the votes are thin for this noise: use fewer --queries, a larger --epsilon or "
-            "more private records"
+            f"the votes are thin for this noise: use fewer {option('queries')}, a larger "
+            f"{option('epsilon')} or more private records"
         )
     return Expected(noise=noise, stddev=stddev, expected=expected, advice=advice)
 

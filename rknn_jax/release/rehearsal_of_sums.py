@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from rknn_jax import lloyd
+from rknn_jax._internal.option_names import option
 from rknn_jax.answers.concerns import Concern, concerns_before
 from rknn_jax.labelers._one_sum import OneSumLabeler
 from rknn_jax.labels import Labels, PublicSide
@@ -87,7 +88,9 @@ def noise_decides(right: float | None) -> tuple[Concern, ...]:
     sentence = (
         f"noise decides: of records that all agree, about {right:.0%} of the labels would be right"
     )
-    remedy = "use a larger --epsilon or more private records, or --labeler rknn"
+    remedy = (
+        f"use a larger {option('epsilon')} or more private records, or {option('labeler')} rknn"
+    )
     return (Concern("noise_decides", right, sentence, remedy),)
 
 

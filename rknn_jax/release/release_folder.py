@@ -36,6 +36,7 @@ from pathlib import Path
 import numpy as np
 
 from rknn_jax._internal import disk
+from rknn_jax._internal.option_names import option
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.privacy.roles import Roles
@@ -264,12 +265,12 @@ def is_paid(path: Path, request: str, ledger: Path) -> bool:
                 "release up and remove that folder."
             )
         return False
-    where = f"--out {path}, with a release that was stopped"
+    where = f"{option('out')} {path}, with a release that was stopped"
     mine = Ledger.open(ledger) if ledger.exists() else None
     if mine is None or mine.head_of_first_line != note["ledger"]:
         raise ValueError(
-            f"Expected the ledger of {where}, got {ledger}; name it by --ledger, or give it up "
-            f"and remove {path / STAGING}."
+            f"Expected the ledger of {where}, got {ledger}; name it by {option('ledger')}, or give "
+            f"it up and remove {path / STAGING}."
         )
     purpose = note["purpose"]
     paid = mine.entries_of(purpose)
@@ -325,8 +326,8 @@ def refuse_results(path: Path) -> None:
     found = [name for name in RESULTS if os.path.lexists(path / name)]
     if found:
         raise ValueError(
-            f"Expected --out without an earlier release, got --out {path}, which holds "
-            f"{found[0]}; name another folder."
+            f"Expected {option('out')} without an earlier release, got {option('out')} {path}, "
+            f"which holds {found[0]}; name another folder."
         )
 
 
@@ -368,8 +369,8 @@ def held(
             _reserve(path / STAGING / _ROOM, room)
         except OSError as error:
             raise ValueError(
-                "Expected --out to be a folder that can be written and has room for "
-                f"{room / 1e6:,.0f} MB, got --out {path} "
+                f"Expected {option('out')} to be a folder that can be written and has room for "
+                f"{room / 1e6:,.0f} MB, got {option('out')} {path} "
                 f"({error.strerror}); nothing was spent, name another."
             ) from error
         try:
@@ -384,7 +385,7 @@ def _last_words(path: Path, request: str, ledger: Path) -> str:
     """Return what is true of the release after an error; nothing if it was not paid for."""
     if (path / RESULTS[-1]).exists():
         return f"The release in {path} is complete, and is paid for."
-    again = f"the same command with --out {path} finishes the release and pays nothing"
+    again = f"the same command with {option('out')} {path} finishes the release and pays nothing"
     try:
         paid = is_paid(path, request, ledger)
         lost = paid and _is_lost(path, ledger)
@@ -439,8 +440,8 @@ def num_queries_of(path: Path) -> int | None:
 def _locked(path: Path) -> AbstractContextManager[None]:
     """Keep other processes out of the folder."""
     busy = (
-        f"Expected --out that no other process writes to, got --out {path}, to which one does; "
-        "nothing was spent, name another."
+        f"Expected {option('out')} that no other process writes to, got {option('out')} {path}, to "
+        "which one does; nothing was spent, name another."
     )
     return disk.locked(path, busy)
 

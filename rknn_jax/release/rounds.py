@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from rknn_jax._internal.disk import OWNER, read_arrays, read_json, write_whole
+from rknn_jax._internal.option_names import option
 from rknn_jax.privacy import accounting, roles
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import LedgerError
 from rknn_jax.privacy.roles import Roles
 from rknn_jax.question import Before
-from rknn_jax.release import asking, choosing, inputs, planning
+from rknn_jax.release import choosing, inputs, planning, questions
 from rknn_jax.release.accounts import open_ledger
 from rknn_jax.release.release_folder import RESULTS, clear_finished
 
@@ -75,8 +76,8 @@ def of(settings: "Settings") -> list["Settings"]:
     inputs.check(settings)
     if settings.labels_per_record is not None:
         raise ValueError(
-            f"Expected one label a record with --rounds {settings.rounds}, got --labels-per-record "
-            f"{settings.labels_per_record}; leave one of them out."
+            f"Expected one label a record with {option('rounds')} {settings.rounds}, got "
+            f"{option('labels_per_record')} {settings.labels_per_record}; leave one of them out."
         )
     budget, budget_delta = settings.budget, settings.budget_delta
     if not os.path.lexists(settings.ledger_path):  # a first budget is that of all rounds
@@ -130,7 +131,7 @@ def cost(every: Sequence["Settings"], plan: "Plan") -> Guarantee:
     """
     found = []
     for one in every:
-        votes = asking.cost_of(choosing.choose(one, plan.data).settings, plan.data)
+        votes = questions.cost_of(choosing.choose(one, plan.data).settings, plan.data)
         checked = roles.guarantee(votes, curves=plan.adds_curves)[0]
         found.append(votes if plan.checkers is None else checked)
     epsilon, delta = (
@@ -203,8 +204,8 @@ class Note:
         """Raise ValueError if a run with another note goes on here."""
         if other.request != self.request:
             raise ValueError(
-                f"Expected the settings and public rows of the rounds that --out {folder} holds, "
-                "got others; go on by the same command, or name another folder."
+                f"Expected the settings and public rows of the rounds that {option('out')} "
+                f"{folder} holds, got others; go on by the same command, or name another folder."
             )
 
 
@@ -212,8 +213,8 @@ def refuse_leftover(folder: Path) -> None:
     """Raise ValueError if a folder has a round of a run that it has no note of."""
     if (folder / "round-1" / RESULTS[-1]).exists() and not (folder / NOTE).exists():
         raise ValueError(
-            f"Expected --out without an earlier release, got --out {folder}, which holds round-1; "
-            "name another folder."
+            f"Expected {option('out')} without an earlier release, got {option('out')} {folder}, "
+            "which holds round-1; name another folder."
         )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from rknn_jax._internal.option_names import option
 from rknn_jax._internal.ranges import (
     CheckShare,
     Count,
@@ -145,8 +146,9 @@ def ledger_beside(names: Sequence[str]) -> Path:
     path = Path(names[0])
     if len(names) > 1 or "://" in names[0] or not path.exists():
         raise ValueError(
-            "Expected --ledger with several files, a pattern or a URL in --private, got none; "
-            "name a file on this machine, and the same one for every release on these records."
+            f"Expected {option('ledger')} with several files, a pattern or a URL in "
+            f"{option('private')}, got none; name a file on this machine, and the same one for "
+            "every release on these records."
         )
     own = path.resolve()  # a link to a data set shares its budget
     return own.with_name(f"{own.name}.ledger.jsonl")

@@ -15,6 +15,7 @@ import fsspec
 import numpy as np
 
 from rknn_jax import formats
+from rknn_jax._internal.option_names import option
 from rknn_jax.formats import Block, Columns, Layout, _encodings, _objects, csv
 from rknn_jax.records.features import MOST_NAMED
 from rknn_jax.records.labels import joined
@@ -251,7 +252,7 @@ class FileShard:
         if self.labels_name is None:
             return self._layout(self.name, self.argument, self.columns)
         rows = self._layout(self.name, self.argument, self.columns._replace(reads_label=False))
-        argument = "--private-labels"
+        argument = option("private_labels")
         labels = self._layout(self.labels_name, argument, self._labels_alone)
         if self.num_rows() != self._num_rows(self.labels_name, argument, self._labels_alone):
             raise self._unequal()
@@ -263,7 +264,7 @@ class FileShard:
         own = replace(self, labels_name=None)
         if self.labels_name is None:
             return [own]
-        return [own, replace(own, name=self.labels_name, argument="--private-labels")]
+        return [own, replace(own, name=self.labels_name, argument=option("private_labels"))]
 
     def refuse_named_labels(self) -> None:
         """Raise ValueError if a file of labels has other columns.
@@ -273,7 +274,7 @@ class FileShard:
         """
         if self.labels_name is None:
             return
-        labels = self._layout(self.labels_name, "--private-labels", self._labels_alone)
+        labels = self._layout(self.labels_name, option("private_labels"), self._labels_alone)
         if not labels.declares:
             return
         others = [name for name in labels.names if name != self.columns.label]
@@ -282,15 +283,15 @@ class FileShard:
         if not others:
             return
         remedy = "join both files into one by such a column, or if the rows are in one order, "
-        remedy += "leave it out with --drop"
+        remedy += f"leave it out with {option('drop')}"
         if shared:
             remedy = (
-                f"{', '.join(map(repr, shared))} may say another order than {self.where} does, "
-                "and --drop does not change that: join both files into one by it, or if the rows "
-                "are in one order, save the labels alone, as one column"
+                f"{', '.join(map(repr, shared))} may say another order than {self.where} does, and "
+                f"{option('drop')} does not change that: join both files into one by it, or if the "
+                "rows are in one order, save the labels alone, as one column"
             )
         raise ValueError(
-            f"Expected --private-labels {self.labels_name} to hold the column "
+            f"Expected {option('private_labels')} {self.labels_name} to hold the column "
             f"{self.columns.label!r} alone, because labels belong to records by their order, "
             f"got {', '.join(map(repr, others))} too; {remedy}."
         )
@@ -348,7 +349,10 @@ class FileShard:
     def broken(self) -> Counter[str]:
         """Return how many records are broken, by reason, in formats that can have such records."""
         found: Counter[str] = Counter()
-        for name, argument in ((self.name, self.argument), (self.labels_name, "--private-labels")):
+        for name, argument in (
+            (self.name, self.argument),
+            (self.labels_name, option("private_labels")),
+        ):
             of = name and getattr(_format(name, argument), "broken", None)
             if name and of:
                 with self._opened(name, argument) as file:
@@ -376,7 +380,7 @@ class FileShard:
         keys = self._first_keys(self.name, self.argument)
         yield from self._unseen(self.name, keys, asked)
         if self.labels_name is not None:
-            keys = self._first_keys(self.labels_name, "--private-labels")
+            keys = self._first_keys(self.labels_name, option("private_labels"))
             yield from self._unseen(self.labels_name, keys, label)
             yield from self._further(self.labels_name, keys or ())
 
@@ -397,7 +401,7 @@ class FileShard:
                 f"Records of {name} have {', '.join(map(repr, others[:MOST_NAMED]))} beside "
                 f"{self.columns.label!r}, and labels belong to records by their order: if one says "
                 "another order, join both files into one by it; if none does, leave them out with "
-                "--drop."
+                f"{option('drop')}."
             )
 
     def _unseen(self, name: str, keys: list[str] | None, asked: Sequence[str]) -> Iterator[str]:
@@ -409,7 +413,7 @@ class FileShard:
                 f"No record at the beginning of {name} has "
                 f"{', '.join(map(repr, missing[:MOST_NAMED]))}; the records have "
                 f"{', '.join(keys[:MOST_NAMED]) or 'no keys'}{formats.nested(missing, keys)}. Name "
-                "the columns with --embedding, --label and --person."
+                f"the columns with {option('embedding')}, {option('label')} and {option('person')}."
             )
 
     def num_rows(self) -> int:
@@ -427,7 +431,7 @@ class FileShard:
             return
         without = self.columns._replace(reads_label=False)
         of_rows = self._read(self.name, self.argument, without, size)
-        of_labels = self._read(self.labels_name, "--private-labels", self._labels_alone, size)
+        of_labels = self._read(self.labels_name, option("private_labels"), self._labels_alone, size)
         pairs = zip(regular(of_rows, size), regular(of_labels, size), strict=True)
         try:
             for rows, labels in pairs:
@@ -443,7 +447,7 @@ class FileShard:
         """Yield the labels alone."""
         name, argument = self.name, self.argument
         if self.labels_name is not None:
-            name, argument = self.labels_name, "--private-labels"
+            name, argument = self.labels_name, option("private_labels")
         for block in self._read(name, argument, self._labels_alone, size):
             if block.labels is not None:
                 yield block.labels
@@ -541,7 +545,7 @@ def with_one_order(shards: Sequence[FileShard], first: tuple[str, ...] = ()) -> 
             told = f" {csv.NO_NAMES}" if formats.suffix_of(shard.name) in csv.SUFFIXES else ""
             raise ValueError(
                 f"Expected the same columns of features everywhere, got others in {shard.where}: "
-                f"{other[:5]}; name the features with --embedding, or rename them.{told}"
+                f"{other[:5]}; name the features with {option('embedding')}, or rename them.{told}"
             )
         named = shard.columns._replace(embedding=first) if len(names) > 1 else shard.columns
         found.append(replace(shard, columns=named))

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.formats import AbsentError, Columns, absent, clear_errors
 from rknn_jax.neighbors import LARGEST, usable_rows
 from rknn_jax.privacy.fingerprints import Digest
@@ -229,7 +230,7 @@ def read_optional(path: Path, argument: str, name: str) -> np.ndarray | None:
 
 
 def read_labels(
-    path: Path, labels_path: Path | None = None, argument: str = "--private"
+    path: Path, labels_path: Path | None = None, argument: str | None = None
 ) -> np.ndarray:
     """Read the labels of private records as they are stored, whole, for `labels.encode`.
 
@@ -237,13 +238,16 @@ def read_labels(
       path: File of the private records, or a folder or pattern of such files.
       labels_path: Separate file of the labels, which takes precedence. Defaults to None, for labels
         in `path`.
-      argument: Command-line argument that named `path`, for the errors. Defaults to `--private`.
+      argument: Name of the setting that named `path`, for the errors. Defaults to that of
+        `private`.
 
     Raises:
       ValueError: If the file as a whole cannot be used.
     """
     source, argument = (
-        (path, argument) if labels_path is None else (labels_path, "--private-labels")
+        (path, argument or option("private"))
+        if labels_path is None
+        else (labels_path, option("private_labels"))
     )
     shards = file_shards(os.fspath(source), argument, Columns(embedding=()))
     for shard in shards:
@@ -259,8 +263,8 @@ def check_labels_named(name: str, separate: bool) -> None:
     """
     if name.endswith(".npy") and not separate:
         raise ValueError(
-            f"Expected --private-labels beside --private {name}, got none; a .npy file holds one "
-            "array."
+            f"Expected {option('private_labels')} beside {option('private')} {name}, got none; a "
+            ".npy file holds one array."
         )
 
 
@@ -269,7 +273,7 @@ def read_classes(path: Path) -> Classes | None:
 
     The array holds text `[|Y|]` or the number of classes.
     """
-    array = read_optional(path, "--private", "classes") if path.suffix == ".npz" else None
+    array = read_optional(path, option("private"), "classes") if path.suffix == ".npz" else None
     if array is None:
         return None
     try:
@@ -278,11 +282,13 @@ def read_classes(path: Path) -> Classes | None:
         if array.ndim == 1 and array.dtype.kind == "U":
             return Classes(len(array), tuple(map(str, array)))
     except ValueError as error:
-        raise ValueError(f"'classes' in --private {path} cannot be used: {error}") from error
+        raise ValueError(
+            f"'classes' in {option('private')} {path} cannot be used: {error}"
+        ) from error
     raise ValueError(
-        f"Expected 'classes' in --private {path} to be an integer or text [num_classes], got "
-        f"shape {array.shape} of dtype {array.dtype}; "
-        "save the classes' names in the order of their numbers, or leave it out."
+        f"Expected 'classes' in {option('private')} {path} to be an integer or text [num_classes], "
+        f"got shape {array.shape} of dtype {array.dtype}; save the classes' names in the order of "
+        "their numbers, or leave it out."
     )
 
 

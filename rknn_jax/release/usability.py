@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.formats import Block, _encodings
 from rknn_jax.formats._csv_records import NO_UTF8
 from rknn_jax.formats.jsonl import REPLACED
 from rknn_jax.neighbors import usable_rows
 from rknn_jax.records.classes import MISSING, Classes, number_of
-from rknn_jax.records.features import EMBED_TEXTS, MOST_NAMED, real_rows
+from rknn_jax.records.features import MOST_NAMED, embed_texts, real_rows
 from rknn_jax.records.labels import MASK, NUMBERED, check_types, encode
 from rknn_jax.records.persons import inexact, person_names
 from rknn_jax.release import label_advice, person_columns
@@ -173,9 +174,9 @@ def _advice(classes: Classes, foreign: Mapping[str, int]) -> Iterator[str]:
     if texts:
         number = sum(foreign[text] for text in texts)
         yield (
-            f"{number:,} labels are text, and --classes {classes.count} is a number, so none of "
-            "them is counted; name all classes, as in --classes benign,malignant, or by "
-            "--classes-file."
+            f"{number:,} labels are text, and {option('classes')} {classes.count} is a number, so "
+            f"none of them is counted; name all classes, as in {option('classes')} "
+            f"benign,malignant, or by {option('classes_file')}."
         )
 
 
@@ -231,7 +232,7 @@ def _advice_on_columns(
     texts = [name for name, count in holes.items() if count == records]
     if texts:
         yield (
-            f"{texts[:MOST_NAMED]} hold no number in any record; {EMBED_TEXTS}. If these are "
+            f"{texts[:MOST_NAMED]} hold no number in any record; {embed_texts()}. If these are "
             "numbers with a decimal comma, a thousands separator or a unit, save them plainly, "
             "such as 5133.5."
         )
@@ -240,7 +241,7 @@ def _advice_on_columns(
         told = [f"{name!r} in {count:,}" for name, count in list(some.items())[:MOST_NAMED]]
         yield (
             f"Features are no finite numbers in {', '.join(told)} records; mend these values, or "
-            "leave the columns out on both sides with --drop."
+            f"leave the columns out on both sides with {option('drop')}."
         )
 
 

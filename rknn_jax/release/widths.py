@@ -7,7 +7,7 @@ from dataclasses import replace
 from rknn_jax.release.shards import FileShard
 
 
-def told(shards: Sequence[FileShard]) -> int:
+def declared_width(shards: Sequence[FileShard]) -> int:
     """Return the width that the types of the files tell, or 0 if lists may have any length."""
     for shard in shards:
         empty = shard.layout().empty.embeddings
@@ -34,5 +34,5 @@ def with_one_width(shards: Sequence[FileShard]) -> list[FileShard]:
     found = Counter[int]()
     for shard in shards:
         found.update(shard.lengths())
-    width = told(shards) or max(found, key=lambda size: (found[size], size), default=1)
+    width = declared_width(shards) or max(found, key=lambda size: (found[size], size), default=1)
     return [replace(shard, columns=shard.columns._replace(width=width)) for shard in shards]

@@ -50,6 +50,7 @@ import numpy as np
 import optax
 
 from rknn_jax._internal import checkpoints, progress
+from rknn_jax._internal.option_names import option
 from rknn_jax.privacy import accounting, analytic_gaussian, calibration
 from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.events import Event, gaussian_event
@@ -269,7 +270,7 @@ def schedule(config: Settled, num_units: int) -> Schedule:
             raise ValueError(
                 f"Expected batch_size <= number of private {config.unit}s, got "
                 f"batch_size={config.batch_size} with {num_units}; take fewer "
-                "(--noisy-sgd.batch-size)."
+                f"({option('noisy_sgd.batch_size')})."
             )
         q = config.batch_size / num_units
     return Schedule(q, max(1, round(config.epochs / q)))
@@ -326,7 +327,7 @@ def _noise(
     if not 0 < delta < 1:
         raise ValueError(
             f"Expected 0 < delta < 1, got delta={delta}; Gaussian noise gives no pure "
-            "differential privacy, pass --delta 1e-5."
+            f"differential privacy, pass {option('delta')} 1e-5."
         )
     multiplier = given
     if multiplier is None:

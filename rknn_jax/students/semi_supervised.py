@@ -21,6 +21,7 @@ import numpy as np
 from jax.scipy.special import xlogy
 
 from rknn_jax._internal import compilation
+from rknn_jax._internal.option_names import option
 from rknn_jax.students import ensemble, inputs
 from rknn_jax.students import fit as students
 from rknn_jax.students.base import StudentSettings, Training
@@ -58,8 +59,8 @@ class SemiSupervisedSettings(StudentSettings):
         if labels_all and not self.unlabelled:
             raise ValueError(
                 f"Expected unlabelled > 0 with semi_supervised={self.name} and a labeler that "
-                f"labels all public records, got unlabelled={self.unlabelled}; pass --unlabelled "
-                "0.1."
+                f"labels all public records, got unlabelled={self.unlabelled}; pass "
+                f"{option('unlabelled')} 0.1."
             )
 
     def fit_labels(self, training: Training) -> ensemble.Ensemble:
@@ -71,9 +72,9 @@ class SemiSupervisedSettings(StudentSettings):
         learned = labels.surest(1 - self.unlabelled)
         if learned.all():
             raise ValueError(
-                "Expected public records without a label with "
-                f"semi_supervised={self.name}, got none; pass --unlabelled 0.1, or --smoothing "
-                "none where queries are declined."
+                f"Expected public records without a label with semi_supervised={self.name}, got "
+                f"none; pass {option('unlabelled')} 0.1, or {option('smoothing')} none where "
+                "queries are declined."
             )
         targets = labels.targets(self.targets)[learned]
 

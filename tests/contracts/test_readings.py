@@ -13,12 +13,12 @@ import pytest
 from rknn_jax import labelers
 from rknn_jax.algorithm import Keys, distill
 from rknn_jax.answers import calibration
-from rknn_jax.federation import reading
+from rknn_jax.federation import round_labels
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import _simulation_only, rknn
 from rknn_jax.labelers._one_sum import Noise
 from rknn_jax.records.classes import Classes
-from rknn_jax.release import asking, inputs
+from rknn_jax.release import inputs, questions
 from rknn_jax.release.settings import Settings
 from rknn_jax.types import Card, Public, Queries, Records, Task
 from tests.conftest import modules
@@ -68,7 +68,7 @@ def test_a_sum_is_that_of_its_parts_and_of_its_records(labeler):
 def asked(**given):
     """Question of a release."""
     settings = Settings("public", "private", 2.0, classes="3", **given)
-    return asking.ask(settings, inputs.data_of(PUBLIC, *NOTHING, Classes(3, NAMES)))
+    return questions.ask(settings, inputs.data_of(PUBLIC, *NOTHING, Classes(3, NAMES)))
 
 
 def simulated(labeler, queries, smoothing):
@@ -83,8 +83,8 @@ def simulated(labeler, queries, smoothing):
 
 def read(found, guarantee, queries):
     """Labels of a round."""
-    rows = reading.rows_of(found.round, queries, PUBLIC)
-    return reading.read(found, guarantee, rows)
+    rows = round_labels.rows_of(found.round, queries, PUBLIC)
+    return round_labels.read(found, guarantee, rows)
 
 
 def round_of(labeler, **given):

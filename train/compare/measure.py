@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rknn_jax.federation import wire
-from rknn_jax.labelers import rknn
+from rknn_jax.labelers import _vote_mechanism
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.mechanisms.local import LocalRandomizer
 
@@ -77,7 +77,7 @@ def bytes_sent(run: report.Run, experiment: Experiment) -> int:
         return -(-labeler.num_neighbors * math.ceil(math.log2(num_queries * num_classes)) // 8)
     # Folders that are older than checks do not tell voters from other records.
     num_voters = run.result.get("num_voters", run.result["num_units"])
-    mechanism = rknn.mechanism(num_queries, num_classes, num_voters, labeler)
+    mechanism = _vote_mechanism.calibrated(num_queries, num_classes, num_voters, labeler)
     # Other mechanisms send several messages, and none is used here.
     assert isinstance(mechanism, LocalRandomizer)
     return wire.message_bytes(mechanism)

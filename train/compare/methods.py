@@ -4,7 +4,7 @@ import math
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
-from rknn_jax import labelers
+from rknn_jax import labelers, trust
 from rknn_jax.labelers import Labeler, dpdfd
 from rknn_jax.labelers.dpdfd import DPDFD
 from rknn_jax.labelers.noisy_sgd import NoisySGD
@@ -211,13 +211,24 @@ def mnist_persons(grid: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 4.0, INF)) -> P
 
 
 def others(methods: dict[str, Method], grid: tuple[float, ...]) -> dict[str, Method]:
-    """Return a method for every labeler that has none, with the labeler's own settings."""
+    """Return a method for every labeler and every trust model that has none.
+
+    A labeler has its own settings, and reverse k-NN labels under the trust model.
+    """
     known = {method.labeler.name for method in methods.values()}
-    return {
+    found = {
         name.replace("_", "-"): Method(name, {"labeler": labelers.named(name)()}, grid)
         for name in labelers.names()
         if name not in known
     }
+    trusted = {method.trust for method in methods.values()}
+    for name in trust.names(lambda model: model.labels):
+        if name not in trusted:
+            changes = {"labeler": ReverseKNN(trust=name)}
+            found[f"rknn-{name.replace('_', '-')}"] = Method(
+                f"reverse k-NN, {name.replace('_', ' ')}", changes, grid
+            )
+    return found
 
 
 def digits(grid: tuple[float, ...] = (1.0, 4.0, INF)) -> Plan:

@@ -15,7 +15,7 @@ import numpy as np
 
 from rknn_jax._internal import progress
 from rknn_jax._internal.one_record import map_records
-from rknn_jax.labelers import pate
+from rknn_jax.labelers import _pate_teachers, pate
 from rknn_jax.labelers.dpdfd.settings import HOG, Settings
 from rknn_jax.representations.hog import hog
 from rknn_jax.students import fit
@@ -76,7 +76,7 @@ def _regressions(
     images: np.ndarray, known: np.ndarray, part: np.ndarray, num_classes: int, config: Settings
 ) -> jax.Array:
     """Return the weights of logistic regressions, float32 `[n, f + 1, num_classes]`."""
-    index, present = pate.rows_of(part, config.teachers)
+    index, present = _pate_teachers.rows_of(part, config.teachers)
     features = np.asarray(map_records(_described_one, None, images))
     # The index of a place without a record points past the last one.
     features = np.vstack([features, np.zeros_like(features[:1])])
@@ -190,7 +190,7 @@ def _trained(
     def teacher(features: jax.Array, labels: jax.Array, present: jax.Array) -> jax.Array:
         weights = jnp.zeros((features.shape[1], num_classes), jnp.float32)
         learning = config.teacher_steps, config.teacher_learning_rate, config.teacher_weight_decay
-        taught: jax.Array = pate.taught(
+        taught: jax.Array = _pate_teachers.taught(
             weights, lambda weights, x: jnp.matmul(x, weights), features, labels, present, *learning
         )
         return taught

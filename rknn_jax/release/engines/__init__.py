@@ -9,6 +9,8 @@ import importlib
 import pkgutil
 from types import ModuleType
 
+from rknn_jax._internal.option_names import option
+
 
 def names() -> list[str]:
     """Return the names of all engines, which are the files of this folder."""
@@ -23,7 +25,7 @@ def named(name: str) -> ModuleType:
     """
     if name not in names():
         raise ValueError(
-            f"Expected --engine to be one of {', '.join(names())}, got --engine {name}; local "
-            "needs nothing else."
+            f"Expected {option('engine')} to be one of {', '.join(names())}, got "
+            f"{option('engine')} {name}; local needs nothing else."
         )
     return importlib.import_module(f"{__name__}.{name}")

@@ -1,5 +1,6 @@
 """This machine: shards one after another, on all of its cores."""
 
+from rknn_jax._internal.option_names import option
 from rknn_jax.release import counting
 from rknn_jax.release.counting import Counted, Counter, Progress
 from rknn_jax.release.shards import Records
@@ -27,7 +28,7 @@ def count_all(
     """
     if address is not None:
         raise ValueError(
-            f"Expected no --address with --engine local, got --address {address}; pass --engine "
-            "ray to count on a cluster."
+            f"Expected no {option('address')} with {option('engine')} local, got "
+            f"{option('address')} {address}; pass {option('engine')} ray to count on a cluster."
         )
     return counting.count_all(records, counter, on_rows)

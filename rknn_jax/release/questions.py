@@ -14,6 +14,7 @@ import numpy as np
 from rknn_jax import mechanisms
 from rknn_jax._internal import progress
 from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax._internal.option_names import option
 from rknn_jax.labelers._sum_labeler import PublicRows
 from rknn_jax.labelers._votes import VoteNoise
 from rknn_jax.mechanisms.base import CentralMechanism
@@ -112,10 +113,9 @@ def calibrated(settings: "Settings", data: Data) -> CentralMechanism:
         )
     if mechanism.num_queries > len(data.public):
         raise ValueError(
-            f"Expected at most as many queries as public rows, got {mechanism.num_queries} "
-            f"queries with {len(data.public)} rows in "
-            f"{settings.public}; ask fewer --queries, for fewer --neighbors, or bring more "
-            "public data."
+            f"Expected at most as many queries as public rows, got {mechanism.num_queries} queries "
+            f"with {len(data.public)} rows in {settings.public}; ask fewer {option('queries')}, "
+            f"for fewer {option('neighbors')}, or bring more public data."
         )
     if mechanism.num_queries * mechanism.num_classes >= 2**31:
         raise ValueError(
@@ -194,7 +194,7 @@ def _checked(settings: "Settings", queries: Queries, num_queries: int) -> Querie
     if distinct < num_queries:
         raise ValueError(
             f"Expected at least {num_queries} distinct public rows, got {distinct} in "
-            f"{settings.public}; use --queries {distinct} or "
+            f"{settings.public}; use {option('queries')} {distinct} or "
             "fewer, or bring more varied public data."
         )
     return queries

@@ -98,6 +98,8 @@ def read(shown: Shown, fit: Fit, redraws: int) -> Decoded:
     num_classes = counts.shape[1]
     matched = None
     one_to_one = 0.0
+    # As many queries as classes may be clusters of one class each: the best matching is a rival
+    # reading, weighed by its likelihood.
     if len(counts) == num_classes > 1:
         matched = matching.match(counts, stddev, public.size)
         total = logsumexp(scores[np.flatnonzero(weights)])
@@ -105,6 +107,7 @@ def read(shown: Shown, fit: Fit, redraws: int) -> Decoded:
     models = _models(fit, matched, one_to_one, redraws)
     means, stability = zip(*_rows(seen, models, public), strict=True)
     shares, variance = of_queries(seen, posteriors, weights)
+    # E[f²] of the shares, which says how far records near a query agree.
     squares = shares**2 + variance
     if matched is not None:
         shares = one_to_one * matched.shares + (1 - one_to_one) * shares
@@ -128,6 +131,7 @@ def of_queries(
     mean = np.zeros_like(seen.residual)
     squares = np.zeros_like(seen.residual)
     for i, found in posteriors.items():
+        # Law of total variance over mixtures: E[f²] - E[f]².
         mean += weights[i] * found.mean
         squares += weights[i] * (found.mean**2 + found.variance)
     return mean, np.maximum(squares - mean**2, 0)
@@ -171,6 +175,8 @@ def _models(
             solved = (1 - matching_weight) * solved + matching_weight * clear
             chosen = rng.random(draws[i]) < matching_weight
             guessed = matched.drawn(int(chosen.sum()), rng)
+            # Draws are of the matching as often as it is believed, so that stability speaks of both
+            # readings.
             redrawn[chosen] = process.of_shares(seen, between, guessed)
         found.append(Model(tried[i], float(weights[i]), solved, redrawn))
     return found
@@ -191,6 +197,7 @@ def _rows(
     ]
     constant = models[0].mixture.constant
     nan = np.float32(np.nan)
+    # [b] rows at a time: m rows times all draws and classes would not fit in memory.
     for block in public.blocks(redrawn[:, 0].size):
         mean = constant * solved.sum(axis=(0, 1)) + np.zeros((block.stop - block.start, 1))
         drawn = constant * redrawn.sum(axis=1) + np.zeros((len(mean), 1, 1), np.float32)
@@ -202,6 +209,7 @@ def _rows(
         labels = mean.argmax(axis=1)
         drawn *= np.float32(seen.spread)
         drawn += np.float32(seen.prior)
+        # Share of redrawn counts, without noise, that give the row the same label.
         stays = drawn.argmax(axis=2) == labels[:, None]
         yield mean, stays.mean(axis=1, dtype=np.float32) if stays.size else np.full(len(mean), nan)
 
@@ -224,6 +232,7 @@ def _part(
     """
     variance = np.array([mixture.variance(kernel) for mixture in mixtures])
     draws = np.flatnonzero(variance[model_of])
+    # Linear in the coefficients, so that one product with the kernel serves means and all draws.
     scaled = redrawn[draws] * np.float32(variance[model_of[draws], None, None])
     columns = np.moveaxis(scaled, 0, 1).reshape(solved.shape[1], -1)
     return draws, kernel.products([np.tensordot(variance, solved, 1), columns])

@@ -14,6 +14,7 @@ from rknn_jax.discriminant import Discriminant
 from rknn_jax.federation import wire
 from rknn_jax.labelers import rknn
 from rknn_jax.labelers._sum_labeler import SumLabeler
+from rknn_jax.labelers._vote_mechanism import Amplification
 from rknn_jax.neighbors import LARGEST, Metric
 
 ROUND_ID = re.compile(r"[0-9a-f]{64}")
@@ -53,7 +54,7 @@ def check_types(round: Any) -> None:
         wire.pack(round.config)
     except TypeError as error:
         raise ValueError(f"Expected a labeler that can travel: {error}") from error
-    named = {"metric": get_args(Metric), "amplification": get_args(rknn.Amplification)}
+    named = {"metric": get_args(Metric), "amplification": get_args(Amplification)}
     for name in named.keys() & {setting.name for setting in fields(round.config)}:
         if getattr(round.config, name) not in named[name]:
             raise ValueError(

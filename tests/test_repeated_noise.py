@@ -1,0 +1,35 @@
+"""Noise that several parties add, each all of it."""
+
+import jax
+import numpy as np
+import pytest
+
+from rknn_jax.mechanisms._repeated import Repeated
+from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
+from rknn_jax.mechanisms.gaussian import Gaussian
+
+EACH = [
+    DiscreteLaplace(0.5, 2000, 3),
+    DiscreteLaplace(1.0, 2000, 3, unit="person", grid=10),
+    Gaussian(1.0, 2000, 3, relation="add-remove", delta=1e-5),
+]
+
+
+@pytest.mark.parametrize("each", EACH, ids=str)
+def test_variances_add_up_and_the_guarantee_is_one_party_s(each):
+    """By 6,000 draws, within five standard errors: once in 10^6 by chance; see `test_trust`."""
+    both = Repeated.of(each, 2, "a model")
+    totals = np.full(both.shape, 40 * each.grid)
+    variance = 2 * float(each.stddev(totals, 9)[0, 0]) ** 2
+    assert both.noise_stddev == pytest.approx(np.sqrt(variance))
+    for drawn in (both.estimate(jax.random.key(0), totals, 9), both.release(totals)):
+        noise = np.asarray(drawn, np.float64) - 40
+        assert abs(np.mean(noise)) < 5 * np.sqrt(variance / noise.size)
+        assert abs(np.mean(np.square(noise)) / variance - 1) < 5 * np.sqrt(5 / noise.size)
+
+
+def test_the_parties_share_no_draw():
+    each = DiscreteLaplace(1e-3, 200, 2)
+    both = Repeated.of(each, 2, "a model")
+    one = np.asarray(both.estimate(jax.random.key(0), np.zeros(both.shape, np.int32), 1))
+    assert np.mean(one % 2 == 0) < 0.7  # twice one draw would be even throughout
