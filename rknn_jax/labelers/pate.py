@@ -118,7 +118,7 @@ class PATE(Labeler[np.ndarray]):
     }
 
     def __post_init__(self) -> None:
-        self.check_unit()
+        self.settle()
         for name, choices in (
             ("relation", RELATIONS),
             ("aggregator", get_args(Aggregator)),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from decimal import ROUND_CEILING, Context
 from typing import Any, Literal, get_args
 
+from rknn_jax._internal.ranges import make_plain
 from rknn_jax.privacy.events import PLAIN, Event, event_of
 from rknn_jax.trust import MODELS, Protection
 
@@ -69,6 +70,7 @@ class Guarantee:
     sampler: Sampler = "simulation"
 
     def __post_init__(self) -> None:
+        make_plain(self)
         if not self.epsilon >= 0:
             raise ValueError(
                 f"Expected epsilon >= 0, got epsilon={self.epsilon}; infinity says that nothing "
