@@ -223,14 +223,18 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
         drawn = question.draw(counted.counts, counted.units, ledger, purpose)
         return _released(plan, drawn, _checked(plan, counted, drawn), ledger=ledger, number=number)
     kept = folder.kept(question.shape)
-    if kept is not None:
+    if kept is None:
+        drawn, found = question.draw(counted.counts, counted.units, folder, _purpose(plan)), None
+        folder.keep(drawn)
+    else:
         drawn, found = kept
-        labelings = () if found is None else question.labelings(drawn)
-        checked = None if found is None else _Checked(Drawn.of(found), labelings)
-        return _released(plan, drawn, checked, ledger=folder.ledger, number=folder.release)
-    drawn = question.draw(counted.counts, counted.units, folder, _purpose(plan))
-    checked = _checked(plan, counted, drawn)
-    folder.keep(drawn, None if checked is None else checked.drawn.array())
+    if found is None:
+        checked = _checked(plan, counted, drawn)
+        if checked is not None:
+            folder.keep_check(checked.drawn.array())
+    else:
+        checked = _Checked(Drawn.of(found), question.labelings(drawn))
+    folder.seal()
     return _released(plan, drawn, checked, ledger=folder.ledger, number=folder.release)
 
 
