@@ -380,7 +380,7 @@ def test_a_client_hears_of_all_that_is_wrong_at_once(tmp_path):
     settings = Join(tmp_path / "R.npz", server="nowhere", ca=tmp_path / "ca", wait=-1, most_cells=0)
     with pytest.raises(ValueError, match="server") as caught:
         federation.join(settings)
-    for words in ("wait -1", "budget", "file as --ca", "--most-cells 0", "R.npz"):
+    for words in ("wait -1", "budget", "file as --ca", "most_cells 0", "R.npz"):
         assert words in str(caught.value)
     assert not list(tmp_path.iterdir())
 

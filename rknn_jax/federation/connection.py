@@ -223,6 +223,7 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
       FailedError: If the server gives the round up.
       ValueError: If a certificate does not fit.
     """
+    took_part = False
     while True:
         try:
             round_id, question = _question(client, connection, tell)
@@ -234,12 +235,13 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
             tell("warning", str(error))
             tell("over", GONE)
             return Outcome(GONE, True)
-        account = _account(client, round_id, question)
+        account, after = _related(client, round_id, question)
         counted = client.counted()
-        if not {round_id, account} & set(counted):
-            _clear(client, counted)
-        voted = account != round_id and account in counted
-        took_part = _answer(client, connection, round_id, question=question, tell=tell) or voted
+        if not {round_id, account, after} & set(counted):
+            _clear(client, counted, over=True)
+            took_part = False
+        took_part = took_part or bool({account, after} & set(counted) - {round_id})
+        took_part |= _answer(client, connection, round_id, question=question, tell=tell)
         try:
             statement = _statement(connection, round_id)
         except UnreachableError as error:
@@ -251,23 +253,31 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
             _clear(client, client.counted())
             raise
         if statement is not None:
-            _clear(client, client.counted())
+            _clear(client, [*client.counted(), account], over=statement != GONE)
             tell("over", statement)
             return Outcome(statement, took_part)
         tell("waiting", f"round {round_id[:12]} takes no more; for a check of it, or the next one")
 
 
-def _account(client: Client, round_id: str, question: bytes | None) -> str:
-    """Return the id of the round that pays for this one: of a check, the round of votes."""
+def _related(client: Client, round_id: str, question: bytes | None) -> tuple[str, str]:
+    """Return the ids of the round that pays for this one, and of the round before it.
+
+    A check is paid for by its round of votes, any other round by itself. The second id is empty if
+    there is no round before.
+    """
     try:
-        return client.parsed(question or b"").account
+        round = client.parsed(question or b"")
     except RefusedError:
-        return round_id
+        return round_id, ""
+    return round.account, round.after
 
 
-def _clear(client: Client, round_ids: list[str]) -> None:
+def _clear(client: Client, round_ids: list[str], *, over: bool = False) -> None:
+    """Remove the notes of rounds, with the roles of those that are over and ask nothing more."""
     for round_id in round_ids:
         client.clear_counted(round_id)
+        if over:
+            client.clear_roles(round_id)
 
 
 def _note_counted(client: Client, round_id: str, tell: Tell) -> None:

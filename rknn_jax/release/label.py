@@ -228,17 +228,22 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
     # A stopped process has left what it drew. It is read again and never drawn anew, since two
     # draws for one charge would reveal more than was paid for.
     kept = folder.kept(question.shape)
-    if kept is not None:
+    if kept is None:
+        # The folder is the payer: it notes the request, then charges the ledger, and only then is
+        # noise drawn.
+        drawn, found = question.draw(counted.counts, counted.units, folder, _purpose(plan)), None
+        folder.keep(drawn)
+    else:
         drawn, found = kept
-        labelings = () if found is None else question.labelings(drawn)
-        checked = None if found is None else _Checked(Drawn.of(found), labelings)
-        return _released(plan, drawn, checked, ledger=folder.ledger, number=folder.release)
-    # The folder is the payer: it notes the request, then charges the ledger, and only then is noise
-    # drawn.
-    drawn = question.draw(counted.counts, counted.units, folder, _purpose(plan))
-    checked = _checked(plan, counted, drawn)
-    # On disk before anything is read off it, so that a kill from here on loses time alone.
-    folder.keep(drawn, None if checked is None else checked.drawn.array())
+    # The noisy counts are on disk before anything is read off them, so that a kill from here on loses
+    # time alone.
+    if found is None:
+        checked = _checked(plan, counted, drawn)
+        if checked is not None:
+            folder.keep_check(checked.drawn.array())
+    else:
+        checked = _Checked(Drawn.of(found), question.labelings(drawn))
+    folder.seal()
     return _released(plan, drawn, checked, ledger=folder.ledger, number=folder.release)
 
 
@@ -256,13 +261,13 @@ class _Checked(NamedTuple):
 
 def _checked(plan: Plan, counted: Counted, drawn: np.ndarray) -> _Checked | None:
     """Let the records that did not vote choose and measure, or return None if there are none."""
-    checkers = plan.checkers
-    if checkers is None or counted.checks is None:
+    if counted.checks is None:
         return None
     # The votes are released, so labels made of them are public: records that did not vote may judge
     # them at their own epsilon, which they have not spent.
+    assert plan.checkers is not None, "no record checks without them"
     labelings = plan.question.labelings(drawn)
-    found = checkers.draw(counted.checks, labelings)
+    found = plan.checkers.draw(counted.checks, labelings)
     return _Checked(found, labelings)
 
 
