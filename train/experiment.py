@@ -73,8 +73,8 @@ class Experiment:
         the labels; mixmatch, uda and vat learn from public records without labels too.
       seed: Seed of the split, the clustering and the student.
       noise_seed: Seed of the simulated noise. Defaults to the operating system's entropy.
-      log: Program that gets progress and results beside `events.jsonl`: tensorboard or mlflow, whose
-        package is installed by itself.
+      log: Program that gets progress and results too, beside `events.jsonl`: tensorboard or mlflow.
+        Its package is installed by itself.
       out: Run folder. Defaults to a new one under runs/.
     """
 
