@@ -13,7 +13,11 @@ export UV_PROJECT_ENVIRONMENT = $(VENV)
 # Compiled files are kept, whatever the environment says: without them each of some hundred processes compiles all again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: demo test long processes wheel test-all lint docs compare regression fuzz faults simulate bench mutants cves sbom clean
+# A compiler from PyPI that links against an old C library, so that the wheel runs on Linux of 2018 and later.
+OLD_LINUX = x86_64-linux-gnu.2.28
+PLATFORM = manylinux_2_28_x86_64
+
+.PHONY: demo test long processes wheel dist test-all lint docs compare regression fuzz faults simulate bench mutants cves sbom clean
 
 demo: $(VENV)/.demo  ## label scikit-learn's digits at epsilon = 1, train the student, name the report
 	rm -rf $(DEMO_OUT)
@@ -44,6 +48,18 @@ lint: $(VENV)/.dev
 wheel: $(VENV)/.dev  ## build the wheel, and install and run it under every Python of this machine that it supports: a minute each
 	export PYENV_VERSION=$$(pyenv version-name 2>/dev/null):$$(pyenv versions --bare 2>/dev/null | paste -s -d :); \
 	$(RUN) -m pytest -n 2 tests/test_wheel.py
+
+# From the source archive, as building in the checkout would replace its kernels.
+dist: $(VENV)/.uv  ## what an index takes, in dist/: a wheel with kernels for Linux on x86-64, one without any, and the source
+	rm -rf dist
+	$(VENV)/bin/uv build --quiet --sdist --out-dir dist
+	RKNN_NATIVE=0 $(VENV)/bin/uv build --quiet --wheel --out-dir dist dist/rknn_jax-*.tar.gz
+	$(VENV)/bin/uv run --quiet --isolated --frozen --only-group wheel sh -ec '\
+		CXX="$$(command -v python) -m ziglang c++ -target $(OLD_LINUX)" \
+			$(abspath $(VENV))/bin/uv build --quiet --wheel --out-dir dist/here dist/rknn_jax-*.tar.gz; \
+		auditwheel repair --plat $(PLATFORM) --wheel-dir dist dist/here/*.whl; \
+		rm -r dist/here; \
+		twine check --strict dist/*'
 
 docs: $(VENV)/.dev  ## the site, in site/: warnings are errors, and the notebook and the pages are executed
 	$(RUN) -m pytest -q tests/test_documentation.py -m slow

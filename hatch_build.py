@@ -2,7 +2,8 @@
 
 The native kernels are optional. Each file of `rknn_jax/kernels/native/` goes into one library for
 each kind of processor, x86-64 with AVX-512 or with AVX2. Another machine, one without a C++
-compiler, and `RKNN_NATIVE=0` get none of them, and XLA does the work.
+compiler, and `RKNN_NATIVE=0` get none of them, and XLA does the work. `CXX` names the compiler and
+its options; `make dist` compiles against an old C library so, for the wheel of an index.
 """
 
 import os
@@ -15,7 +16,10 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NATIVE = Path("rknn_jax/kernels/native")
-OPTIONS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=fast")
+OPTIONS = (
+    *("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=fast"),
+    "-Wl,-s",  # without symbols for a debugger, which clang writes into libraries of 9 MB
+)
 AVX2 = ("-mavx2", "-mfma", "-mbmi2", "-mpopcnt", "-mtune=haswell")
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni")
 PROCESSORS: dict[str, tuple[str, ...]] = {

@@ -13,7 +13,7 @@ import pytest
 
 from rknn_jax.answers.concerns import Concern
 from rknn_jax.cli import main as cli
-from rknn_jax.report import figures, pages, release, results, summary
+from rknn_jax.report import advice, figures, pages, release, results, summary
 from rknn_jax.report.advice import advise
 from tests.html_page import Page
 
@@ -166,6 +166,14 @@ def test_the_page_leads_with_the_number_that_matters_and_every_warning(folders, 
     assert "of the labels would be the same without noise" in release.headline(unheard)
 
 
+def test_the_terminal_names_the_folder_in_the_command_of_the_advice(folders, rknn, monkeypatch):
+    """The page has `.`, as it lies in the folder."""
+    made = advice.Advice("Use them.", "All are likely.", "rknn export . --format parquet")
+    monkeypatch.setattr(advice, "advise", lambda found: made)
+    said = " ".join(rknn("inspect", folders / "counts").out.split())
+    assert f"rknn export {folders / 'counts'} --format parquet" in said
+
+
 @pytest.mark.parametrize(
     ("likely", "verdict", "words"),
     [
@@ -183,12 +191,12 @@ def test_the_advice_follows_from_the_likely_labels_and_its_command_runs(
     rest = (1 - one_hot) / (len(found.classes) - 1)
     probability = share * one_hot + (1 - share) * rest
     undoubted = replace(found.summary, concerns=())
-    advice = advise(replace(found, probability=probability, summary=undoubted))
-    assert advice.verdict == verdict
-    assert f"{likely} of 60 labels" in advice.reason
-    assert words in advice.command
-    if "..." not in advice.command:
-        command = [str(folders / "counts") if one == "." else one for one in advice.command.split()]
+    given = advise(replace(found, probability=probability, summary=undoubted))
+    assert given.verdict == verdict
+    assert f"{likely} of 60 labels" in given.reason
+    assert words in given.command
+    if "..." not in given.command:
+        command = [str(folders / "counts") if one == "." else one for one in given.command.split()]
         assert rknn(*command[1:]).status == 0
 
 

@@ -33,6 +33,29 @@ def test_metadata_name_the_author_the_license_and_every_python_that_is_supported
     lowest = project["requires-python"].removeprefix(">=")
     assert f"Programming Language :: Python :: {lowest}" in project["classifiers"]
     assert importlib.metadata.version("rknn-jax") == project["version"]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert cited["version"] == project["version"]
+
+
+def test_workflows_run_every_python_that_is_supported():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    supported = set(re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"])))
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
+    assert set(jobs["try"]["strategy"]["matrix"]["python-version"]) == supported
+    steps = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["ci"]["steps"]
+    [chosen] = [step["with"] for step in steps if "python-version" in step.get("with", {})]
+    assert set(re.findall(r"3\.\d+", chosen["python-version"])) == supported
+
+
+def test_conda_installs_what_pip_does():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    recipe = yaml.safe_load((ROOT / "packaging/conda/recipe.yaml").read_text())
+    wanted = {one.replace(",", ", ") for one in project["dependencies"]}
+    found = {one.replace(" >", ">", 1) for one in recipe["requirements"]["run"]}
+    assert recipe["context"]["version"] == project["version"]
+    assert found - {f"python{project['requires-python']}"} == {
+        one.replace("matplotlib", "matplotlib-base").replace(", ", ",") for one in wanted
+    }
 
 
 def test_the_app_for_flower_explains_every_option():
@@ -80,7 +103,9 @@ def test_the_image_runs_rknn_and_not_as_root():
 
 
 def test_other_peoples_actions_are_named_by_commit():
-    used = re.findall(r"uses: (\S+)", (ROOT / ".github/workflows/ci.yml").read_text())
+    files = sorted((ROOT / ".github/workflows").glob("*.yml"))
+    used = [one for path in files for one in re.findall(r"uses: (\S+)", path.read_text())]
+    assert len(files) == 2
     assert used
     assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", one) for one in used), used
 

@@ -275,7 +275,8 @@ def commands(page, section):
 @pytest.fixture
 def made(tmp_path):
     """A folder in which the openssl commands of the federation page have run, as they stand."""
-    lines = [line for line in commands("federation.md", "Beyond one host") if "rknn" not in line]
+    told = commands("federation_server.md", "Beyond one host")
+    lines = [line for line in told if "rknn" not in line]
     assert sum("openssl" in line for line in lines) == 4
     script = (
         "\n".join(lines).replace("DNS:HOST", "DNS:localhost").replace("CN=HOST", "CN=localhost")

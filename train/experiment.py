@@ -25,6 +25,7 @@ from rknn_jax.students.base import StudentSettings
 from rknn_jax.students.supervised import Config as Supervised
 
 from .buy import Config as Buy
+from .logs import Log
 
 TRAINING = "training"
 """Subfolder of a run's folder in which a labeler saves the training of a network."""
@@ -72,6 +73,8 @@ class Experiment:
         the labels; mixmatch, uda and vat learn from public records without labels too.
       seed: Seed of the split, the clustering and the student.
       noise_seed: Seed of the simulated noise. Defaults to the operating system's entropy.
+      log: Program that gets progress and results too, beside `events.jsonl`: tensorboard or mlflow.
+        Its package is installed by itself.
       out: Run folder. Defaults to a new one under runs/.
     """
 
@@ -94,6 +97,7 @@ class Experiment:
     student: StudentSettings | None = field(default_factory=Supervised)
     seed: Seed = 42
     noise_seed: AnySeed | None = None
+    log: Log = "none"
     out: Path | None = None
 
     def __post_init__(self) -> None:

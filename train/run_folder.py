@@ -38,6 +38,7 @@ from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.roles import Roles
 from rknn_jax.types import Queries
 
+from . import logs
 from .experiment import TRAINING, Experiment, plain_settings
 from .json_files import append_jsonl, plain, write_json
 
@@ -49,7 +50,7 @@ FILES = (
 EVENTS = "events.jsonl"
 """Progress of the run, written from its first second on, before `config.json` is."""
 
-FOLDERS = ("student", "model", "generator")
+FOLDERS = ("student", "model", "generator", logs.FOLDER)
 """Folders that a run writes into its own folder. With `FILES`, everything but `TRAINING`."""
 
 ROLES = "roles.json"
@@ -139,7 +140,10 @@ def opened(experiment: Experiment, *, again: bool) -> Iterator[Path]:
     with held(folder):
         begin(experiment, folder, again=again)
         try:
-            with progress.listening(partial(_write_event, folder / EVENTS)):
+            with (
+                progress.listening(partial(_write_event, folder / EVENTS)),
+                logs.logged(experiment.log, folder),
+            ):
                 yield folder
         except BaseException:
             if not (folder / "config.json").exists():
@@ -175,7 +179,7 @@ def find_result(experiment: Experiment) -> dict[str, Any] | None:
     asked = json.loads(json.dumps(plain_settings(experiment), default=plain))
     # `buy` may change until the labels to buy have been chosen.
     chosen = path.exists() or (folder / TRAINING / CHOICE).exists()
-    open_to_change = {"out"} if chosen else {"out", "buy"}
+    open_to_change = {"out", "log"} if chosen else {"out", "log", "buy"}
     other: list[str] = []
     for name, value in asked.items():
         if name not in open_to_change and config.get(name) != value:

@@ -1,6 +1,7 @@
 """`rknn inspect`: a finished release in the terminal, or its page made again."""
 
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ def run(settings: Inspect) -> dict[str, Any]:
     concerns = found.summary.concerns if found.summary else ()
     told = err if settings.json else out
     if settings.out is None:
-        _show(told, found, classes, rows)
+        _show(told, settings.folder, found, classes, rows)
     else:
         statement = os.path.relpath(settings.folder / release.STATEMENT, settings.out.parent)
         write_text(settings.out, release.page(found, link=quote(statement)))
@@ -80,7 +81,11 @@ def run(settings: Inspect) -> dict[str, Any]:
 
 
 def _show(
-    told: "Console", found: "Results", classes: "Sequence[ClassRow]", rows: "Sequence[Row]"
+    told: "Console",
+    folder: Path,
+    found: "Results",
+    classes: "Sequence[ClassRow]",
+    rows: "Sequence[Row]",
 ) -> None:
     from rknn_jax.report.advice import advise
     from rknn_jax.report.release import headline
@@ -88,7 +93,8 @@ def _show(
 
     tell(told, "release", headline(found))
     advice = advise(found)
-    tell(told, "advice", f"{advice.verdict} {advice.reason} {advice.command}")
+    command = advice.command.replace(" . ", f" {shlex.quote(str(folder))} ")  # it is run from here
+    tell(told, "advice", f"{advice.verdict} {advice.reason} {command}")
     if found.measured is not None:
         tell(told, "measured", str(found.measured))
     for name, share in found.shares.items():

@@ -2,7 +2,7 @@
 
 They say in their subject that they are for tests, and end after a week. The key of the root is
 thrown away, so nobody can sign another server's certificate. A federation beyond tests has
-certificates whose keys never leave their owners; `docs/federation.md` has the commands.
+certificates whose keys never leave their owners; `docs/federation_server.md` has the commands.
 """
 
 import datetime

@@ -4,7 +4,7 @@ The records of the run's private file are dealt out evenly, in order: a thousand
 thousand records are one-record clients. With `seed` -1, every virtual client has its own ledger and
 sealed randomness under `out`, as a real one has. With another seed the noise is simulated, and the
 totals are those of `mechanisms.base.client_totals` under that seed. Here, and only here, clients
-take paths from the run. `docs/federation.md` has the whole command.
+take paths from the run. `docs/flower.md` has the whole command.
 """
 
 import functools

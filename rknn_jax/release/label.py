@@ -235,7 +235,7 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
         folder.keep(drawn)
     else:
         drawn, found = kept
-    # The noisy counts are on disk before anything is read off them, so that a kill from here on loses
+    # Noisy counts are on disk before anything is read off them, so that a kill from here on loses
     # time alone.
     if found is None:
         checked = _checked(plan, counted, drawn)

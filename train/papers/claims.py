@@ -86,8 +86,8 @@ OTHERS = {
         ),
         Claim(
             *("pate", "PATE, LNMax (Papernot et al. 2017)", 8.03, 1e-5, None, 0.981, lnmax_stated),
-            "Likewise, with Laplace noise and 1,000 queries, all answered; beside it stands "
-            "Confident-GNMax.",
+            "As in the row above, with Laplace noise and 1,000 queries, all answered; it is "
+            "compared with our Confident-GNMax.",
         ),
         Claim(
             *(
@@ -105,7 +105,7 @@ OTHERS = {
         ),
         Claim(
             *("noisy-sgd", "the same without noise", INF, 0.0, None, 0.911, None),
-            "Likewise.",
+            "As in the row above.",
         ),
         Claim(
             *(
@@ -130,8 +130,8 @@ OTHERS = {
                 0.975,
                 None,
             ),
-            "Likewise; its noise on votes has the scale epsilon where 2/epsilon is due, and its "
-            "centre is private. Ours has neither fault.",
+            "As in the row above. Its noise on votes has the scale epsilon where 2/epsilon is due, "
+            "and its centre is private. Ours has neither fault.",
         ),
         Claim(
             *(
@@ -157,7 +157,7 @@ OTHERS = {
                 0.9751,
                 partial(dpdfd_stated, 10.0),
             ),
-            "Likewise.",
+            "As in the row above.",
         ),
     )
 }
