@@ -31,6 +31,12 @@ HASH = re.compile("[0-9a-f]{64}")
 HANGS = 60.0
 """Seconds of the real clock in which a process must come to its next call."""
 
+SPARED = 900
+"""Most calls of a process before the first fault may hit it, about as many as a release makes.
+
+So faults also come late in works of many calls.
+"""
+
 FIRST_PROCESS = 1001
 BEGINS = 1_800_000_000 * 10**9
 CALL_TIME = 10**6
@@ -93,6 +99,7 @@ class Process:
       request: Call that it waits to make.
       fault: True if a fault has hit it.
       rests: Length of the world's trace until which it rests.
+      spared: Calls that it makes until a fault may hit it.
       end: Words of its end, empty after success; None while it runs.
     """
 
@@ -103,6 +110,7 @@ class Process:
     request: Request
     fault: bool = False
     rests: int = 0
+    spared: int = 0
     end: str | None = None
 
 
@@ -143,7 +151,8 @@ class World:
             self._become(theirs, number, work)
         theirs.close()
         mine.settimeout(HANGS)
-        process = Process(name, pid, number, mine, Request("", 0, "", ""))
+        spared = self.random.choice((0, self.random.randrange(SPARED)))
+        process = Process(name, pid, number, mine, Request("", 0, "", ""), spared=spared)
         self.processes.append(process)
         self.trace.append(f"{name}: starts as {number}")
         self._await(process)
@@ -199,7 +208,8 @@ class World:
             self.random.choice(awake).rests = len(self.trace) + self.random.randrange(LONGEST_REST)
         ready = [one for one in awake if one.rests <= len(self.trace)]
         process = self.random.choice(ready or awake)
-        if self.random.random() < self.rates.kill:
+        process.spared -= 1
+        if process.spared < 0 and self.random.random() < self.rates.kill:
             self.kill(process)
             return process
         self._grant(process)
@@ -217,7 +227,7 @@ class World:
 
     def _grant(self, process: Process) -> None:
         request = process.request
-        error, most = self._fault(request)
+        error, most = self._fault(request) if process.spared < 0 else (0, -1)
         process.fault |= error != 0 or most >= 0
         seed = self.random.getrandbits(64)
         process.socket.send(VERDICT.pack(error, most, seed))

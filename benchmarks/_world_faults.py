@@ -129,13 +129,6 @@ FAULTS = (
         "if True:",
     ),
     WorldFault(
-        "a second draw of one charge is shown",
-        ReleaseFolder,
-        "_check_drawn",
-        "elif drawn != digest:",
-        "elif False:",
-    ),
-    WorldFault(
         "results are shown before their folder is synced",
         ReleaseFolder,
         "publish",
