@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -323,10 +324,11 @@ def killed_at(monkeypatch, place):
     monkeypatch.setattr(disk, "write_whole", dying(disk.write_whole))
     ledger = clients.Ledger
     monkeypatch.setattr(ledger, "charge", dying(ledger.charge))
+    monkeypatch.setattr(ledger, "mark_drawn", dying(ledger.mark_drawn))
 
 
 @pytest.mark.parametrize("form", ["local", "clients"])
-@pytest.mark.parametrize("place", range(0, 24))
+@pytest.mark.parametrize("place", range(0, 28))
 def test_a_client_killed_anywhere_keeps_its_roles_and_says_and_pays_the_same(
     form, place, tmp_path, monkeypatch
 ):
@@ -452,6 +454,36 @@ def test_a_client_whose_roles_were_removed_after_it_paid_answers_no_more(tmp_pat
     for round, words in ((votes, "got none; not again"), (a_check(votes), "has no roles")):
         with pytest.raises(RefusedError, match=words):
             client.answer(round.data)
+
+
+@pytest.mark.parametrize("form", ["local", "shuffle", "central"])
+def test_a_folder_from_a_backup_answers_no_check_twice(form, tmp_path):
+    """A second answer has noise of its own, and the average of many has none."""
+    votes = votes_of(form)
+    check = a_check(votes)
+    client = party(tmp_path, form)
+
+    def answer(one):
+        return client.ready(one.data).vector() if one.summed else client.answer(one.data)[2]
+
+    answer(votes)
+    shutil.copytree(client.folder, tmp_path / "backup")
+    assert len(answer(check))
+    for again in (check, a_check(votes), a_check(votes, labels=(2, 1, 0, 0))):
+        shutil.rmtree(client.folder)
+        shutil.copytree(tmp_path / "backup", client.folder)
+        with pytest.raises(RefusedError):
+            answer(again)
+
+
+def test_a_round_that_is_over_leaves_no_roles_and_is_not_checked(tmp_path):
+    votes = votes_of("local")
+    client = party(tmp_path, "local")
+    client.answer(votes.data)
+    client.clear_roles(votes.id)
+    assert not list(client.folder.glob("*.roles"))
+    with pytest.raises(RefusedError, match="has no roles"):
+        client.answer(a_check(votes).data)
 
 
 @pytest.mark.long
@@ -738,6 +770,7 @@ def test_a_federation_measures_its_labels_and_each_client_pays_once(form, tmp_pa
     assert {one["ledger"]["spent"]["epsilon"] for one in found} == {epsilon}
     assert card["guarantee"]["epsilon"] == epsilon
     assert all(one["exit_status"] == 0 for one in found)
+    assert not list(tmp_path.glob("**/*.roles")), "the key of the roles outlived the round"
     out = tmp_path / "out"
     assert json.loads((out / "summary.json").read_text())["measured"] == measured
     assert json.loads((out / "privacy.json").read_text())["measured"] == measured

@@ -12,7 +12,8 @@ bytes are sent again. No second message is made from one spend:
 - A spend without its note or its answer, because somebody removed it, is refused.
 
 **Roles.** If labels are checked, a record answers the round of votes or its check, and the ledger
-is charged once for both (`client_roles`).
+is charged once for both (`client_roles`). A `drawn` line of the ledger names the check that the
+charge has paid for. So a folder that comes back from a backup answers no check twice.
 
 **Free information for the server.** Whether a client answers depends on the question, the ledger,
 the owner's agreement and the data's shape. The first three are checked before the data is read, and
@@ -25,7 +26,7 @@ messages of all. The time of an answer reveals the number of records.
 import fcntl
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -45,7 +46,7 @@ from rknn_jax.federation.rounds import Round
 from rknn_jax.neighbors import LARGEST
 from rknn_jax.privacy.entropy import SEED_BYTES, Entropy
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Ledger, LedgerError
+from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Entry, Ledger, LedgerError
 
 # Suffixes of a round's file: before the spend, after the answer, and from the server's word that it
 # counts until the end of the round is known.
@@ -195,8 +196,12 @@ class Client:
         return sorted(path.stem for path in self.folder.glob(f"*.{COUNTED}"))
 
     def clear_counted(self, round_id: str) -> None:
-        """Remove the note of `note_counted`, since the round is over."""
+        """Remove the note of `note_counted`, since the round does not go on."""
         (self.folder / f"{round_id}.{COUNTED}").unlink(missing_ok=True)
+
+    def clear_roles(self, round_id: str) -> None:
+        """Remove the roles of a round of votes, since its labels are published."""
+        client_roles.clear(self.folder, round_id)
 
     def parsed(self, question: bytes) -> Round:
         """Return the round of a question that is within the owner's bounds.
@@ -269,19 +274,25 @@ class Client:
 
     def _charge(self, round: Round, subject: str = "") -> str:
         """Return the purpose of a round's charge, or of its part of a subject; empty if none."""
+        return self._entry(round, "spend", lambda one: one.purpose, subject)
+
+    def _entry(
+        self, round: Round, kind: str, told: Callable[[Entry], str], subject: str = ""
+    ) -> str:
+        """Return what the ledger's first line of a kind tells about a round; empty if none."""
         # The purpose of the charge names the round: the ledger is what remembers, also if the
         # folder is lost.
         begins = f"round {round.account}: {subject}"
         found = self.ledger.entries_of(begins) if self.ledger else ()
-        return next((one.purpose for one in found if one.kind == "spend"), "")
+        return next((told(one) for one in found if one.kind == kind), "")
 
     def _begun(self, round: Round) -> bool:
         """Return whether an answer may have been sent, so that none is made without its note."""
-        if isinstance(round, CheckRound):
-            return (
-                client_roles.begun(self.folder, round) or self._charge(round, round.subject) != ""
-            )
-        return self._charge(round) != ""
+        if not isinstance(round, CheckRound):
+            return self._charge(round) != ""
+        noted = client_roles.begun(self.folder, round)
+        paid = client_roles.same_check(round, self._entry(round, "drawn", lambda one: one.result))
+        return noted or paid or self._charge(round, round.subject) != ""
 
     def _pay(self, round: Round, cost: Guarantee) -> None:
         """Charge the ledger, unless the round of votes was charged for this check too.
@@ -298,8 +309,6 @@ class Client:
                 f"Expected the roles that {self.ledger.path} was charged for, got others in "
                 f"{self.folder}; answer from the folder that answered first."
             )
-        if isinstance(round, CheckRound):
-            client_roles.begin(self.folder, round)
 
     def _spend(self, round: Round, cost: Guarantee, cells: np.ndarray) -> Entropy:
         """Note the round and charge the ledger, unless both were done before a crash.
@@ -334,6 +343,9 @@ class Client:
             except (LedgerError, RefusedError):
                 note.unlink()  # it is useless, and a server may ask any number of times
                 raise
+            if isinstance(round, CheckRound):
+                self.ledger.mark_drawn(self._charge(round), round.id)
+                client_roles.begin(self.folder, round)
         return noted_entropy(note, cells, records_at_once(round))
 
     def _path(self, round: Round, suffix: str) -> Path:

@@ -114,11 +114,7 @@ class Note:
             raise RefusedError(
                 "Expected a check by the terms of its round of votes, got others; nothing was sent."
             )
-        if self.check not in ("", check.id):
-            raise RefusedError(
-                f"Expected one check of round {check.voted[:12]}, got another one; its records "
-                "have checked."
-            )
+        same_check(check, self.check)
 
 
 def asked(folder: Path, round: Round, inputs: np.ndarray, *, paid: bool) -> np.ndarray:
@@ -162,13 +158,41 @@ def mark(folder: Path, round: Round) -> str:
     return f", roles {hashlib.sha256(note.roles.encode()).hexdigest()[:MARK]}"
 
 
+def same_check(check: CheckRound, known: str) -> bool:
+    """Return whether a check is the one of its round of votes that was begun; False if none was.
+
+    Args:
+      check: Check that is asked.
+      known: Id of the check that was begun; empty if none was.
+
+    Raises:
+      RefusedError: If another one was.
+    """
+    if known not in ("", check.id):
+        raise RefusedError(
+            f"Expected one check of round {check.voted[:12]}, got another one; its records have "
+            "checked."
+        )
+    return known != ""
+
+
+def clear(folder: Path, round_id: str) -> None:
+    """Remove the roles of a round of votes that is over. No check of it is answered from then on.
+
+    Args:
+      folder: Folder of the client's rounds.
+      round_id: Id of the round of votes.
+    """
+    (folder / f"{round_id}.{ROLES}").unlink(missing_ok=True)
+
+
 def begun(folder: Path, check: CheckRound) -> bool:
     """Return whether this check was begun.
 
     Raises:
       RefusedError: If another one was, or if the check is not one of a round that has roles here.
     """
-    return _note_of(folder, check).check == check.id
+    return same_check(check, _note_of(folder, check).check)
 
 
 def begin(folder: Path, check: CheckRound) -> None:

@@ -237,7 +237,7 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
         account = _account(client, round_id, question)
         counted = client.counted()
         if not {round_id, account} & set(counted):
-            _clear(client, counted)
+            _clear(client, counted, over=True)
         voted = account != round_id and account in counted
         took_part = _answer(client, connection, round_id, question=question, tell=tell) or voted
         try:
@@ -251,7 +251,7 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
             _clear(client, client.counted())
             raise
         if statement is not None:
-            _clear(client, client.counted())
+            _clear(client, [*client.counted(), account], over=statement != GONE)
             tell("over", statement)
             return Outcome(statement, took_part)
         tell("waiting", f"round {round_id[:12]} takes no more; for a check of it, or the next one")
@@ -265,9 +265,12 @@ def _account(client: Client, round_id: str, question: bytes | None) -> str:
         return round_id
 
 
-def _clear(client: Client, round_ids: list[str]) -> None:
+def _clear(client: Client, round_ids: list[str], *, over: bool = False) -> None:
+    """Remove the notes of rounds, with the roles of those that are over and ask nothing more."""
     for round_id in round_ids:
         client.clear_counted(round_id)
+        if over:
+            client.clear_roles(round_id)
 
 
 def _note_counted(client: Client, round_id: str, tell: Tell) -> None:
