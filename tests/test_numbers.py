@@ -5,16 +5,23 @@ import json
 import math
 import signal
 import typing
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from rknn_jax._internal.ranges import range_of
+from rknn_jax import labelers, mechanisms
+from rknn_jax._internal.ranges import check, range_of
 from rknn_jax.cli import main
 from rknn_jax.federation import connection
+from rknn_jax.privacy import events
+from rknn_jax.privacy.exact_noise import safe_scale
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.release import label as job
 from rknn_jax.release.estimator import ReverseKNNLabeler
+from rknn_jax.release.settings import Settings
+from tests.conftest import modules
 from tests.test_budget import released
 from tests.test_release_folder import FLAGS, files
 
@@ -198,3 +205,40 @@ def test_the_settings_of_a_release_are_checked_without_a_command(files):
 
     with pytest.raises(ValueError, match="got patience nan"):
         job.release(planning.prepare(dataclasses.replace(SETTINGS, patience=math.nan)))
+
+
+SHORTEST = [np.float32(0.3), np.float16(0.3), np.float64(0.3), np.longdouble("0.3")]
+"""0.3 in the types of NumPy, none but float64 equal to Python's."""
+
+
+@pytest.mark.parametrize("number", [*SHORTEST, Fraction(3, 10)], ids=lambda one: str(type(one)))
+def test_a_number_of_another_type_counts_as_what_ledgers_charge(number):
+    """float32 noise was off by 1e-7, and its exact scale was sought for hours after the charge."""
+    assert safe_scale(2, number) == safe_scale(2, 0.3)
+    for module in (*modules(mechanisms), *modules(labelers)):
+        for example in getattr(module, "EXAMPLES", ()):
+            found, wanted = (dataclasses.replace(example, epsilon=one) for one in (number, 0.3))
+            assert repr(found) == repr(wanted)
+            assert type(found.epsilon) is float
+    assert repr(events.Gaussian(number)) == repr(events.Gaussian(0.3))
+    made = Guarantee(number, 0.0, "replace-one", trust="central", events=())
+    assert json.dumps(made.asdict()) == json.dumps(dataclasses.replace(made, epsilon=0.3).asdict())
+
+
+def test_a_number_of_another_type_is_in_its_range():
+    for wrong in (np.float32(-1), np.float32("nan"), np.int64(0)):
+        with pytest.raises(ValueError, match="--epsilon"):
+            check(Settings("P.npz", "R.npz", wrong))
+        with pytest.raises(ValueError, match="epsilon > 0"):
+            mechanisms.discrete_laplace.DiscreteLaplace(wrong, 4, 3)
+
+
+@pytest.mark.parametrize("number", SHORTEST[:2], ids=lambda one: str(type(one)))
+def test_the_estimator_takes_numbers_of_numpy(number, tmp_path):
+    rng = np.random.default_rng(0)
+    labeler = ReverseKNNLabeler(
+        number, classes=[0, 1], n_queries=4, check_share=0.0, ledger=tmp_path / "ledger.jsonl"
+    ).fit(rng.normal(size=(20, 2)))
+    labeler.label(rng.normal(size=(50, 2)), rng.integers(2, size=50))
+    assert labeler.guarantee_.epsilon == 0.3
+    assert Ledger.open(tmp_path / "ledger.jsonl").spent.epsilon == Fraction(3, 10)

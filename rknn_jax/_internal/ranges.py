@@ -6,6 +6,7 @@ refuses numbers out of range before the command begins.
 
 import math
 from dataclasses import dataclass, fields, is_dataclass
+from numbers import Integral, Rational, Real
 from typing import Annotated, Any, get_args, get_type_hints
 
 from rknn_jax._internal.option_names import option
@@ -134,6 +135,26 @@ def check_parts(settings: Any) -> None:
       ValueError: If numbers are out of range. The words name each flag, its value and a remedy.
     """
     _raise(_failures_of_parts(settings, ""))
+
+
+def make_plain(settings: Any) -> None:
+    """Make numbers of NumPy, and fractions, Python's own, in a frozen dataclass.
+
+    NumPy computes with its float32 in float32, and rounds noise by 1e-7. A float becomes what its
+    shortest decimal says, as ledgers charge it: 0.3 of float32 is 3/10. Tracers stay as they are.
+
+    Args:
+      settings: Dataclass, before it is used.
+    """
+    for one in fields(settings):
+        value = getattr(settings, one.name, None)
+        if isinstance(value, int | float) and type(value).__module__ == "builtins":
+            continue
+        if isinstance(value, Integral):
+            object.__setattr__(settings, one.name, int(value))
+        elif isinstance(value, Real):
+            plain = float(value) if isinstance(value, Rational) else float(str(value))
+            object.__setattr__(settings, one.name, plain)
 
 
 def check_number(name: str, number: float, hint: Any) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from rknn_jax import postprocessing, trust
 from rknn_jax._internal.keys import fresh_noise_key
 from rknn_jax._internal.option_names import option
+from rknn_jax._internal.ranges import make_plain
 from rknn_jax.labelers import _arrays, _persons
 from rknn_jax.labels import PublicSide
 from rknn_jax.neighbors import Metric, in_metric
@@ -265,12 +266,13 @@ class Labeler(abc.ABC, Generic[Contribution]):
                 "which is private then."
             )
 
-    def check_unit(self) -> None:
-        """Check the privacy unit.
+    def settle(self) -> None:
+        """Make all numbers Python's own, and check the privacy unit.
 
         Raises:
           ValueError: If it is neither a record nor a person.
         """
+        make_plain(self)
         if self.unit not in PROTECTED:
             raise ValueError(f"Expected unit to be one of {PROTECTED}, got unit={self.unit!r}.")
 

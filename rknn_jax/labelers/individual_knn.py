@@ -150,7 +150,7 @@ class IndividualKNN(Labeler[Votes]):
     telling: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
-        self.check_unit()
+        self.settle()
         if self.relation not in RELATIONS:
             raise ValueError(
                 f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}."

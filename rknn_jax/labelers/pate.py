@@ -103,7 +103,7 @@ class PATE(Labeler[np.ndarray]):
     }
 
     def __post_init__(self) -> None:
-        self.check_unit()
+        self.settle()
         for name, choices in (
             ("relation", RELATIONS),
             ("aggregator", get_args(Aggregator)),

@@ -99,7 +99,7 @@ class PrivateKNN(Labeler[Votes]):
     }
 
     def __post_init__(self) -> None:
-        self.check_unit()
+        self.settle()
         if self.relation not in RELATIONS:
             raise ValueError(
                 f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}."

@@ -127,7 +127,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
     given: ClassVar[frozenset[str]] = Labeler.given | {"labels_per_record"}
 
     def __post_init__(self) -> None:
-        self.check_unit()
+        self.settle()
         if self.num_neighbors < 1:
             raise ValueError(
                 f"Expected num_neighbors >= 1, got num_neighbors={self.num_neighbors}."

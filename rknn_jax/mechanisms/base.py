@@ -23,6 +23,7 @@ import numpy as np
 
 from rknn_jax import bsvs
 from rknn_jax._internal import pytree
+from rknn_jax._internal.ranges import make_plain
 from rknn_jax.privacy.contributions import as_person
 from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation, Unit
 from rknn_jax.types import Array
@@ -113,6 +114,7 @@ class CalibratedMechanism(abc.ABC):
         return False
 
     def __post_init__(self) -> None:
+        make_plain(self)
         # A tracer was checked when it was made.
         if isinstance(self.epsilon, int | float) and not self.epsilon > 0:
             raise ValueError(

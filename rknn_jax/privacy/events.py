@@ -33,6 +33,7 @@ from typing import Any, ClassVar, get_args
 
 import numpy as np
 
+from rknn_jax._internal.ranges import make_plain
 from rknn_jax.privacy.renyi_curves import gaussian_rdp, laplace_rdp, response_rdp
 
 PLAIN: Mapping[str, Any] = {
@@ -72,6 +73,7 @@ class _Values(ABC):
     count: int = 1
 
     def __post_init__(self) -> None:
+        make_plain(self)
         if not self.parameter >= 0:
             raise ValueError(
                 f"Expected parameter >= 0, got parameter={self.parameter}; it is the noise "

@@ -146,7 +146,7 @@ def safe_scale(sensitivity: int, epsilon: float) -> float:
             "not private."
         )
     charged = Fraction(str(epsilon))
-    scale = float(sensitivity / epsilon)
+    scale = float(int(sensitivity) / charged)
     while Fraction(_epsilon(scale, sensitivity)) > charged:
         scale = math.nextafter(scale, math.inf)
     while Fraction(_epsilon(smaller := math.nextafter(scale, 0.0), sensitivity)) <= charged:

@@ -14,6 +14,7 @@ from decimal import ROUND_CEILING, Context
 from typing import Any, Literal, get_args
 
 from rknn_jax import trust as trusts
+from rknn_jax._internal.ranges import make_plain
 from rknn_jax.privacy.events import PLAIN, Event, event_of
 
 Relation = Literal["replace-one", "add-remove"]
@@ -68,6 +69,7 @@ class Guarantee:
     sampler: Sampler = "simulation"
 
     def __post_init__(self) -> None:
+        make_plain(self)
         if not self.epsilon >= 0:
             raise ValueError(
                 f"Expected epsilon >= 0, got epsilon={self.epsilon}; infinity says that nothing "

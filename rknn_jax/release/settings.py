@@ -14,6 +14,7 @@ from rknn_jax._internal.ranges import (
     ReleaseEpsilon,
     Seconds,
     Seed,
+    make_plain,
 )
 from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.filters import Accounting
@@ -117,6 +118,9 @@ class Settings:
     def chooses_labeler(self) -> bool:
         """True if the program chooses the labeler, by public quantities."""
         return self.labeler == AUTO
+
+    def __post_init__(self) -> None:
+        make_plain(self)
 
     @property
     def unit(self) -> Protected:

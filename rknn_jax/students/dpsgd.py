@@ -51,6 +51,7 @@ import optax
 
 from rknn_jax._internal import checkpoints, progress
 from rknn_jax._internal.option_names import option
+from rknn_jax._internal.ranges import make_plain
 from rknn_jax.privacy import accounting, analytic_gaussian, calibration
 from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.events import Event, gaussian_event
@@ -133,6 +134,7 @@ class Config:
     ema_decay: float = 0.98
 
     def __post_init__(self) -> None:
+        make_plain(self)
         if self.relation not in RELATIONS:
             raise ValueError(
                 f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}."

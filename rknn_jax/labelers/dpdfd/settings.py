@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
+from rknn_jax._internal.ranges import make_plain
 from rknn_jax.labelers._distillation import Bound
 from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.guarantee import RELATIONS, Relation
@@ -103,6 +104,7 @@ class Settings:
     folder: Path | None = None
 
     def __post_init__(self) -> None:
+        make_plain(self)
         self._check_choices()
         self._check_counts()
         self._check_numbers()
