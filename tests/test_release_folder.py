@@ -152,6 +152,9 @@ def test_a_release_that_is_killed_at_any_line_is_finished_by_the_same_command(fi
             continue
         kept = files / "new" / STAGING / "counts.npy"
         was_kept = kept.exists()
+        was_checked = (files / "new" / STAGING / "check.npy").exists()
+        assert was_kept or not was_checked, f"state {number}: counts are kept before a check"
+        assert was_checked or not (shown and share), f"state {number}: nor before the check is"
         assert "privacy.html" in shown or not shown, f"state {number}: no label without statement"
         assert was_kept or not shown, f"state {number}: nothing is shown before the counts are kept"
         noted = files / "new" / STAGING / "note.json"
@@ -164,7 +167,7 @@ def test_a_release_that_is_killed_at_any_line_is_finished_by_the_same_command(fi
         finished = complete(files)
         if was_kept:
             again = json.loads((files / "new/summary.json").read_text())["measured"]
-            assert again == measured, f"state {number}: the check is drawn once"
+            assert again == measured or not was_checked, f"state {number}: the check is drawn once"
             np.testing.assert_array_equal(
                 finished, counts, err_msg=f"state {number}: the noise is drawn once"
             )
@@ -203,12 +206,22 @@ def test_a_release_begun_with_other_roles_is_neither_paid_nor_shown(tmp_path):
     other = dataclasses.replace(begun, roles=words())
     with pytest.raises(LedgerError, match="begun, got another"):
         other.charge(spent, "a test")
-    begun.keep(np.array([3]), np.array([1]))
+    begun.keep(np.array([3]))
+    assert begun.kept((1,))[1] is None
+    begun.keep_check(np.array([1]))
+    begun.seal()
     with pytest.raises(LedgerError, match="begun, got another"):
         other.kept((1,))
     counts, check = begun.kept((1,))
     assert (counts.tolist(), check.tolist()) == ([3], [1])
     assert ledger.spent.epsilon == 1
+    begun.keep_check(np.array([2]))  # as from a copy of the folder, made before the check
+    for again in (begun.seal, lambda: begun.kept((1,))):
+        with pytest.raises(LedgerError, match="one charge pays for one draw"):
+            again()
+    (begun.staging / "check.npy").unlink()
+    with pytest.raises(LedgerError, match="one charge pays for one draw"):
+        begun.kept((1,))
 
 
 def stopped_before_the_mark(files):

@@ -228,17 +228,21 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
     # A stopped process has left what it drew. It is read again and never drawn anew, since two
     # draws for one charge would reveal more than was paid for.
     kept = folder.kept(question.shape)
-    if kept is not None:
+    if kept is None:
+        # The folder is the payer: it notes the request, then charges the ledger, and only then is
+        # noise drawn. It is on disk before anything looks at it.
+        drawn, found = question.draw(counted.counts, counted.units, folder, _purpose(plan)), None
+        folder.keep(drawn)
+    else:
         drawn, found = kept
-        labelings = () if found is None else question.labelings(drawn)
-        checked = None if found is None else _Checked(Drawn.of(found), labelings)
-        return _released(plan, drawn, checked, ledger=folder.ledger, number=folder.release)
-    # The folder is the payer: it notes the request, then charges the ledger, and only then is noise
-    # drawn.
-    drawn = question.draw(counted.counts, counted.units, folder, _purpose(plan))
-    checked = _checked(plan, counted, drawn)
-    # On disk before anything is read off it, so that a kill from here on loses time alone.
-    folder.keep(drawn, None if checked is None else checked.drawn.array())
+    if found is None:
+        checked = _checked(plan, counted, drawn)
+        if checked is not None:
+            folder.keep_check(checked.drawn.array())
+    else:
+        checked = _Checked(Drawn.of(found), question.labelings(drawn))
+    # Nothing is shown before the ledger knows what was drawn.
+    folder.seal()
     return _released(plan, drawn, checked, ledger=folder.ledger, number=folder.release)
 
 

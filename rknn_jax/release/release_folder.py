@@ -5,16 +5,16 @@ The steps are those of a client of the federation, and each is on disk before th
 1. The folder is locked, and room for the results is reserved.
 2. A note identifies the release.
 3. The ledger is charged. Its line names the release.
-4. The noise is drawn, and the noisy counts are kept in a hidden folder, for the owner alone, with
-   the numbers of records that checked the labels.
-5. The ledger records that the noise of this release was drawn, with a hash of the counts.
+4. The noise is drawn, and the noisy counts are kept in a hidden folder, for the owner alone. If
+   records check the labels of these counts, the numbers of those that agree are drawn and kept too.
+5. The ledger records that the noise of this release was drawn, with a hash of what was kept.
 6. The results are made from the counts and moved to the visible folder: the statement's page first,
    so that no label is ever there without a statement, and `privacy.json` last.
 
 A stopped process leaves the hidden folder if it has paid. The same command then continues from
-there and pays nothing. If the counts were not kept, they are drawn anew. That is safe: nothing of
-the first draw became visible, and its loss did not depend on the drawn values. So the second draw
-is the release that was paid for. The note keeps the roles of the records, since one that voted
+there and pays nothing. What was not kept is drawn anew, the counts or the check of kept ones. That
+is safe: nothing of the first draw became visible, and its loss did not depend on the drawn values.
+So the second draw is the release that was paid for. The note keeps the roles of the records, since one that voted
 before the stop must not check after it.
 
 Once the ledger records the draw, noise is never drawn again and no other counts are shown. This
@@ -130,37 +130,47 @@ class ReleaseFolder:
                 "and are not drawn again; remove that folder, and pay for another release."
             )
 
-    def keep(self, counts: np.ndarray, check: np.ndarray | None = None) -> None:
-        """Keep what was drawn, and record its hash in the ledger.
-
-        Args:
-          counts: Noisy counts.
-          check: Numbers of the records that checked, int64. Defaults to None, without a check.
-        """
+    def keep(self, counts: np.ndarray) -> None:
+        """Keep the noisy counts, before anything looks at them."""
         (self.staging / _ROOM).unlink(missing_ok=True)
-        if check is not None:  # first, so that counts are never there without it
-            disk.write_whole(self.staging / _CHECK, _saved(check), disk.OWNER)
         disk.write_whole(self.staging / _COUNTS, _saved(counts), disk.OWNER)
-        self._check_drawn()
+
+    def keep_check(self, check: np.ndarray) -> None:
+        """Keep the numbers of the records that checked these counts, int64."""
+        disk.write_whole(self.staging / _CHECK, _saved(check), disk.OWNER)
+
+    def seal(self) -> None:
+        """Record the hash of what is kept in the ledger, before any of it is shown.
+
+        Raises:
+          LedgerError: If the ledger has another one, of what was drawn from a copy of this folder.
+            One charge pays for one draw.
+        """
+        if self._known_draw() is None:
+            self.ledger.mark_drawn(self._note["purpose"], _digest(self.path) or "")
 
     def kept(self, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None] | None:
-        """Return the noisy counts that a stopped process kept, and its check, or None.
+        """Return the noisy counts that a stopped process kept, and its check if it was kept.
 
         Args:
           shape: Shape of the counts. They are int64, or finite float64 if a person's records share
             a vote.
 
+        Returns:
+          Counts and check; None if no counts were kept.
+
         Raises:
-          ValueError: If the counts cannot be read.
-          LedgerError: If the ledger has other counts on record, or the records had other roles.
+          ValueError: If the counts or the check cannot be read.
+          LedgerError: If the ledger has others on record, or the records had other roles.
         """
         path = self.staging / _COUNTS
         if not path.exists():
             return None
         self._check_roles(self._note)
+        other = self.staging / _CHECK
         try:
             counts: np.ndarray = np.load(path, allow_pickle=False)
-            check = np.load(self.staging / _CHECK, allow_pickle=False) if self.roles else None
+            check = np.load(other, allow_pickle=False) if self.roles and other.exists() else None
             whole = counts.dtype == np.int64
             fractions = counts.dtype == np.float64 and bool(np.isfinite(counts).all())
             sound = check is None or (check.dtype == np.int64 and check.ndim == 1)
@@ -172,7 +182,7 @@ class ReleaseFolder:
                 "put the file back from a backup, "
                 f"or remove {self.staging}, and pay for another release."
             ) from error
-        self._check_drawn()
+        self._known_draw()
         return counts, check
 
     def _check_roles(self, note: dict[str, str]) -> None:
@@ -204,24 +214,20 @@ class ReleaseFolder:
         with warned_after(self.path, f"{self.staging} could not be removed; remove it"):
             shutil.rmtree(self.staging)
 
-    def _check_drawn(self) -> None:
-        """Record the counts in the ledger, unless they are there.
+    def _known_draw(self) -> str | None:
+        """Return the hash of what was drawn, as the ledger has it; None if it has none.
 
         Raises:
-          LedgerError: If the ledger has other counts, drawn from a copy of this folder. One charge
-            pays for one draw.
+          LedgerError: If it is not the hash of what this folder keeps.
         """
-        note = self._note
-        digest = _digest(self.path) or ""
-        drawn = _drawn(self.ledger, note)
-        if drawn is None:
-            self.ledger.mark_drawn(note["purpose"], digest)
-        elif drawn != digest:
+        drawn = _drawn(self.ledger, self._note)
+        if drawn not in (None, _digest(self.path)):
             raise LedgerError(
                 f"Expected the noisy counts that {self.ledger.path} has on record in "
                 f"{self.staging}, got others, which are not shown: "
                 "one charge pays for one draw. Remove that folder, and pay for another release."
             )
+        return drawn
 
 
 @contextmanager
