@@ -1,5 +1,6 @@
 """Labels of every type and in every format are read by one rule."""
 
+import sys
 from decimal import Decimal
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from rknn_jax.formats import _arrow
 from rknn_jax.records.classes import FOREIGN, MISSING, Classes, parse_classes
-from rknn_jax.records.labels import encode, plain
+from rknn_jax.records.labels import encode, plain, whole
 
 NAMES = Classes(3, ("cat", "dog", "owl"))
 
@@ -137,3 +138,38 @@ def test_text_of_polars_is_read(kind, tmp_path):
 def test_labels_whose_classes_are_not_known_keep_their_meaning():
     assert plain(np.array([0, 1.5, -2, np.nan]), "here").tolist() == [0, FOREIGN, -1, -1]
     assert plain(_arrow.label_column(pa.array([2, None])), "here").tolist() == [2, MISSING]
+
+
+LONG = "x" * 400
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [np.array(["cat", "dog;owl"]), np.array(["owl", LONG])],
+        [np.array(["cat", "dog;owl", LONG]), np.array([1, -1])],
+        [np.array(["cat;dog"]), np.array([0.0, np.nan, 2.0])],
+        [np.array(["cat", "\ud800", ""]), np.array(["None", LONG])],
+        [np.array([["cat", LONG]]), np.array([["dog", "owl"]])],
+        [np.array([1, 2]), np.array([2.0])],
+        [np.array([["cat"], LONG], object), np.array(["cat;owl"])],
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("most", [None, 2])
+def test_labels_of_all_blocks_are_read_as_each_block_is(parts, most):
+    """A file of numbers beside one of text took the latter's sets for names of no class."""
+    if most is None and any(part.ndim > 1 for part in parts):
+        return
+    one = encode(whole(parts), NAMES, most)
+    each = [encode(part, NAMES, most) for part in parts]
+    np.testing.assert_array_equal(one.ids, np.concatenate([found.ids for found in each]))
+    np.testing.assert_array_equal(one.told, np.concatenate([found.told for found in each]))
+
+
+def test_one_long_label_does_not_make_those_of_a_client_as_long():
+    short = np.tile(["cat", "dog"], 8192)
+    parts = [short, np.array([*short[1:], LONG]), short]
+    found = whole(parts)
+    assert len(found) == 3 * len(short)
+    assert found.nbytes + sum(map(sys.getsizeof, {id(one): one for one in found}.values())) < 2**19

@@ -1,6 +1,9 @@
 """Images that cannot be used, or have no row of a table, are counted by cause with an example."""
 
+import contextlib
 import io
+import threading
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -108,3 +111,42 @@ def test_a_path_that_is_no_unicode_is_its_record_s_own_affair(kind, tmp_path):
         file.write_batch(batch)
     found = reasons(ImageTable.find(path, (), None, (), private=True))
     assert found == {"1": ONLY_PATH, "2": ONLY_PATH, "3": "no image", "4": "no image"}
+
+
+@pytest.mark.parametrize("door", ["features", "depths", "extremes"])
+def test_an_image_for_which_others_left_no_memory_is_read_again_alone(door, monkeypatch):
+    """A large image beside it would take away its features, and so its vote."""
+    first, busy = threading.Barrier(2), threading.Lock()
+    reading = {"features": "read", "depths": "largest", "extremes": "extremes"}[door]
+    read = getattr(images.image_files, reading)
+
+    def short(file, *rest, **named):
+        with contextlib.suppress(threading.BrokenBarrierError):
+            first.wait(0.2)  # while two are read at once, there is memory for one
+        if not busy.acquire(blocking=False):
+            raise MemoryError
+        try:
+            time.sleep(0.02)
+            return read(file, *rest, **named)
+        finally:
+            busy.release()
+
+    every = [png()] * 4
+    monkeypatch.setattr(images, "num_cores", lambda: 2)
+    monkeypatch.setattr(images.image_files, reading, short)
+    readers = {
+        "features": Reader(Reader.encode)._read,
+        "depths": depths._largest,
+        "extremes": lambda one: clipping._extremes_of(one, 255),
+    }
+    found = images.read_each(readers[door], every, images.NO_MEMORY)
+    assert not any(isinstance(one, str) for one in found)
+
+
+def test_an_image_larger_than_the_memory_is_its_record_s_own_affair(monkeypatch):
+    def short(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(images.image_files, "read", short)
+    model = Reader(Reader.encode)
+    assert images.read_each(model._read, [png()], images.NO_MEMORY) == [images.NO_MEMORY]

@@ -280,4 +280,4 @@ def _measured_by_bits(
     agrees = checkers.agrees(found, labeling) & (found.units > 0)
     ones = int(randomized_bits.randomized(key, agrees, checkers.epsilon).sum())
     share = randomized_bits.interval_of_bits(ones, len(agrees), checkers.epsilon)
-    return Measured(*share, len(agrees), labeling.name, (), None)
+    return Measured(*share, len(agrees), labeling.name, (), None, unit=checkers.unit)

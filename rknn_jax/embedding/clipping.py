@@ -4,14 +4,13 @@ Of private images, the sentences are for their curator alone.
 """
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rknn_jax._internal.cores import num_cores
-from rknn_jax.embedding.images import IMAGES_AT_ONCE, as_file
+from rknn_jax.embedding.images import IMAGES_AT_ONCE, as_file, read_each
 from rknn_jax.images import files as image_files
 
 if TYPE_CHECKING:
@@ -56,11 +55,11 @@ def _extremes(source: "ImageFolder | ImageTable", white: int) -> Iterator[image_
     """Yield the extremes of some images, without those that cannot be read."""
     step = -(-len(source) // MOST_IMAGES)
     place = 0
-    with ThreadPoolExecutor(num_cores()) as pool:
-        for block in source.blocks(IMAGES_AT_ONCE):
-            some = block.records[-place % step :: step] if step else []
-            place += len(block.records)
-            yield from filter(None, pool.map(lambda image: _extremes_of(image, white), some))
+    extremes = partial(_extremes_of, white=white)
+    for block in source.blocks(IMAGES_AT_ONCE):
+        some = block.records[-place % step :: step] if step else []
+        place += len(block.records)
+        yield from filter(None, read_each(extremes, some, None))
 
 
 def _extremes_of(image: Path | bytes | str | None, white: int) -> image_files.Extremes | None:
@@ -69,5 +68,7 @@ def _extremes_of(image: Path | bytes | str | None, white: int) -> image_files.Ex
         return None
     try:
         return image_files.extremes(as_file(image), white)
+    except MemoryError:
+        raise
     except Exception:  # a damaged file can raise many kinds of errors
         return None

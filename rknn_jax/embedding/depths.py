@@ -1,12 +1,10 @@
 """Bits of gray images, and the white that a card of images tells."""
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rknn_jax._internal.cores import num_cores
 from rknn_jax._internal.option_names import option
 from rknn_jax.embedding.images import IMAGES_AT_ONCE, ImageFolder, ImageTable, as_file
 from rknn_jax.images import files as image_files
@@ -61,9 +59,8 @@ def depths(source: ImageFolder | ImageTable, *, refuse: bool) -> Depths:
         Their lower bits cannot be read.
     """
     found: list[image_files.Largest] = []
-    with ThreadPoolExecutor(num_cores()) as pool:
-        for block in source.blocks(IMAGES_AT_ONCE):
-            found += filter(None, pool.map(_largest, block.records))
+    for block in source.blocks(IMAGES_AT_ONCE):
+        found += filter(None, read_each(_largest, block.records, None))
     grays = [one.gray for one in found if one.gray is not None]
     colors = [one.color for one in found if one.color is not None]
     color = max(colors, default=image_files.WHITE)
@@ -82,6 +79,8 @@ def _largest(image: Path | bytes | str | None) -> image_files.Largest | None:
         return None
     try:
         return image_files.largest(as_file(image))
+    except MemoryError:
+        raise
     except Exception:  # a damaged file can raise many kinds of errors
         return None
 

@@ -2,12 +2,12 @@
 
 import functools
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,11 @@ IMAGES_AT_ONCE = 256
 
 ONLY_PATH = "a path without bytes, and paths are not opened; save the bytes of images too"
 """Reason why an image in a column cannot be used."""
+
+NO_MEMORY = "it takes more memory than there is"
+"""Reason why an image that is read alone cannot be used."""
+
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -321,8 +326,7 @@ class NetworkModel:
     def __call__(self, records: Sequence[Path | bytes | str | None]) -> Embedded:
         """Return the features of image files, or of their bytes; text is why there are none."""
         features = np.full((len(records), self.width), np.nan, np.float32)
-        with ThreadPoolExecutor(num_cores()) as pool:
-            pixels = list(pool.map(self._read, records))
+        pixels = read_each(self._read, records, NO_MEMORY)
         reasons = {row: found for row, found in enumerate(pixels) if isinstance(found, str)}
         good = [row for row in range(len(records)) if row not in reasons]
         if good:
@@ -338,8 +342,37 @@ class NetworkModel:
                 "RGB"
             )
             return pretrained.resize(np.asarray(upright), self.encode.card.size)
+        except MemoryError:
+            raise
         except Exception as error:  # a damaged file can raise many kinds of errors
             return " ".join(str(error).split()) or type(error).__name__
+
+
+def read_each(read: Callable[[Any], Read], images: Sequence[Any], nothing: Read) -> list[Read]:
+    """Return what is read of each image, several at a time.
+
+    If memory was short, an image is read again alone. Else a large image could take away another
+    one's features, and so move more votes than its own.
+
+    Args:
+      read: Function that reads an image.
+      images: Images.
+      nothing: Result for an image for which there is too little memory if it is read alone.
+    """
+
+    def attempted(image: Any) -> Read | MemoryError:
+        try:
+            return read(image)
+        except MemoryError as error:
+            return error
+
+    with ThreadPoolExecutor(num_cores()) as pool:
+        found = list(pool.map(attempted, images))
+    again = [
+        attempted(image) if isinstance(one, MemoryError) else one
+        for image, one in zip(images, found, strict=True)
+    ]
+    return [nothing if isinstance(one, MemoryError) else one for one in again]
 
 
 def as_file(image: Path | bytes) -> Path | io.BytesIO:

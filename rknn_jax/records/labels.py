@@ -42,6 +42,9 @@ Such a label is a class by its name. If the classes have no names, or the number
 names, it is a class by its number.
 """
 
+WIDE = 32
+"""Characters of the longest label from which on those of a client are stored each at its length."""
+
 MASK = "\x01"
 """Beginning of text that stands for a mask of bools, in formats whose lists have no type."""
 
@@ -108,6 +111,33 @@ def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     if len({part.dtype.kind for part in parts}) > 1:
         parts = [part.astype(object) for part in parts]
     return np.concatenate(parts)
+
+
+class Text(str):
+    """Label, or labels with `SEPARATOR` between them, that a file has as text."""
+
+    __slots__ = ()
+
+
+def whole(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the labels of all records, from those of blocks, each as `encode` takes it in its own.
+
+    If one text is long, all are `Text` objects, for NumPy would store each of them as long. If some
+    blocks have text and others do not, so are those that have.
+    """
+    text = [part for part in parts if part.dtype.kind == "U"]
+    wide = any(part.dtype.itemsize > WIDE * np.dtype("U1").itemsize for part in text)
+    several = any(part.ndim > 1 for part in parts)
+    if several or not text or not (wide or len(text) < len(parts)):
+        return joined(parts)
+    known: dict[str, Text] = {}  # labels repeat
+    found = []
+    for part in parts:
+        objects = in_unicode(part).astype(object)
+        if part.dtype.kind == "U":
+            objects[:] = [known.setdefault(label, Text(label)) for label in objects]
+        found.append(objects)
+    return np.concatenate(found)
 
 
 def mask_text(mask: Sequence[bool]) -> str:
@@ -324,7 +354,12 @@ def _of_lists(labels: np.ndarray, lookup: _Lookup) -> np.ndarray:
     if labels.dtype.kind == "U":
         numbers = [_of_text(text, lookup) for text in rows]
     else:
-        numbers = [[lookup.any(value) for value in _head(row)] for row in rows]
+        numbers = [
+            _of_text(row, lookup)
+            if isinstance(row, Text)
+            else [lookup.any(value) for value in _head(row)]
+            for row in rows
+        ]
     lengths = np.array([len(row) for row in numbers], np.int64)
     there = np.arange(lengths.max(initial=0)) < lengths[:, None]
     found = np.full(there.shape, MISSING, np.int64)

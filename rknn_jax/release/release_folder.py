@@ -14,8 +14,8 @@ The steps are those of a client of the federation, and each is on disk before th
 A stopped process leaves the hidden folder if it has paid. The same command then continues from
 there and pays nothing. What was not kept is drawn anew, the counts or the check of kept ones. That
 is safe: nothing of the first draw became visible, and its loss did not depend on the drawn values.
-So the second draw is the release that was paid for. The note keeps the roles of the records, since one that voted
-before the stop must not check after it.
+So the second draw is the release that was paid for. The note keeps the roles of the records, since
+one that voted before the stop must not check after it.
 
 Once the ledger records the draw, noise is never drawn again and no other counts are shown. This
 holds even if somebody copies the hidden folder or restores an old copy of it.

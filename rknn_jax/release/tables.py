@@ -18,7 +18,7 @@ from rknn_jax.privacy.fingerprints import Digest
 from rknn_jax.records import features, public_values
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.features import real_rows
-from rknn_jax.records.labels import joined
+from rknn_jax.records.labels import whole
 from rknn_jax.release.data_files import find
 from rknn_jax.release.shards import ArrowShard, FileShard, Shard, with_one_order
 from rknn_jax.release.widths import with_one_width
@@ -252,7 +252,7 @@ def read_labels(
     shards = file_shards(os.fspath(source), argument, Columns(embedding=()))
     for shard in shards:
         check_labels_named(shard.name, labels_path is not None)
-    return joined([part for shard in shards for part in shard.labels(ROWS_AT_ONCE)])
+    return whole([part for shard in shards for part in shard.labels(ROWS_AT_ONCE)])
 
 
 def check_labels_named(name: str, separate: bool) -> None:
