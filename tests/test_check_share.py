@@ -182,6 +182,7 @@ def test_measures_are_within_their_intervals_of_the_agreement_of_all(trust, unit
         checked = checking.check(noise, parted, last, votes, labeler, experiment)
         misses += not checked.measured.low <= agreement <= checked.measured.high
         assert checked.num_voters == labeler.num_units(parted.task.private)
+        assert checked.measured.unit == unit
     assert misses <= 4
 
 
