@@ -192,6 +192,18 @@ def test_an_old_copy_of_the_hidden_folder_draws_no_second_noise(files):
     assert kinds(files) == ["create", "spend", "drawn"]
 
 
+def test_a_hidden_folder_is_the_owner_s_alone_and_ends_with_its_release(files, monkeypatch):
+    """A process that is killed at its end leaves the key of the roles, which is secret."""
+    settings = dataclasses.replace(SETTINGS, check_share=0.4)
+    staging = files / "new" / STAGING
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", lambda *_, **__: None)
+        run(settings)
+    assert staging.stat().st_mode & 0o777 == 0o700
+    assert release_folder.clear_finished(files / "new")
+    assert not staging.exists()
+
+
 def test_a_release_begun_with_other_roles_is_neither_paid_nor_shown(tmp_path):
     def words():
         return Roles.drawn(0.1, 0.1, 0.1).words()
