@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rknn_jax._internal.option_names import option
-from rknn_jax.embedding.images import IMAGES_AT_ONCE, ImageFolder, ImageTable, as_file
+from rknn_jax.embedding.images import IMAGES_AT_ONCE, ImageFolder, ImageTable, as_file, read_each
 from rknn_jax.images import files as image_files
 
 FAR = 8
