@@ -111,7 +111,7 @@ def test_probabilities_are_as_measured_unless_private_records_lie_elsewhere(file
     np.savez("private.npz", embeddings=private + shift, labels=labels)
     done = label.release(planning.prepare(settings(check_share=0.5)))
     assert str(done.measured) in done._repr_html_()
-    assert "not measured" in dataclasses.replace(done, measured=None)._repr_html_()
+    assert "not measured" in replace(done, measured=None)._repr_html_()
     kinds = {one.kind for one in done.concerns}
     assert bool(kinds & {"crowded_rows", "distant_rows"}) == moved
     own = calibration.doubted(done.decoded.probabilities)
