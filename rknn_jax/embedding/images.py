@@ -326,7 +326,8 @@ class NetworkModel:
     def __call__(self, records: Sequence[Path | bytes | str | None]) -> Embedded:
         """Return the features of image files, or of their bytes; text is why there are none."""
         features = np.full((len(records), self.width), np.nan, np.float32)
-        pixels = read_each(self._read, records, NO_MEMORY)
+        none: np.ndarray | str = NO_MEMORY
+        pixels = read_each(self._read, records, none)
         reasons = {row: found for row, found in enumerate(pixels) if isinstance(found, str)}
         good = [row for row in range(len(records)) if row not in reasons]
         if good:
