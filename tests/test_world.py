@@ -105,8 +105,10 @@ def run(module, *words):
 
 
 SEEDS = (0, 163, 207)
-"""The first finds folders whose own names are not synced, by which a paid release was once lost. The
-others end with a torn line of the ledger, which counts as spent.
+"""Seeds that failed once.
+
+The first finds folders whose own names are not synced, by which a paid release was lost. The others
+end with a torn line of the ledger, which counts as spent.
 """
 
 

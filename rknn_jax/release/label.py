@@ -263,7 +263,6 @@ def _checked(plan: Plan, counted: Counted, drawn: np.ndarray) -> _Checked | None
     """Let the records that did not vote choose and measure, or return None if there are none."""
     if counted.checks is None:
         return None
-    assert plan.checkers is not None, "no record checks without them"
     # The votes are released, so labels made of them are public: records that did not vote may judge
     # them at their own epsilon, which they have not spent.
     assert plan.checkers is not None, "no record checks without them"
