@@ -116,8 +116,8 @@ FAULTS = (
         "roles",
         "a client that was killed draws its roles anew",
         "rknn_jax/federation/client_roles.py",
-        "    if note is None:\n        note = Note.drawn(round, inputs)\n",
-        "    if not paid:\n        note = Note.drawn(round, inputs)\n",
+        "    if note is None:\n        former = Note.read(",
+        "    if not paid:\n        former = Note.read(",
         FEDERATION,
     ),
     Known(
@@ -140,8 +140,8 @@ FAULTS = (
         "roles",
         "a client answers a second check of a round",
         "rknn_jax/federation/client_roles.py",
-        '        if self.check not in ("", check.id):\n',
-        '        if self.check not in ("", check.id, self.check):\n',
+        '    if known not in ("", check.id):\n',
+        '    if known not in ("", check.id, known):\n',
         FEDERATION,
     ),
     Known(
