@@ -148,8 +148,6 @@ def asked(folder: Path, round: Round, inputs: np.ndarray, *, paid: bool) -> np.n
             former.votes(round, inputs)  # refuses other records
             note = replace(former, terms=terms_of(round), check="")
         note.write(path)
-    if round.after:
-        clear(folder, round.after)  # they are this round's from now on
     return note.votes(round, inputs)
 
 

@@ -235,7 +235,6 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
             tell("warning", str(error))
             tell("over", GONE)
             return Outcome(GONE, True)
-<<<<<<< HEAD
         account, after = _related(client, round_id, question)
         counted = client.counted()
         if not {round_id, account, after} & set(counted):
@@ -243,16 +242,6 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
             took_part = False
         took_part = took_part or bool({account, after} & set(counted) - {round_id})
         took_part |= _answer(client, connection, round_id, question=question, tell=tell)
-=======
-        account, before = _accounts(client, round_id, question)
-        counted = client.counted()
-        if not {round_id, account} & set(counted):
-            _clear(client, counted)
-            # A later round of several takes over the roles of the one before.
-            _clear(client, [one for one in counted if one != before], over=True)
-        voted = account != round_id and account in counted
-        took_part = _answer(client, connection, round_id, question=question, tell=tell) or voted
->>>>>>> 3afac15 (rknn join: the roles of several rounds are the last one's, and end with it)
         try:
             statement = _statement(connection, round_id)
         except UnreachableError as error:
@@ -264,25 +253,17 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
             _clear(client, client.counted())
             raise
         if statement is not None:
-            rounds = [*client.counted(), account, *filter(None, [before])]
-            _clear(client, rounds, over=statement != GONE)
+            _clear(client, [*client.counted(), account], over=statement != GONE)
             tell("over", statement)
             return Outcome(statement, took_part)
         tell("waiting", f"round {round_id[:12]} takes no more; for a check of it, or the next one")
 
 
-<<<<<<< HEAD
 def _related(client: Client, round_id: str, question: bytes | None) -> tuple[str, str]:
     """Return the ids of the round that pays for this one, and of the round before it.
 
     A check is paid for by its round of votes, any other round by itself. The second id is empty if
     there is no round before.
-=======
-def _accounts(client: Client, round_id: str, question: bytes | None) -> tuple[str, str]:
-    """Return the ids of the round that pays for this one, of a check the votes, and the one before.
-
-    The second is empty if there is none.
->>>>>>> 3afac15 (rknn join: the roles of several rounds are the last one's, and end with it)
     """
     try:
         round = client.parsed(question or b"")
