@@ -186,7 +186,13 @@ def _merge(settings: Serve, mine: "Public", wanted: "Asked") -> dict[str, Any]:
     with contextlib.closing(Collector(settings.out, round)) as collector:
         _say("merged", f"{collector.num_clients:,} clients of {len(settings.merge)} folders")
         card = publish.publish(
-            settings.out, mine, wanted, queries=queries, collector=collector, tell=_say
+            settings.out,
+            mine,
+            wanted,
+            queries=queries,
+            collector=collector,
+            tell=_say,
+            accounts=settings.accounts,
         )
     round_folder.end(settings.out, round)
     return card
@@ -254,7 +260,14 @@ def _serve_one(
         shown = (folder, round, labeled, wanted, answers.num_clients)
         checked = publish.Checked(labeled, checking.measure(*shown, place.serve, _say))
     card = publish.publish(
-        folder, mine, wanted, queries=queries, collector=answers, tell=_say, checked=checked
+        folder,
+        mine,
+        wanted,
+        queries=queries,
+        collector=answers,
+        tell=_say,
+        checked=checked,
+        accounts=settings.accounts,
     )
     return answers, card
 

@@ -20,7 +20,7 @@ from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax._internal.option_names import option
 from rknn_jax.answers.measured import Measured
-from rknn_jax.federation import round_labels, wire
+from rknn_jax.federation import client_accounts, round_labels, wire
 from rknn_jax.federation.collector import Collector, Sum, most_shift
 from rknn_jax.federation.request import Asked, Former, Public
 from rknn_jax.federation.round_folder import Tell
@@ -83,6 +83,7 @@ def publish(
     collector: Collector | Sum,
     tell: Tell,
     checked: Checked | None = None,
+    accounts: Path | None = None,
 ) -> dict[str, Any]:
     """Label the public records, train the student, and write the results.
 
@@ -95,6 +96,7 @@ def publish(
       tell: Function that is called with each event.
       checked: Labels of `labeled`, with what others measured of them. Defaults to None: they are
         read here, and were not checked.
+      accounts: File in which the rounds of each client add up. Defaults to None, no accounts.
 
     Raises:
       ValueError: If too few clients answered to publish anything.
@@ -105,6 +107,10 @@ def publish(
     )
     found, rows_asked, guarantee = checked.labeled
     measured = checked.measured
+    if accounts is not None:
+        assert isinstance(collector, Collector), "`settings.asked` refuses sums"
+        of_round = round.guarantee(round.honest or None)  # without rounds before, which have lines
+        client_accounts.add(accounts, round.id, of_round, collector.clients)
     features = rows_asked.features
     doubts = round_labels.concerns(round, found, rows_asked)
     found, listed = found.judged(doubts, measured, asked.classes)
@@ -133,7 +139,8 @@ def publish(
     template = pages.template("report.html.j2", Path(__file__).parent)
     pictures = _pictures(public, asked, found)
     question = round_labels.question(round)
-    report.write(folder, released, template, pictures=pictures, question=question)
+    shown = client_accounts.accounts(accounts)[: client_accounts.MOST_ROWS] if accounts else []
+    report.write(folder, released, template, pictures=pictures, question=question, accounts=shown)
     write_whole(folder / "privacy.json", as_json(card).encode())
     tell("privacy", str(guarantee))
     if measured is not None:

@@ -89,6 +89,7 @@ class Serve:
       seed: of clustering and training, which are public. No option fixes the noise.
       host: that clients reach.
       port: that clients reach.
+      accounts: file in which the rounds of each client add up, for the server's owner; the page then says how many clients have answered how many rounds, and what that cost them. It is made if there is none. The default is none.
       metrics_port: port on this host alone, for /metrics (Prometheus) and /health. The default is none.
       certificates: folder of server.pem and server.key, for HTTPS.
       keys: file of the clients' certificates, one after the other (PEM); nobody else is let in, and a client counts once by its key.
@@ -134,6 +135,7 @@ class Serve:
     seed: Seed = 0
     host: str = "127.0.0.1"
     port: Port = PORT
+    accounts: Path | None = None
     metrics_port: Port | None = None
     certificates: Path | None = None
     keys: Path | None = None
@@ -324,6 +326,19 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
             f"{settings.epsilon:g}, which protects next to nothing; pass "
             f"{option('allow_large_epsilon')} if that is meant, and every client has to pass it "
             "too."
+        )
+    if settings.accounts is not None and (settings.summed or settings.collect_only):
+        raise ValueError(
+            f"Expected --trust local or shuffle without --collect-only, got --accounts "
+            f"{settings.accounts}; a sum tells of no single client, and a server that only "
+            "collects has no results. Leave it out."
+        )
+    if settings.accounts is not None and not (
+        settings.keys or settings.make_test_certificates or settings.merge
+    ):
+        raise ValueError(
+            f"Expected --keys with --accounts {settings.accounts}, got none; without keys a client "
+            "is another one in each round."
         )
     config = _config(settings)
     student = settings.student or "none"
