@@ -42,7 +42,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rknn_jax import representations
-from rknn_jax._internal.disk import make_folder, read_arrays, read_json, write_arrays, write_whole
+from rknn_jax._internal.disk import (
+    is_partial,
+    make_folder,
+    read_arrays,
+    read_json,
+    write_arrays,
+    write_whole,
+)
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.federation import shared_rounds
 from rknn_jax.federation.collector import ANSWERS, QUESTION, Sum, is_sealed
@@ -102,7 +109,7 @@ def prepare(
         tell("goes on", f"with the round in {folder}")
         return _begun(folder, public)
     make_folder(folder)
-    if not (folder / SETTINGS).exists() and any(folder.iterdir()):
+    if not (folder / SETTINGS).exists() and not all(map(_is_begun, folder.iterdir())):
         raise ValueError(
             f"Expected a new folder as --out, got {folder}, which holds other files; name another."
         )
@@ -123,6 +130,12 @@ def prepare(
     # The question comes last, because a folder that has it holds a whole round.
     write_whole(folder / QUESTION, round.data)
     return round, queries
+
+
+def _is_begun(path: Path) -> bool:
+    """Return True for what a server leaves that is killed before its folder has settings."""
+    first = (shared_rounds.SHARED, SETTINGS)
+    return path.name == first[0] or any(is_partial(path.name, name) for name in first)
 
 
 def copy_round(source: Path, folder: Path, asked: Asked) -> None:
