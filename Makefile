@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE =
 OLD_LINUX = x86_64-linux-gnu.2.28
 PLATFORM = manylinux_2_28_x86_64
 
-.PHONY: demo test long processes wheel dist test-all lint docs compare regression fuzz faults simulate bench mutants cves sbom clean
+.PHONY: demo test long processes wheel dist test-all lint docs compare regression fuzz faults simulate soak bench mutants cves sbom clean
 
 demo: $(VENV)/.demo  ## label scikit-learn's digits at epsilon = 1, train the student, name the report
 	rm -rf $(DEMO_OUT)
@@ -78,11 +78,21 @@ fuzz: $(VENV)/.dev  ## mutated files for every reader of bytes, SECONDS each, tw
 faults: $(VENV)/.dev  ## every system call of every command fails once: what is told is true, and another run finishes: hours
 	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m benchmarks.faults $(FAULTS)
 
-simulate: $(VENV)/.dev  ## releases and their ledger under faults of disk, processes and power, a million calls; SEED=17 for one history
-	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m benchmarks.simulate $(if $(SEED),--seed $(SEED))
+simulate: $(VENV)/.dev  ## releases and their ledger under faults of disk, processes and power, and rounds under those of a network: a million steps each; SEED=17 or NETWORK_SEED=17 for one history
+ifdef SEED
+	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m benchmarks.simulate --seed $(SEED)
+else ifdef NETWORK_SEED
+	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m benchmarks.simulate_network --seed $(NETWORK_SEED)
+else
+	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m benchmarks.simulate
+	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m benchmarks.simulate_network
+endif
+
+soak: $(VENV)/.dev  ## a server with TLS and 2,000 clients who come and go, some of them hostile: three hours, and it continues; SOAK="--minutes 20" for less
+	$(RUN) -m benchmarks.soak $(SOAK)
 
 bench: $(VENV)/.dev  ## every benchmark but CIFAR-10, which wants an accelerator, and the encoders, which measure nothing, with MNIST in RKNN_MNIST_DIR: JSON in benchmarks/results, tables in README and docs
-	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e encoder -e faults -e fuzz -e regression -e mutants -e screenshots -e simulate); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
+	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e encoder -e faults -e fuzz -e regression -e mutants -e screenshots -e simulate -e soak); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 mutants: $(VENV)/.dev  ## plant faults in what privacy stands on, and count those that the tests notice: hours, and it continues
 	$(VENV)/bin/uv sync --quiet --frozen --inexact --compile-bytecode --all-extras --group mutants

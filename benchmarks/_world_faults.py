@@ -6,6 +6,8 @@ Each changes a function of the package in this process, by its text.
 import inspect
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from rknn_jax._internal import disk
@@ -31,6 +33,17 @@ class WorldFault(NamedTuple):
     old: str
     new: str
 
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Change the function while the context lasts."""
+        sound = getattr(self.place, self.name)
+        self.plant()
+        faulty = getattr(self.place, self.name)
+        try:
+            yield
+        finally:
+            self._put(faulty, sound)
+
     def plant(self) -> None:
         """Change the function, in every module that has imported it."""
         sound = getattr(self.place, self.name)
@@ -40,10 +53,13 @@ class WorldFault(NamedTuple):
         assert module is not None
         made: dict[str, Any] = {}
         exec(source.replace(self.old, self.new), vars(module), made)
-        setattr(self.place, self.name, made[self.name])
+        self._put(sound, made[self.name])
+
+    def _put(self, before: Any, after: Any) -> None:
+        setattr(self.place, self.name, after)
         for other in list(sys.modules.values()):
-            if getattr(other, self.name, None) is sound:
-                setattr(other, self.name, made[self.name])
+            if getattr(other, self.name, None) is before:
+                setattr(other, self.name, after)
 
 
 FAULTS = (

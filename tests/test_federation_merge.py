@@ -10,7 +10,7 @@ import pytest
 from rknn_jax._internal import disk
 from rknn_jax.cli import federation
 from rknn_jax.federation import merge as merges
-from rknn_jax.federation import publish, round_folder
+from rknn_jax.federation import publish, round_folder, shared_rounds
 from rknn_jax.federation.collector import ANSWERS, PUBLISHED, Collector
 from rknn_jax.federation.inputs import read_public
 from rknn_jax.federation.settings import Serve, asked
@@ -249,6 +249,21 @@ def test_results_of_a_part_keep_it_out_of_a_shuffle(shuffled):
         merged(shuffled, north, south)
     (south / PUBLISHED).unlink()
     assert merged(shuffled, north, south)["clients"] == 4
+
+
+def test_a_server_that_was_killed_at_its_first_file_begins_again(shuffled):
+    north = shuffled.out.with_name("north")
+    north.mkdir()
+    (north / ".settings.json.17-0123abcd.rknn-new").write_text("{")
+    collect(dataclasses.replace(shuffled, trust="local"), "north", 0, 1, collects=False)
+    east = shuffled.out.with_name("east")
+    east.mkdir()
+    shared_rounds.share(east, None)
+    collect(shuffled, "east", 0, 1)
+    (east / "settings.json").rename(east / "mine.json")
+    (east / "question.bin").unlink()
+    with pytest.raises(ValueError, match="holds other files"):
+        collect(shuffled, "east", 0, 1)
 
 
 def test_no_shuffled_round_has_two_results(shuffled):

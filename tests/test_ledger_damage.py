@@ -47,6 +47,22 @@ def last_line(path):
     return before + b"\n", line
 
 
+def test_a_charge_that_closes_damage_and_is_cut_itself_leaves_a_ledger_that_is_read(ledger, path):
+    ledger.charge(released(0.2), "acknowledged")
+    before, line = last_line(path)
+    torn = before + line[:100]
+    path.write_bytes(torn)
+    left = ledger.remaining
+    ledger.charge(released(0.1), "closes")
+    whole = path.read_bytes()
+    closed = whole.index(b"\n", len(torn) + 1) + 1
+    for cut in (*range(len(torn) + 1, closed, 11), closed - 1):
+        path.write_bytes(whole[:cut])
+        assert ledger.remaining == left, cut
+        ledger.charge(released(0.1), "again")
+        assert float(ledger.remaining.epsilon) == pytest.approx(float(left.epsilon) - 0.1)
+
+
 @pytest.mark.parametrize("kind", ["spend", "raise", "lower", "drawn"])
 def test_a_last_line_cut_at_any_byte_leaves_no_more_than_the_whole_line_did(ledger, path, kind):
     if kind == "spend":

@@ -1,5 +1,7 @@
 """Planted faults, kills, mutated files, and confidence against truth."""
 
+import re
+
 from benchmarks._mutated import TESTS
 from benchmarks._tables._format import load, table
 
@@ -134,7 +136,6 @@ def faults() -> str:
 
 def simulate() -> str:
     """Histories of a simulated world, and the faults in them."""
-    found = load("simulate")["results"]
     names = (
         "seeds",
         "calls",
@@ -144,13 +145,78 @@ def simulate() -> str:
         "kills",
         "losses of power",
     )
-    row = [f"{found.get(name, 0):,}" for name in names] + [str(len(found["broken"]))]
-    return table([*names, "promises broken"], [row], "simulate")
+    return _histories("simulate", names)
 
 
 def simulate_planted() -> str:
     """Faults in the code that a simulated world finds, with the first seed that does."""
+    return _planted("simulate_planted")
+
+
+def simulate_network() -> str:
+    """Histories of a simulated network, and the faults in them."""
+    names = (
+        "seeds",
+        "steps",
+        "connections",
+        "refused",
+        "cut",
+        "mute",
+        "repeated",
+        "strangers",
+        "kills",
+        "jumps of the clock",
+        "partitions",
+        "answers counted",
+    )
+    return _histories("simulate_network", names)
+
+
+def simulate_network_planted() -> str:
+    """Faults in the code that a simulated network finds, with the first seed that does."""
+    return _planted("simulate_network_planted")
+
+
+def _histories(name: str, counts: tuple[str, ...]) -> str:
+    found = load(name)["results"]
+    row = [f"{found.get(one, 0):,}" for one in counts] + [str(len(found["broken"]))]
+    return table([*counts, "promises broken"], [row], name)
+
+
+def _planted(name: str) -> str:
     rows = []
-    for row in load("simulate_planted")["results"]:
-        rows.append([row["words"], str(row["seed"]) if row["seed"] >= 0 else "none", row["broken"]])
-    return table(["fault", "seed", "what it breaks"], rows, "simulate_planted")
+    for row in load(name)["results"]:
+        words = re.sub(r"\S+/", "", row["broken"]).partition(": it is no ledger")[0]
+        rows.append([row["words"], str(row["seed"]) if row["seed"] >= 0 else "none", words])
+    return table(["fault", "seed", "what it breaks"], rows, name)
+
+
+def soak() -> str:
+    """Hours of clients who come and go, and what a server had taken at their end."""
+    found = load("soak")["results"]
+    visits = found["visits"]
+    hostile = sum(count for name, count in visits.items() if name.startswith("hostile"))
+    failed = sum(count for name, count in visits.items() if name.startswith("failed"))
+    memory = " and ".join(f"{found['memory_bytes'][one] / 1e6:.0f} MB" for one in ("warm", "most"))
+    rows = [
+        ["minutes, in sessions", f"{found['minutes']:.0f}, in {found['sessions']}"],
+        ["visits", f"{visits['looked'] + visits['answered']:,}"],
+        ["visits that failed", f"{failed:,}"],
+        ["hostile visits", f"{hostile:,}"],
+        [
+            "answers counted, of honest clients",
+            f"{found['answers_counted']:,} of {found['honest_clients']:,}, "
+            + ("each once" if found["counted_once"] else "NOT each once"),
+        ],
+        [
+            "memory after a tenth of the time, and at most",
+            memory,
+        ],
+        [
+            "open files at first, at most, and at the end",
+            f"{found['files_at_start']:.0f}, {found['most_files']:.0f} and "
+            f"{found['files_when_quiet']:.0f}",
+        ],
+        ["log", f"{found['log_bytes'] / 1e6:.1f} MB"],
+    ]
+    return table(["measured", "value"], rows, "soak")

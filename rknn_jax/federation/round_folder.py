@@ -42,7 +42,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rknn_jax import discriminant, representations
-from rknn_jax._internal.disk import make_folder, read_arrays, read_json, write_arrays, write_whole
+from rknn_jax._internal.disk import (
+    is_partial,
+    make_folder,
+    read_arrays,
+    read_json,
+    write_arrays,
+    write_whole,
+)
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax._internal.option_names import option
 from rknn_jax.federation import shared_rounds
@@ -131,12 +138,18 @@ def refuse_other_files(folder: Path, ours: Sequence[str] = ()) -> None:
       folder: Folder that exists.
       ours: Names of folders that may be there before a round is. Defaults to none.
     """
-    others = [path for path in folder.iterdir() if path.name not in ours]
+    others = [path for path in folder.iterdir() if path.name not in ours and not _is_begun(path)]
     if others and not (folder / SETTINGS).exists():
         raise ValueError(
             f"Expected a new folder as {option('out')}, got {folder}, which holds other files; "
             "name another."
         )
+
+
+def _is_begun(path: Path) -> bool:
+    """Return True for what a server leaves that is killed before its folder has settings."""
+    first = (shared_rounds.SHARED, SETTINGS)
+    return path.name == first[0] or any(is_partial(path.name, name) for name in first)
 
 
 def copy_round(source: Path, folder: Path, asked: Asked) -> None:

@@ -37,6 +37,9 @@ _AMOUNT = re.compile(r"\d{1,400}(/\d{1,400})?")
 _READABLE = re.compile(
     rb'\{"delta":"([\d/]+)","epsilon":"([\d/]+)",(?:"(guarantee)"|"kind":"(budget|drawn|spend)")?'
 )
+_CLOSING = b'{"delta":"","epsilon":"","kind":"repair"'
+"""Beginning of a line that closes damage, without its amounts."""
+
 _SUFFIX = len(',"hash":""}') + 64  # length of the end of every line
 
 MOST_SHARDS = 256
@@ -255,7 +258,8 @@ def parse(data: bytes, path: Path, previous: str = "") -> Chain:
     """Return the chain of a usable ledger: one that is sound, or cut short in its last line.
 
     A whole object without its newline is a line. If anything follows a whole object, the newline
-    itself was changed, so the rest is not an unfinished line.
+    itself was changed, so the rest is not an unfinished line. The next charge closes an unfinished
+    line, and may be cut short in doing so.
 
     Args:
       data: Bytes of the file, or those from a summary on.
@@ -263,7 +267,7 @@ def parse(data: bytes, path: Path, previous: str = "") -> Chain:
       previous: Hash of the line before a summary. Defaults to none, for the whole file.
     """
     chain = sound_part(data, path, previous)
-    if b"\n" in chain.damage or _is_whole(chain.damage):
+    if not _is_unfinished(chain.damage):
         number = chain.past.lines + data[: chain.size].count(b"\n") + 1
         raise LedgerCorruptError(
             f"Line {number} of {path} does not follow from those before it: {_CORRUPT}"
@@ -403,12 +407,29 @@ def _is_whole(tail: bytes) -> bool:
     return True
 
 
+def _is_unfinished(damage: bytes) -> bool:
+    """Return whether the bytes are a line that was cut short, and perhaps closings of it that were.
+
+    A line that is followed by its newline alone was whole, and something else has changed it, if
+    its end is that of a line.
+    """
+    line, *closings = damage.split(b"\n")
+    ended = closings == [b""] and (b'"hash":"' in line or line.endswith(b'"}'))
+    return not _is_whole(line) and not ended and all(map(_is_cut_closing, closings))
+
+
+def _is_cut_closing(line: bytes) -> bool:
+    """Return whether a line is a beginning of what `repaired` makes, and perhaps zeros."""
+    told = re.sub(rb'(?<=")[\d/]+', b"", line.rstrip(b"\0"))
+    return not _is_whole(line) and (told.startswith(_CLOSING) or _CLOSING.startswith(told))
+
+
 def _torn(damage: bytes) -> tuple[Amount, str | None] | None:
     """Return the amount that an unfinished line shows, and its kind if readable.
 
     Return None if the line shows no amount.
     """
-    found = None if b"\n" in damage or _is_whole(damage) else _READABLE.match(damage)
+    found = _READABLE.match(damage) if _is_unfinished(damage) else None
     if found is None:
         return None
     delta, epsilon = (_parsed_amount(found[number].decode()) for number in (1, 2))
