@@ -136,7 +136,7 @@ def test_an_image_for_which_others_left_no_memory_is_read_again_alone(door, monk
     monkeypatch.setattr(images.image_files, reading, short)
     readers = {
         "features": Reader(Reader.encode)._read,
-        "depths": images._largest,
+        "depths": depths._largest,
         "extremes": lambda one: clipping._extremes_of(one, 255),
     }
     found = images.read_each(readers[door], every, images.NO_MEMORY)
