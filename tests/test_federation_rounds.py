@@ -266,7 +266,7 @@ def test_a_client_whose_budget_ends_after_the_first_round_is_told(tmp_path, caps
     joined = federation.join
 
     def poor(settings):
-        return joined(dataclasses.replace(settings, budget=1.5))
+        return joined(dataclasses.replace(settings, budget=1.5, wait=2.0))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(federation, "join", poor)
