@@ -49,5 +49,5 @@ def test_a_line_that_was_cut_off_is_written_anew(tmp_path):
 def test_a_server_without_clients_results_or_keys_has_no_accounts(tmp_path, other):
     path = tmp_path / "accounts.jsonl"
     settings = Serve(tmp_path / "P.npz", 1.0, 4, tmp_path / "out", "2", accounts=path, **other)
-    with pytest.raises(ValueError, match="--accounts"):
+    with pytest.raises(ValueError, match="accounts"):
         asked(settings)

@@ -329,16 +329,16 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         )
     if settings.accounts is not None and (settings.summed or settings.collect_only):
         raise ValueError(
-            f"Expected --trust local or shuffle without --collect-only, got --accounts "
-            f"{settings.accounts}; a sum tells of no single client, and a server that only "
-            "collects has no results. Leave it out."
+            f"Expected {option('trust')} local or shuffle without {option('collect_only')}, got "
+            f"{option('accounts')} {settings.accounts}; a sum tells of no single "
+            "client, and a server that only collects has no results. Leave it out."
         )
     if settings.accounts is not None and not (
         settings.keys or settings.make_test_certificates or settings.merge
     ):
         raise ValueError(
-            f"Expected --keys with --accounts {settings.accounts}, got none; without keys a client "
-            "is another one in each round."
+            f"Expected {option('keys')} with {option('accounts')} {settings.accounts}, got none; "
+            "without keys a client is another one in each round."
         )
     config = _config(settings)
     student = settings.student or "none"
