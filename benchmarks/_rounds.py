@@ -112,7 +112,7 @@ class RoundHistory:
     def _watched(self) -> Any:
         """Return a context in which the server's resources and all words are known."""
         return _replaced(
-            (federation, "_told", self._tell),
+            (federation, "tell", lambda _, name, text: self._tell(name, text)),
             (listener, "listening", self._listening(listener.listening)),
             (listener, "SHUTDOWN_SECONDS", 0),
         )
@@ -201,7 +201,7 @@ class RoundHistory:
             self._repeat_some(wires)
             self._note_ends()
             self._check()
-        if not world.rates.cut and steps == CALM_STEPS:
+        if steps == CALM_STEPS:
             raise BrokenError("the round is not over in a calm world")
 
     def _start_missing(self) -> bool:
@@ -277,7 +277,7 @@ class RoundHistory:
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else "0" * 64
 
     def _frames(self) -> dict[int, bytes]:
-        """Return the answers on disk, by client; messages of a frame are cut evenly by none."""
+        """Return the frame on disk that each counted client is in."""
         path = self.folder / "out" / ANSWERS
         found: dict[int, bytes] = {}
         for clients, payload in answer_frames.read(path) if path.exists() else ():

@@ -344,6 +344,8 @@ def main() -> None:
     results = soak.run()
     print(json.dumps(results, indent=2))
     if options.save:
+        # The folder is this machine's own.
+        sys.argv[1:] = ["--minutes", f"{options.minutes:g}", "--save"]
         save("soak", results)
     leaks = results["files_when_quiet"] > results["files_at_start"] + 2
     sound = results["counted_once"] and results["server_status"] == 0 and not leaks

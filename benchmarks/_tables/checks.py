@@ -212,6 +212,7 @@ def soak() -> str:
             "memory after a tenth of the time, and at most",
             memory,
         ],
+        ["growth, of the 20% that are allowed", f"{found['memory_grows_by']:.0%}"],
         [
             "open files at first, at most, and at the end",
             f"{found['files_at_start']:.0f}, {found['most_files']:.0f} and "
