@@ -65,8 +65,14 @@ class Discriminant:
         number = np.asarray(self.directions).size // max(width, 1)
         shapes = {"mean": (width,), "directions": (width, number), "kept": (), "unit": ()}
         for name, shape in shapes.items():
-            found = np.asarray(getattr(self, name))
-            if found.dtype != np.float32 or found.shape != shape or not width:
+            value = getattr(self, name)
+            found = np.asarray(value)
+            if (
+                not isinstance(value, np.ndarray | jax.Array)
+                or found.dtype != np.float32
+                or found.shape != shape
+                or not width
+            ):
                 raise ValueError(
                     f"Expected {name} float32 {shape} of a map of {width} features, got "
                     f"{found.dtype} {found.shape}."

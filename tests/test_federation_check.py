@@ -480,7 +480,7 @@ def test_a_round_that_is_over_leaves_no_roles_and_is_not_checked(tmp_path):
     votes = votes_of("local")
     client = party(tmp_path, "local")
     client.answer(votes.data)
-    client.clear_roles(votes.id)
+    client.clear_roles([votes.id])
     assert not list(client.folder.glob("*.roles"))
     with pytest.raises(RefusedError, match="has no roles"):
         client.answer(a_check(votes).data)

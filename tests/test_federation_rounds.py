@@ -12,7 +12,6 @@ from rknn_jax import discriminant
 from rknn_jax._internal import disk
 from rknn_jax.cli import federation
 from rknn_jax.federation import client_roles, hosting, round_folder, round_sequence
-from rknn_jax.federation.agreement import RefusedError
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.rounds import Round
@@ -131,9 +130,32 @@ def test_who_votes_in_a_round_votes_in_the_next(tmp_path):
     assert 0 < votes.sum() < 64
     other = a_later_round(after=FIRST, check_share=0.5)
     assert (client_roles.asked(client.folder, other, client.inputs, paid=False) != votes).any()
-    third = a_later_round(after=later.id, check_share=0.5)
-    with pytest.raises(RefusedError, match="in their order"):
-        client_roles.asked(client.folder, third, client.inputs[::-1], paid=False)
+
+
+def test_a_client_that_missed_rounds_keeps_its_roles(tmp_path):
+    """Roles are those of the first round that a client was asked in, whichever that is."""
+    client = a_client(tmp_path, records=64, budget=9)
+    disk.make_folder(client.folder)
+    second, fourth = (a_later_round(taught_by(i), check_share=0.5) for i in (1, 2))
+    votes = client_roles.asked(client.folder, second, client.inputs, paid=False)
+    again = client_roles.asked(client.folder, fourth, client.inputs, paid=False)
+    np.testing.assert_array_equal(votes, again)
+
+
+def test_a_later_round_tells_nothing_of_changed_records(tmp_path):
+    """A refusal would say, at no cost, that a record has changed since the first round."""
+    client = a_client(tmp_path, records=64, budget=9)
+    disk.make_folder(client.folder)
+    first = a_round(check_share=0.5)
+    client_roles.asked(client.folder, first, client.inputs, paid=False)
+    later = a_later_round(after=first.id, check_share=0.5)
+    changed = client.inputs + np.eye(64, 5, dtype=np.float32)
+    client_roles.asked(client.folder, later, changed, paid=False)
+
+
+def test_work_of_a_clients_round_does_not_depend_on_its_number_of_records():
+    later = a_later_round(unit="client", records_per_client=1)
+    assert later.work(10) == later.work(10_000)
 
 
 WRONG = {
@@ -150,6 +172,7 @@ ARRAYS = {
     "huge": {"directions": np.full((5, 2), 1e38, np.float32)},
     "a vector": {"kept": np.zeros(5, np.float32)},
     "nothing": {"mean": np.zeros(0, np.float32)},
+    "a list": {"mean": [np.float32(0)] * 5},
     "one direction": {"directions": np.zeros(10, np.float32)},
 }
 
@@ -207,6 +230,12 @@ def test_a_folder_of_other_rounds_is_refused(tmp_path):
     settings = Serve(tmp_path / "public.npz", 1.0, 1, out, "3", rounds=2)
     out.mkdir()
     (out / "notes.txt").touch()
+    done = tmp_path / "done"
+    done.mkdir()
+    (done / "over.json").write_text("{}")
+    with pytest.raises(ValueError, match="a finished one"):
+        federation.serve(dataclasses.replace(settings, out=done))
+    assert not (done / "round-1").exists(), "nobody is asked"
     with pytest.raises(ValueError, match="other files"):
         federation.serve(settings)
     asked = Asked(rknn.ReverseKNN(1.0, mechanism="collision", trust="local"), ("a", "b", "c"))

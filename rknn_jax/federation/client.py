@@ -26,7 +26,7 @@ messages of all. The time of an answer reveals the number of records.
 import fcntl
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -199,9 +199,11 @@ class Client:
         """Remove the note of `note_counted`, since the round does not go on."""
         (self.folder / f"{round_id}.{COUNTED}").unlink(missing_ok=True)
 
-    def clear_roles(self, round_id: str) -> None:
-        """Remove the roles of a round of votes, since its labels are published."""
-        client_roles.clear(self.folder, round_id)
+    def clear_roles(self, round_ids: Iterable[str]) -> None:
+        """Remove the roles of rounds of votes, since their labels are published."""
+        with self._locked():
+            for round_id in round_ids:
+                client_roles.clear(self.folder, round_id)
 
     def parsed(self, question: bytes) -> Round:
         """Return the round of a question that is within the owner's bounds.

@@ -141,12 +141,13 @@ def asked(folder: Path, round: Round, inputs: np.ndarray, *, paid: bool) -> np.n
             "not again."
         )
     if note is None:
-        former = Note.read(folder / f"{round.after}.{ROLES}") if round.after else None
-        if former is None:
+        # All rounds of a sequence have the roles that were drawn in the first one answered here.
+        shared = folder / f"{round.after or round.id}.{ROLES}"
+        note = Note.read(shared)
+        if note is None or note.records != _sealed(Roles.of(note.roles), inputs):
             note = Note.drawn(round, inputs)
-        else:
-            former.votes(round, inputs)  # refuses other records
-            note = replace(former, terms=terms_of(round), check="")
+            note.write(shared)
+        note = replace(note, terms=terms_of(round), check="")
         note.write(path)
     return note.votes(round, inputs)
 

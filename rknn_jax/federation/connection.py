@@ -235,12 +235,12 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
             tell("warning", str(error))
             tell("over", GONE)
             return Outcome(GONE, True)
-        account, after = _related(client, round_id, question)
+        account, first = _related(client, round_id, question)
         counted = client.counted()
-        if not {round_id, account, after} & set(counted):
-            _clear(client, counted, over=True)
+        if not {round_id, account, first} & set(counted):
+            _clear(client, counted)
             took_part = False
-        took_part = took_part or bool({account, after} & set(counted) - {round_id})
+        took_part = took_part or bool({account, first} & set(counted) - {round_id})
         took_part |= _answer(client, connection, round_id, question=question, tell=tell)
         try:
             statement = _statement(connection, round_id)
@@ -253,17 +253,19 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
             _clear(client, client.counted())
             raise
         if statement is not None:
-            _clear(client, [*client.counted(), account], over=statement != GONE)
+            _clear(client, client.counted())
+            if statement != GONE:
+                client.clear_roles({account, first} - {""})
             tell("over", statement)
             return Outcome(statement, took_part)
         tell("waiting", f"round {round_id[:12]} takes no more; for a check of it, or the next one")
 
 
 def _related(client: Client, round_id: str, question: bytes | None) -> tuple[str, str]:
-    """Return the ids of the round that pays for this one, and of the round before it.
+    """Return the ids of the round that pays for this one, and of the first of several.
 
-    A check is paid for by its round of votes, any other round by itself. The second id is empty if
-    there is no round before.
+    A check is paid for by its round of votes, any other round by itself. The second id is empty in
+    a first round.
     """
     try:
         round = client.parsed(question or b"")
@@ -272,12 +274,9 @@ def _related(client: Client, round_id: str, question: bytes | None) -> tuple[str
     return round.account, round.after
 
 
-def _clear(client: Client, round_ids: list[str], *, over: bool = False) -> None:
-    """Remove the notes of rounds, with the roles of those that are over and ask nothing more."""
+def _clear(client: Client, round_ids: list[str]) -> None:
     for round_id in round_ids:
         client.clear_counted(round_id)
-        if over:
-            client.clear_roles(round_id)
 
 
 def _note_counted(client: Client, round_id: str, tell: Tell) -> None:

@@ -32,7 +32,7 @@ runs/<name>/
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ def prepare(
             f"Expected images for a student, got embeddings and student={asked.student}; pass "
             f"{option('student')} none."
         )
-    _check_folder(folder, asked)
+    check_folder(folder, asked)
     if asked.shuffled:
         ended = [name for name in (OVER, MERGED) if source and (source / name).exists()]
         shared_rounds.check(folder, source, collects=collects, ended=bool(ended))
@@ -131,14 +131,9 @@ def prepare(
     return round, queries
 
 
-def refuse_other_files(folder: Path, ours: Sequence[str] = ()) -> None:
-    """Raise ValueError if a folder holds files of something else than a round.
-
-    Args:
-      folder: Folder that exists.
-      ours: Names of folders that may be there before a round is. Defaults to none.
-    """
-    others = [path for path in folder.iterdir() if path.name not in ours and not _is_begun(path)]
+def refuse_other_files(folder: Path) -> None:
+    """Raise ValueError if a folder, which exists, holds files of something else than a round."""
+    others = [path for path in folder.iterdir() if not _is_begun(path)]
     if others and not (folder / SETTINGS).exists():
         raise ValueError(
             f"Expected a new folder as {option('out')}, got {folder}, which holds other files; "
@@ -198,7 +193,7 @@ def check_settings(folder: Path, asked: Asked) -> None:
         )
 
 
-def _check_folder(folder: Path, asked: Asked) -> None:
+def check_folder(folder: Path, asked: Asked) -> None:
     """Check that the folder holds no round of other settings, and none that is over."""
     if (folder / SETTINGS).exists():
         check_settings(folder, asked)
@@ -234,9 +229,14 @@ def _new_round(public: Public, asked: Asked, tell: Tell) -> tuple[Round, Queries
     key = stage_key(root, Stage.QUERIES)
     taught, after = None, ""
     if former is not None:
+        if len(former.before.probabilities) != len(features):
+            raise ValueError(
+                f"Expected the {len(former.before.probabilities):,} rows of the round before in "
+                f"{option('public')}, got {len(features):,}; bring the same rows for all rounds."
+            )
         metric = asked.config.metric
         taught = discriminant.learned(features, former.before.probabilities, metric)
-        features, after = taught(features), former.round.id
+        features, after = taught(features), former.round.after or former.round.id
         if metric != "sqeuclidean":
             asked = replace(asked, config=replace(asked.config, metric="sqeuclidean"))
     queries = asked.config.ask(key, features, len(asked.classes), asked.num_queries)

@@ -19,7 +19,7 @@ import numpy as np
 from rknn_jax._internal.disk import make_folder, read_arrays, read_json
 from rknn_jax.federation.collector import QUESTION
 from rknn_jax.federation.request import Asked, Former
-from rknn_jax.federation.round_folder import OVER, check_settings, refuse_other_files
+from rknn_jax.federation.round_folder import OVER, check_folder, check_settings, refuse_other_files
 from rknn_jax.federation.rounds import Round
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.question import Before
@@ -67,10 +67,12 @@ def of(folder: Path, asked: Asked, num_rounds: int) -> list[Step]:
 
 
 def begin(steps: Sequence[Step]) -> None:
-    """Make the folder of all rounds, and refuse one that holds something else."""
+    """Make the folder of all rounds; refuse one that is finished, or holds something else."""
     folder = steps[-1].folder
+    check_folder(folder, steps[-1].asked)
     make_folder(folder)
-    refuse_other_files(folder, [step.folder.name for step in steps[:-1]])
+    if not steps[0].folder.exists():
+        refuse_other_files(folder)
 
 
 def finished(step: Step) -> Former | None:

@@ -75,8 +75,8 @@ class Round:
         `check_rounds.CheckRound`. Each client draws who does. Defaults to 0: all vote.
       taught: Map of the features that the labels of the round before taught, in whose image the
         queries are. Defaults to None, in a first round.
-      after: Id of the round before, whose voters vote here too, so that nobody checks labels that
-        it voted for. Defaults to none.
+      after: Id of the first round of several, in a later one. A record has one role in all of them,
+        so that nobody checks labels that it voted for. Defaults to none.
     """
 
     queries: np.ndarray
@@ -253,7 +253,7 @@ class Round:
         answering = num_records if self.unit == "record" else max(1, self.records_per_client)
         if self.summed:
             answering = max(answering, self.sum.draws_a_record)
-        mapping = 0 if self.taught is None else self.taught.directions.size * num_records
+        mapping = 0 if self.taught is None else self.taught.directions.size * answering
         return self.num_cells * answering + mapping
 
     @property

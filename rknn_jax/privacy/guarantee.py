@@ -79,7 +79,7 @@ class Guarantee:
             raise ValueError(
                 f"Expected 0 <= delta < 1, got delta={self.delta}; 0 is pure differential privacy."
             )
-        trusts.named(self.trust)
+        trusts.named(str(self.trust))
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(
