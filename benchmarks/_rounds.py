@@ -350,7 +350,8 @@ class RoundHistory:
         self._check_counted()
         on_disk = self._frames()
         tickets = self._tickets()
-        if self.results is None or self.results["clients"] != len(on_disk):
+        # A server that is killed when all is on disk returns nothing, and is not started again.
+        if self.results and self.results["clients"] != len(on_disk):
             raise BrokenError(f"{len(on_disk)} clients count, and the server says {self.results}")
         for number, outcome in self.outcomes.items():
             took_part = outcome is not None and outcome["exit_status"] == 0

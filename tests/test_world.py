@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from benchmarks import _network_faults, _world_faults
 from benchmarks._disk_model import DiskModel
 
 ROOT = Path(__file__).parents[1]
@@ -92,6 +93,14 @@ def test_a_name_that_was_removed_and_given_again_means_the_new_file(tmp_path):
     assert left(tmp_path / "w", calls, "old") == {b"again"}
 
 
+def test_planted_faults_fit_the_source():
+    for fault in (*_world_faults.FAULTS, *_network_faults.FAULTS):
+        sound = getattr(fault.place, fault.name)
+        with fault.planted():
+            assert getattr(fault.place, fault.name) is not sound
+        assert getattr(fault.place, fault.name) is sound
+
+
 def run(module, *words):
     """Run a program of the benchmarks; return its exit status and what it printed."""
     done = subprocess.run(
@@ -138,8 +147,10 @@ def test_a_planted_fault_is_found():
     assert "no charge is on disk" in told or "forgotten" in told, told
 
 
-NETWORK_SEEDS = (3, 59)
-"""In the second one a server was killed at its first file, and could not begin again there."""
+NETWORK_SEEDS = (3, 59, 69)
+"""In the second one a server was killed at its first file, and could not begin again there. In the
+last one it was killed once all was on disk.
+"""
 
 
 @pytest.mark.long
