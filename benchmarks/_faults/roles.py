@@ -114,11 +114,11 @@ FAULTS = (
     ),
     Known(
         "roles",
-        "a client that was killed draws its roles anew",
+        "a client draws its roles anew for a later round",
         "rknn_jax/federation/client_roles.py",
-        "    if note is None:\n        former = Note.read(",
-        "    if not paid:\n        former = Note.read(",
-        FEDERATION,
+        "        note = Note.read(shared)\n",
+        "        note = None\n",
+        ("tests/test_federation_rounds.py",),
     ),
     Known(
         "roles",
