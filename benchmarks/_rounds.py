@@ -306,7 +306,7 @@ class RoundHistory:
             if tickets.get(number) not in on_disk:
                 raise BrokenError(f"client {number} was told that it counts, and is not on disk")
         if strangers := set(on_disk) - set(tickets.values()):
-            raise BrokenError(f"answers of nobody count: {sorted(strangers)}")
+            raise BrokenError(f"answers count that no client sent: {sorted(strangers)}")
 
     def _check(self) -> None:
         """Check what must hold at every step."""

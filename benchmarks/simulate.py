@@ -19,25 +19,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-from benchmarks import _releases
+from benchmarks import _releases, _seeds
 from benchmarks._calls import run_under
 from benchmarks._charges import Charges
 from benchmarks._histories import BrokenError, History
-from benchmarks._measure import RESULTS, save
 from benchmarks._releases import Releases
-from benchmarks._tables._format import load
 from benchmarks._world_faults import FAULTS
 from benchmarks.kills import forked
 
 MOST_SEEDS = 100
 """Seeds in which a planted fault must be found."""
-
-PLANTED = RESULTS / "simulate_planted.json"
 
 PLAN = """
 import pathlib, sys
@@ -76,6 +70,11 @@ class Simulation:
         except BrokenError as error:
             return history.world.trace, error
         return history.world.trace, None
+
+    def count(self, seed: int) -> _seeds.Ran:
+        """Return how often calls were made and faults came in a history, and what it broke."""
+        trace, error = self.run(seed)
+        return counted(trace), error
 
     def find(self, words: str) -> tuple[int, str]:
         """Return the first seed that finds a planted fault, and what it breaks; -1 if none does."""
@@ -133,8 +132,11 @@ def main() -> None:
         if options.seed is not None:
             sys.exit(_tell(simulation, options.seed))
         if options.planted:
-            sys.exit(_plant(simulation, options.only, keep=options.save))
-        sys.exit(_run(simulation, options.first, options.steps, keep=options.save))
+            words = [one.words for one in FAULTS]
+            shown = ("simulate_planted", simulation.find, words, options.only)
+            sys.exit(_seeds.find_all(*shown, keep=options.save))
+        told = ("simulate", simulation.count, options.first, "calls", options.steps)
+        sys.exit(_seeds.run_all(*told, keep=options.save))
     finally:
         os.chdir("/")
         shutil.rmtree(root)
@@ -145,43 +147,6 @@ def _tell(simulation: Simulation, seed: int) -> bool:
     print("\n".join(trace))
     print(f"seed {seed}: {broken or 'every promise was kept'}; {digest(trace)}")
     return broken is not None
-
-
-def _run(simulation: Simulation, first: int, steps: int, *, keep: bool) -> bool:
-    total: Counter[str] = Counter()
-    broken = []
-    began = time.monotonic()
-    seed = first
-    while total["calls"] < steps:
-        trace, error = simulation.run(seed)
-        total += counted(trace)
-        if error:
-            broken.append({"seed": seed, "words": str(error)})
-            print(f"seed {seed}: {error}", *error.__notes__, sep="\n", flush=True)
-        seed += 1
-    results: dict[str, Any] = {
-        "seeds": seed - first,
-        **total,
-        "broken": broken,
-        "seconds": time.monotonic() - began,
-    }
-    print(results)
-    if keep:
-        save("simulate", results)
-    return bool(broken)
-
-
-def _plant(simulation: Simulation, only: str, *, keep: bool) -> bool:
-    rows = []
-    for fault in (one for one in FAULTS if only in one.words):
-        seed, broken = simulation.find(fault.words)
-        print(f"{fault.words}: seed {seed}, {broken}", flush=True)
-        rows.append({"words": fault.words, "seed": seed, "broken": broken})
-    if keep:
-        kept = load("simulate_planted")["results"] if PLANTED.exists() else []
-        found = {row["words"]: row for row in kept + rows}
-        save("simulate_planted", [found[one.words] for one in FAULTS if one.words in found])
-    return any(row["seed"] < 0 for row in rows)
 
 
 if __name__ == "__main__":

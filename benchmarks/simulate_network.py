@@ -18,13 +18,12 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+from benchmarks import _seeds
 from benchmarks._histories import BrokenError
-from benchmarks._measure import save
 from benchmarks._network_faults import FAULTS
 from benchmarks._network_world import NetworkWorld
 from benchmarks._rounds import CLIENTS, RoundHistory, write_inputs
@@ -89,8 +88,11 @@ def main() -> None:
         if options.seed is not None:
             sys.exit(_tell(root, options.seed))
         if options.planted:
-            sys.exit(_plant(root, options.only, keep=options.save))
-        sys.exit(_run(root, options.first, options.steps, keep=options.save))
+            words = [one.words for one in FAULTS]
+            shown = ("simulate_network_planted", partial(_find, root), words, options.only)
+            sys.exit(_seeds.find_all(*shown, keep=options.save))
+        told = ("simulate_network", partial(_count, root), options.first, "steps", options.steps)
+        sys.exit(_seeds.run_all(*told, keep=options.save))
     finally:
         shutil.rmtree(root)
 
@@ -103,43 +105,19 @@ def _tell(root: Path, seed: int) -> bool:
     return broken is not None
 
 
-def _run(root: Path, first: int, steps: int, *, keep: bool) -> bool:
-    total: Counter[str] = Counter()
-    broken = []
-    began = time.monotonic()
-    seed = first
-    while total["steps"] < steps:
-        world, history, error = run(root, seed)
-        total += counted(world)
-        total["answers counted"] += len(history.counted)
-        if error:
-            broken.append({"seed": seed, "words": str(error)})
-            print(f"seed {seed}: {error}", *error.__notes__, sep="\n", flush=True)
-        seed += 1
-    results: dict[str, Any] = {
-        "seeds": seed - first,
-        **total,
-        "broken": broken,
-        "seconds": time.monotonic() - began,
-    }
-    print(results)
-    if keep:
-        save("simulate_network", results)
-    return bool(broken)
+def _count(root: Path, seed: int) -> _seeds.Ran:
+    world, history, error = run(root, seed)
+    return counted(world) + Counter({"answers counted": len(history.counted)}), error
 
 
-def _plant(root: Path, only: str, *, keep: bool) -> bool:
-    """Plant faults, one at a time, and tell which seed finds each first."""
-    rows = []
-    for fault in (one for one in FAULTS if only in one.words):
-        with fault.planted():
-            tried = ((seed, run(root, seed)[2]) for seed in range(MOST_SEEDS))
-            seed, broken = next(((seed, str(found)) for seed, found in tried if found), (-1, ""))
-        print(f"{fault.words}: seed {seed}, {broken}", flush=True)
-        rows.append({"words": fault.words, "seed": seed, "broken": broken})
-    if keep:
-        save("simulate_network_planted", rows)
-    return any(row["seed"] < 0 for row in rows)
+def _find(root: Path, words: str) -> tuple[int, str]:
+    """Return the first seed that finds a planted fault, and what it breaks; -1 if none does."""
+    [fault] = [one for one in FAULTS if one.words == words]
+    with fault.planted():
+        for seed in range(MOST_SEEDS):
+            if broken := run(root, seed)[2]:
+                return seed, str(broken)
+    return -1, ""
 
 
 if __name__ == "__main__":

@@ -110,15 +110,7 @@ class Question:
     def draw(self, totals: np.ndarray, num_units: int, payer: Payer, purpose: str) -> np.ndarray:
         """Charge a ledger, then draw exact noise, int64 or float64 of the shape `shape`.
 
-        Args:
-          totals: Sum over the private records, int64, of the shape of `sum`.
-          num_units: Number of private records, or of persons.
-          payer: Ledger to charge.
-          purpose: A few words for it.
-
-        Raises:
-          LedgerError: If the budget does not allow it; nothing is drawn then.
-          ValueError: If so many units cannot have this sum; nothing is charged then.
+        Arguments and errors are those of `charge_and_draw`; `totals` has the shape of `sum`.
         """
         return charge_and_draw(self.noise, self.guarantee, totals, num_units, payer, purpose)
 
