@@ -35,6 +35,22 @@ def test_a_damaged_file_is_refused_and_kept(tmp_path, text):
     assert path.read_text() == text + "\n"
 
 
+@pytest.mark.parametrize("data", [b"PK\x03\x04 private records", b"a,b\n1,2", b"\n\x00\xff"])
+def test_a_file_of_something_else_loses_no_byte_and_is_refused_before_anybody_is_asked(
+    tmp_path, data
+):
+    path = tmp_path / "R.npz"
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="R.npz"):
+        client_accounts.check(path)
+    with pytest.raises(ValueError, match="R.npz"):
+        client_accounts.add(path, "a", guaranteed(1.0), {1})
+    assert path.read_bytes() == data
+    with pytest.raises(ValueError, match="make the folder"):
+        client_accounts.check(tmp_path / "none" / "accounts.jsonl")
+    client_accounts.check(tmp_path / "new.jsonl")
+
+
 def test_a_line_that_was_cut_off_is_written_anew(tmp_path):
     path = tmp_path / "accounts.jsonl"
     client_accounts.add(path, "a", guaranteed(1.0), {1})

@@ -45,6 +45,7 @@ def serve(settings: Serve) -> dict[str, Any]:
         lambda: _admitted(settings),
         lambda: read_public(settings.public, settings.test, settings.drop),
         lambda: asked(settings),
+        lambda: _check_accounts(settings),
     )
     clients = _admitted(settings)
     mine = read_public(settings.public, settings.test, settings.drop)
@@ -83,6 +84,14 @@ def serve(settings: Serve) -> dict[str, Any]:
         if settings.make_test_certificates:
             clients = _made_test_certificates(settings, settings.make_test_certificates)
         return _serve_held(settings, mine, wanted, clients)
+
+
+def _check_accounts(settings: Serve) -> None:
+    """Check the file of clients' accounts, if there is one."""
+    from rknn_jax.federation import client_accounts
+
+    if settings.accounts is not None:
+        client_accounts.check(settings.accounts)
 
 
 def _with_test_certificates(settings: Serve) -> Serve:

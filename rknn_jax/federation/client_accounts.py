@@ -18,9 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from rknn_jax._internal.disk import sync_folder
+from rknn_jax._internal.option_names import option
 from rknn_jax.federation.collector import for_owner
 from rknn_jax.privacy.accounting import compose
 from rknn_jax.privacy.guarantee import Guarantee
+
+BEGINS = b'{"round": "'
+"""Beginning of a line."""
 
 MOST_ROWS = 20
 """Most rows of the table."""
@@ -56,14 +60,30 @@ def add(path: Path, round_id: str, guarantee: Guarantee, clients: Collection[int
     """
     with open(path, "a+b", opener=for_owner) as file:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-        file.truncate(path.read_bytes().rfind(b"\n") + 1)
-        if any(line["round"] == round_id for line in _lines(path)):
+        known = _lines(path)  # refuses another file before anything of it is cut off
+        if any(line["round"] == round_id for line in known):
             return
+        file.truncate(path.read_bytes().rfind(b"\n") + 1)
         line = {"round": round_id, "guarantee": guarantee.asdict(), "clients": sorted(clients)}
         file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
         sync_folder(path.parent)
+
+
+def check(path: Path) -> None:
+    """Raise ValueError if rounds cannot be written into a file, before any client pays.
+
+    Args:
+      path: File of accounts, which may be new.
+    """
+    if not path.parent.is_dir():
+        raise ValueError(
+            f"Expected {option('accounts')} in a folder that is there, got {option('accounts')} "
+            f"{path}; make the folder."
+        )
+    if path.exists():
+        _lines(path)
 
 
 def accounts(path: Path) -> list[Account]:
@@ -93,8 +113,16 @@ def _composed(guarantees: list[Guarantee]) -> tuple[Guarantee, ...]:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
+    """Return the whole lines of a file; one that a crash cut off is left out.
+
+    Raises:
+      ValueError: If the file holds something else.
+    """
     lines = []
-    for number, text in enumerate(path.read_bytes().splitlines(), 1):
+    *whole_lines, rest = path.read_bytes().split(b"\n")
+    if not (rest.startswith(BEGINS) or BEGINS.startswith(rest)):
+        whole_lines.append(rest)
+    for number, text in enumerate(whole_lines, 1):
         try:
             line = json.loads(text)
             Guarantee.of(line["guarantee"])
@@ -106,7 +134,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         if not whole:
             raise ValueError(
                 f"Expected a round in line {number} of {path}, got something else; restore the "
-                "file from a copy."
+                f"file from a copy, or name another as {option('accounts')}."
             )
         lines.append(line)
     return lines
