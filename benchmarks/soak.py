@@ -34,7 +34,8 @@ from benchmarks._measure import save
 from rknn_jax.federation import answer_frames, certificates, tls
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import ANSWERS, QUESTION
-from rknn_jax.federation.connection import Connection, take_part
+from rknn_jax.federation.connection import Connection
+from rknn_jax.federation.participation import take_part
 from rknn_jax.federation.rounds import Round
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.ledger import Ledger

@@ -30,13 +30,23 @@ from starlette.routing import Route
 from rknn_jax._internal.option_names import as_flag, option_names
 from rknn_jax.cli import federation
 from rknn_jax.cli import main as cli
-from rknn_jax.federation import certificates, gate, hosting, joining, listener, server, tls
+from rknn_jax.federation import (
+    certificates,
+    gate,
+    hosting,
+    joining,
+    listener,
+    participation,
+    server,
+    tls,
+)
 from rknn_jax.federation import connection as connections
 from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.collector import Collector
-from rknn_jax.federation.connection import Connection, FailedError, take_part
+from rknn_jax.federation.connection import Connection
 from rknn_jax.federation.desk import Desk
 from rknn_jax.federation.listener import listening
+from rknn_jax.federation.participation import FailedError, take_part
 from rknn_jax.federation.request import Public
 from rknn_jax.federation.rounds import Round
 from rknn_jax.federation.server import Resources
@@ -161,7 +171,7 @@ def side_by_side(commands):
 def quick(monkeypatch):
     """Wait less."""
     monkeypatch.setattr(connections, "FIRST_WAIT", 0.01)
-    monkeypatch.setattr(connections, "CLOSED_SECONDS", 0.02)
+    monkeypatch.setattr(participation, "CLOSED_SECONDS", 0.02)
     monkeypatch.setattr(connections, "LONGEST_WAIT", 0.05)
     monkeypatch.setattr(hosting, "GOODBYE", 0.3)
 
@@ -1031,7 +1041,7 @@ def test_a_sum_is_opened_without_whoever_leaves_and_given_up_if_too_few_stay(
 
         def stop_or_vector(prepared):
             if prepared.client.folder.parent.name in map(str, range(leaves)):
-                raise connections.SumRefusedError("stops")
+                raise participation.SumRefusedError("stops")
             return vector(prepared)
 
         monkeypatch.setattr(type(clients[0].ready(round.data)), "vector", stop_or_vector)
@@ -1106,16 +1116,16 @@ def test_a_client_whose_answer_counts_has_taken_part_though_its_server_is_gone(
     def gone(*_, **__):
         raise connections.UnreachableError("no server")
 
-    monkeypatch.setattr(connections, "_question", lambda *_, **__: ("ab" * 32, b""))
-    monkeypatch.setattr(connections, "_statement", gone)
+    monkeypatch.setattr(participation, "_question", lambda *_, **__: ("ab" * 32, b""))
+    monkeypatch.setattr(participation, "_statement", gone)
     told = []
-    monkeypatch.setattr(connections, "_answer", lambda *_, **__: True)
+    monkeypatch.setattr(participation, "_answer", lambda *_, **__: True)
     client = a_client(tmp_path)
     outcome = take_part(client, None, lambda *line: told.append(line))
     assert outcome.took_part
     assert "The answer was counted" in outcome.statement
     assert ("warning", "no server") in told
-    monkeypatch.setattr(connections, "_answer", lambda *_, **__: False)
+    monkeypatch.setattr(participation, "_answer", lambda *_, **__: False)
     with pytest.raises(connections.UnreachableError):
         take_part(client, None, lambda *_: None)
 

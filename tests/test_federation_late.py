@@ -6,7 +6,9 @@ import httpx
 import pytest
 
 from rknn_jax.federation import connection as module
-from rknn_jax.federation.connection import GONE, Connection, UnreachableError, take_part
+from rknn_jax.federation import participation
+from rknn_jax.federation.connection import Connection, UnreachableError
+from rknn_jax.federation.participation import GONE, take_part
 from tests.test_federation_http import (
     HERE,
     a_client,
@@ -40,7 +42,7 @@ def stopped(tmp_path, monkeypatch):
         raise KilledError
 
     with serving(tmp_path / "server", round) as running, monkeypatch.context() as patch:
-        patch.setattr(module, "_statement", killed)
+        patch.setattr(participation, "_statement", killed)
         with pytest.raises(KilledError):
             joined(client, running.port)
         running.go.set()

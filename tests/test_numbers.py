@@ -13,7 +13,7 @@ import pytest
 from rknn_jax import labelers, mechanisms
 from rknn_jax._internal.ranges import check, range_of
 from rknn_jax.cli import main
-from rknn_jax.federation import connection
+from rknn_jax.federation import participation
 from rknn_jax.privacy import events
 from rknn_jax.privacy.exact_noise import safe_scale
 from rknn_jax.privacy.guarantee import Guarantee
@@ -125,8 +125,8 @@ def test_a_number_that_is_none_is_refused_by_name(files, rknn, words, name):
 @pytest.mark.long
 @pytest.mark.parametrize(("words", "name"), FIELDS)
 def test_any_number_is_taken_or_refused_by_name(files, rknn, monkeypatch, words, name):
-    outcome = connection.Outcome("over", took_part=True)
-    monkeypatch.setattr(connection, "take_part", lambda *_: outcome)
+    outcome = participation.Outcome("over", took_part=True)
+    monkeypatch.setattr(participation, "take_part", lambda *_: outcome)
 
     def end(*_):
         raise TimeoutError(f"more than {SECONDS} s")

@@ -405,7 +405,8 @@ def join(settings: Join) -> dict[str, Any]:
         lambda: joining.agreed(settings),
         lambda: joining.read_records(settings),
     )
-    from rknn_jax.federation.connection import Connection, take_part
+    from rknn_jax.federation.connection import Connection
+    from rknn_jax.federation.participation import take_part
 
     path = joining.ledger_path(settings)
     if not os.path.lexists(path):

@@ -1,0 +1,231 @@
+"""Course of a round for a client: take its question, answer it, and wait for its end.
+
+What a client has said, and what its server counts, are notes on disk. So a client that was stopped
+goes on where it was, and learns the end of a round that it answered before.
+"""
+
+import hashlib
+import random
+import secrets
+import time
+from typing import NamedTuple
+
+from rknn_jax._internal.option_names import option
+from rknn_jax.federation.agreement import RefusedError
+from rknn_jax.federation.certificate_errors import printable
+from rknn_jax.federation.client import Client
+from rknn_jax.federation.connection import Connection, Received, UnreachableError
+from rknn_jax.federation.question_notice import tell_question
+from rknn_jax.federation.round_folder import Tell
+from rknn_jax.federation.secure_sum import Participant
+from rknn_jax.federation.secure_sum_keys import STEPS, SumRefusedError
+from rknn_jax.privacy.ledger import LedgerError
+
+CLOSED_SECONDS = 1.0
+"""Seconds between two looks for another round."""
+
+GONE = "The server has gone. The answer was counted; how the round ended is not known."
+"""Statement of a round whose server ends before this client hears of it."""
+
+MASKED = 2
+"""Step of a sum in which a client sends its vector."""
+
+
+class Outcome(NamedTuple):
+    """End of a round for a client.
+
+    Attributes:
+      statement: Statement of the server, of printable letters.
+      took_part: True if the client's answer counts.
+    """
+
+    statement: str
+    took_part: bool
+
+
+class FailedError(ValueError):
+    """Round that its server gave up."""
+
+
+def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
+    """Take part in the server's round, and wait for its end.
+
+    Args:
+      client: Client that answers.
+      connection: Connection to the server.
+      tell: Function that is called with each event.
+
+    Raises:
+      FailedError: If the server gives the round up.
+      ValueError: If a certificate does not fit.
+    """
+    took_part = False
+    while True:
+        try:
+            round_id, question = _question(client, connection, tell)
+        except UnreachableError as error:
+            counted = client.counted()  # before this client was stopped
+            if not counted:
+                raise
+            _clear(client, counted)
+            tell("warning", str(error))
+            tell("over", GONE)
+            return Outcome(GONE, True)
+        account, first = _related(client, round_id, question)
+        counted = client.counted()
+        if not {round_id, account, first} & set(counted):
+            _clear(client, counted)
+            took_part = False
+        took_part = took_part or bool({account, first} & set(counted) - {round_id})
+        took_part |= _answer(client, connection, round_id, question=question, tell=tell)
+        try:
+            statement = _statement(connection, round_id)
+        except UnreachableError as error:
+            if not took_part:
+                raise
+            statement = GONE
+            tell("warning", str(error))
+        except FailedError:
+            _clear(client, client.counted())
+            raise
+        if statement is not None:
+            _clear(client, client.counted())
+            if statement != GONE:
+                client.clear_roles({account, first} - {""})
+            tell("over", statement)
+            return Outcome(statement, took_part)
+        tell("waiting", f"round {round_id[:12]} takes no more; for a check of it, or the next one")
+
+
+def _related(client: Client, round_id: str, question: bytes | None) -> tuple[str, str]:
+    """Return the ids of the round that pays for this one, and of the first of several.
+
+    A check is paid for by its round of votes, any other round by itself. The second id is empty in
+    a first round.
+    """
+    try:
+        round = client.parsed(question or b"")
+    except RefusedError:
+        return round_id, ""
+    return round.account, round.after
+
+
+def _clear(client: Client, round_ids: list[str]) -> None:
+    for round_id in round_ids:
+        client.clear_counted(round_id)
+
+
+def _note_counted(client: Client, round_id: str, tell: Tell) -> None:
+    """Note that the round counts this client, so that it knows after it was stopped."""
+    try:
+        client.note_counted(round_id)
+    except OSError as error:
+        tell("warning", f"the server counts the answer, which could not be noted ({error})")
+
+
+def _question(client: Client, connection: Connection, tell: Tell) -> tuple[str, bytes | None]:
+    """Return the id of the server's round, and its question; None if it is too long.
+
+    If the round takes no more answers, wait for another one, unless this client has answered it.
+    """
+    told = ""
+    while True:
+        received = connection.get("/v1/round", client.agreement.most_bytes)
+        data = received.data
+        if received.status == 200 and _is_whole(received):
+            return received.round, data
+        if client.said(received.round) or received.round in client.counted():
+            return received.round, b""
+        if received.status != 200 and received.round != told:
+            told = received.round
+            tell(
+                "too late",
+                f"round {told[:12]} takes no more answers, and this client was not in it. Nothing "
+                "was spent. Waiting for the next round; Ctrl-C leaves",
+            )
+        time.sleep(random.uniform(0.5, 1.5) * CLOSED_SECONDS)
+
+
+def _answer(
+    client: Client, connection: Connection, round_id: str, question: bytes | None, tell: Tell
+) -> bool:
+    """Answer a question, or refuse it without a reason; return True if the answer counts."""
+    path = f"/v1/rounds/{round_id}"
+    try:
+        said = client.said(round_id)
+        if said is None and round_id in client.counted():
+            tell("added", f"to the sum of round {round_id[:12]} before; waiting for its end")
+            return True
+        if said is None:
+            if question is None:
+                raise RefusedError(
+                    f"Expected a question of at most {client.agreement.most_bytes:,} bytes, got a "
+                    f"longer one; agree to more with {option('most_bytes')}."
+                )
+            tell_question(question, client, tell)
+            if client.parsed(question).summed:
+                return _add(client, connection, round_id, question=question, tell=tell)
+            tell("answering", f"round {round_id[:12]}")
+            said = client.answer(question)[1:]
+    except (RefusedError, LedgerError, SumRefusedError) as error:
+        tell("refused", str(error))
+        connection.ticket = connection.ticket or secrets.randbits(64)
+        connection.post(f"{path}/refusal")
+        return False
+    connection.ticket, payload = said
+    fate = connection.post(f"{path}/answers", payload)
+    if fate in ("counted", "again"):
+        _note_counted(client, round_id, tell)
+        tell("answered", f"round {round_id[:12]} with {len(payload):,} bytes; waiting for its end")
+        return True
+    tell("not counted", f"the server calls the answer {printable(fate)}; it was charged")
+    return False
+
+
+def _add(
+    client: Client, connection: Connection, round_id: str, question: bytes, tell: Tell
+) -> bool:
+    """Add this client's counts to a sum; return True if they are in it."""
+    prepared = client.ready(question)
+    connection.ticket = secrets.randbits(64)
+    length = prepared.round.num_cells
+    participant = Participant(round_id, length, prepared.least_threshold, prepared.vector)
+    tell("ready", f"for the sum of round {round_id[:12]}")
+    added = False
+    for step in range(STEPS):
+        path = f"/v1/rounds/{round_id}/sum/{step}"
+        received = connection.poll(path, client.agreement.most_bytes)
+        if received.status != 200 or received.data is None:
+            break
+        fate = connection.post(path, participant.step(step, received.data))
+        if fate not in ("counted", "again"):
+            break
+        if step == MASKED:
+            tell("added", f"{length:,} numbers under masks")
+            added = True
+    if added:
+        _note_counted(client, round_id, tell)
+    if not added:
+        tell("not counted", "the sum was taken without this client")
+    return added
+
+
+def _statement(connection: Connection, round_id: str) -> str | None:
+    """Wait for the statement of a round, and return it; None if the server has another round.
+
+    Raises:
+      FailedError: If the server gives the round up.
+    """
+    received = connection.poll(f"/v1/rounds/{round_id}/statement")
+    text = (received.data or b"").decode(errors="replace")
+    if received.status == 200:
+        return printable(text)
+    if received.status == 410:
+        raise FailedError(f"The server gave the round up: {printable(text)}")
+    return None
+
+
+def _is_whole(received: Received) -> bool:
+    """Return True if a question is the one that its id names, or too long to be read."""
+    data = received.data
+    return data is None or hashlib.sha256(data).hexdigest() == received.round
