@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks._histories import BrokenError
 from benchmarks._hostile import flood, mutated
 from benchmarks._network_world import SERVER, Actor, DeadlockError, NetworkWorld, Rates, Wire
-from rknn_jax.cli import federation
+from rknn_jax.cli import federation, serving
 from rknn_jax.federation import answer_frames, hosting, listener
 from rknn_jax.federation.collector import ANSWERS
 from rknn_jax.federation.connection import UnreachableError
@@ -113,7 +113,7 @@ class RoundHistory:
     def _watched(self) -> Any:
         """Return a context in which the server's resources and all words are known."""
         return _replaced(
-            (federation, "tell", lambda _, name, text: self._tell(name, text)),
+            (serving, "tell", lambda _, name, text: self._tell(name, text)),
             (listener, "listening", self._listening(listener.listening)),
             (listener, "SHUTDOWN_SECONDS", 0),
         )
