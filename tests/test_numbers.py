@@ -231,6 +231,8 @@ def test_a_number_of_another_type_is_in_its_range():
             check(Settings("P.npz", "R.npz", wrong))
         with pytest.raises(ValueError, match="epsilon > 0"):
             mechanisms.discrete_laplace.DiscreteLaplace(wrong, 4, 3)
+    with pytest.raises(ValueError, match="got epsilon"):
+        check(Settings("P.npz", "R.npz", Fraction(10**400)))
 
 
 @pytest.mark.parametrize("number", SHORTEST[:2], ids=lambda one: str(type(one)))

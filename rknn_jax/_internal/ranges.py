@@ -153,8 +153,17 @@ def make_plain(settings: Any) -> None:
         if isinstance(value, Integral):
             object.__setattr__(settings, one.name, int(value))
         elif isinstance(value, Real):
-            plain = float(value) if isinstance(value, Rational) else float(str(value))
-            object.__setattr__(settings, one.name, plain)
+            object.__setattr__(settings, one.name, _plain_float(value))
+
+
+def _plain_float(value: Real) -> float:
+    """Return a number as a float; infinity for a fraction beyond floats, which ranges refuse."""
+    if not isinstance(value, Rational):
+        return float(str(value))
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value.numerator > 0 else -math.inf
 
 
 def check_number(name: str, number: float, hint: Any) -> None:

@@ -146,7 +146,13 @@ def safe_scale(sensitivity: int, epsilon: float) -> float:
             "not private."
         )
     charged = Fraction(str(epsilon))
-    scale = float(int(sensitivity) / charged)
+    try:
+        scale = float(int(sensitivity) / charged)
+    except OverflowError:
+        raise ValueError(
+            f"Expected an epsilon whose noise has a finite scale, got epsilon={epsilon}; nothing "
+            "was released. Choose a larger one."
+        ) from None
     while Fraction(_epsilon(scale, sensitivity)) > charged:
         scale = math.nextafter(scale, math.inf)
     while Fraction(_epsilon(smaller := math.nextafter(scale, 0.0), sensitivity)) <= charged:
