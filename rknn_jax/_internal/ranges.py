@@ -163,7 +163,7 @@ def _plain_float(value: Real) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.inf if value.numerator > 0 else -math.inf
+        return math.inf if int(value.numerator) > 0 else -math.inf
 
 
 def check_number(name: str, number: float, hint: Any) -> None:
