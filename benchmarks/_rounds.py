@@ -169,7 +169,7 @@ class RoundHistory:
                 wire = world.connect(60)
             except (OSError, TimeoutError):
                 continue
-            if world.random.random() < 0.05:
+            if world.random.random() < 0.2:
                 world.send(wire, flood(self._round_id()))
             for _ in range(world.random.randrange(4)):
                 world.send(wire, mutated(world.random, self._round_id()))

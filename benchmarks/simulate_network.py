@@ -28,7 +28,7 @@ from benchmarks._network_faults import FAULTS
 from benchmarks._network_world import NetworkWorld
 from benchmarks._rounds import CLIENTS, RoundHistory, write_inputs
 
-MOST_SEEDS = 600
+MOST_SEEDS = 150
 """Seeds in which a planted fault must be found."""
 
 
