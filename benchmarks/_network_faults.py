@@ -21,7 +21,7 @@ FAULTS = (
         Connection,
         "_sent",
         "str(self.ticket)",
-        "str(secrets.randbits(64))",
+        "str(random.getrandbits(64))",
     ),
     WorldFault(
         "an answer counts before it is on disk",
