@@ -1,4 +1,4 @@
-"""`rknn budget`: show, raise or repair a budget, or let other data of the same people share it."""
+"""`rknn budget`: show, raise or repair budgets, share one, or say what several cost together."""
 
 import warnings
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ from rknn_jax._internal.ranges import Delta, Epsilon, Seconds, Spent
 from rknn_jax._internal.terminal import err, out, tell
 from rknn_jax.formats import Columns
 from rknn_jax.privacy import ledger_index
-from rknn_jax.privacy.guarantee import Relation
+from rknn_jax.privacy.disjoint import compose_disjoint
+from rknn_jax.privacy.guarantee import RELATION_WORDS, Relation
 from rknn_jax.privacy.ledger import PATIENCE, DataSet, Entry, Ledger, LedgerCorruptError
 
 MEANINGS = {
@@ -119,14 +120,32 @@ class Adopt:
 
 
 @dataclass(frozen=True)
+class Disjoint:
+    """Show what releases on disjoint groups of records, each with a ledger, cost one record together: the largest amount.
+
+    Persons are refused, who may have records in several groups.
+
+    Attributes:
+      ledgers: files of the budgets, one for each group.
+      told_apart_by: public fact that puts a record into one group, and that no neighbor changes, such as "hospital that made the record".
+      json: end with one line of JSON on stdout.
+    """  # noqa: E501 tyro shows the lines of a paragraph as they stand
+
+    ledgers: Positional[tuple[Path, ...]]
+    told_apart_by: str
+    json: bool = False
+
+
+@dataclass(frozen=True)
 class Budget:
-    """Show, raise or repair a budget, or let other data of the same people share it."""
+    """Show, raise or repair budgets, share one, or say what several cost together."""
 
     action: (
         Annotated[Show, subcommand("show")]
         | Annotated[Raise, subcommand("raise")]
         | Annotated[Adopt, subcommand("adopt")]
         | Annotated[Repair, subcommand("repair")]
+        | Annotated[Disjoint, subcommand("disjoint")]
     )
 
 
@@ -194,6 +213,40 @@ def adopt(settings: Adopt) -> dict[str, Any]:
         tell(err, "warning", str(one.message))
     _tell_account(told, ledger)
     return _account(ledger)
+
+
+def disjoint(settings: Disjoint) -> dict[str, Any]:
+    """Print what several ledgers cost together, and return what `--json` prints.
+
+    Raises:
+      ValueError: If nothing tells the groups apart, or fewer than two ledgers are named.
+      LedgerError: If the records of the ledgers are not known to be disjoint.
+    """
+    if not settings.told_apart_by.strip():
+        raise ValueError(
+            "Expected --told-apart-by to say which group a record is in, got an empty text; name "
+            'the public fact, such as "hospital that made the record".'
+        )
+    ledgers = [Ledger.open(path) for path in settings.ledgers]
+    together = compose_disjoint(ledgers)
+    told = err if settings.json else out
+    for ledger in ledgers:
+        tell(told, ledger.name, f"{ledger.budget} in all, {ledger.spent} spent; {ledger.path}")
+    tell(told, "together", f"{together.budget} in all, {together.spent} spent")
+    neighbors = RELATION_WORDS[together.relation].format(unit=together.unit)
+    holds = (
+        f"if {neighbors}, and each {together.unit} is in the data of one of these ledgers, which "
+        f"is public and the same for neighbors: {settings.told_apart_by}"
+    )
+    tell(told, "holds", holds)
+    return {
+        "ledgers": [_account(ledger) for ledger in ledgers],
+        "budget": together.budget._asdict(),
+        "spent": together.spent._asdict(),
+        "relation": together.relation,
+        "unit": together.unit,
+        "holds": holds,
+    }
 
 
 def _data_set(settings: Adopt, relation: Relation) -> DataSet:

@@ -14,6 +14,8 @@ r"""`rknn`: label public data with private records, from the command line.
     rknn audit --mechanism collision --epsilon 1
     rknn budget raise R.npz.ledger.jsonl --epsilon 2 \
       --reason "second study, approved by the review board"
+    rknn budget disjoint north.ledger.jsonl south.ledger.jsonl \
+      --told-apart-by "hospital that made the record"
     rknn serve --public P.npz --epsilon 0.4 --classes 10 --clients 3 --out runs/round
     rknn join --private R.npz --budget 1
     rknn experiment distill --dataset digits --epsilon 1
@@ -67,7 +69,7 @@ from rknn_jax.cli import (
 )
 from rknn_jax.cli.account import Account
 from rknn_jax.cli.audit_settings import Audit
-from rknn_jax.cli.budget import Adopt, Budget, Raise, Repair, Show
+from rknn_jax.cli.budget import Adopt, Budget, Disjoint, Raise, Repair, Show
 from rknn_jax.cli.check import Check
 from rknn_jax.cli.classes import SelectClasses
 from rknn_jax.cli.embed_settings import Embed
@@ -265,6 +267,7 @@ def _run(
     | Raise
     | Repair
     | Adopt
+    | Disjoint
     | Inspect
     | Export
     | Simulate
@@ -283,7 +286,7 @@ def _run(
             return classes.run(action)
         case Embed():
             return embed.run(action)
-        case Show() | Raise() | Repair() | Adopt():
+        case Show() | Raise() | Repair() | Adopt() | Disjoint():
             return _run_budget(action)
         case Inspect():
             return inspect.run(action)
@@ -302,7 +305,7 @@ def _run(
             return account.run(action)
 
 
-def _run_budget(action: Show | Raise | Repair | Adopt) -> dict[str, Any]:
+def _run_budget(action: Show | Raise | Repair | Adopt | Disjoint) -> dict[str, Any]:
     match action:
         case Show():
             return budget.show(action)
@@ -312,6 +315,8 @@ def _run_budget(action: Show | Raise | Repair | Adopt) -> dict[str, Any]:
             return budget.repair(action)
         case Adopt():
             return budget.adopt(action)
+        case Disjoint():
+            return budget.disjoint(action)
 
 
 def _status(error: BaseException) -> int:

@@ -266,6 +266,12 @@ class Ledger:
         return found
 
     @property
+    def unit(self) -> Unit:
+        """Privacy unit of every guarantee that may be charged."""
+        found: Unit = self._chain().unit
+        return found
+
+    @property
     def accounting(self) -> Accounting:
         """Rule of the ledger: `sum` or `renyi`."""
         return "renyi" if isinstance(self._chain().rule, Renyi) else "sum"

@@ -1,0 +1,94 @@
+"""What releases on disjoint groups of records cost together: parallel composition of ledgers.
+
+Two hospitals hold other records, and each has a ledger. Whoever has a record at one of them pays
+that one's epsilon, whatever the other spends. So both together cost the larger amount, and not the
+sum. This holds if every record is in the data of one ledger only, which a public fact decides, such
+as the hospital that made the record. `docs/method/composition.md` has the proof.
+"""
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from rknn_jax.privacy.filters import Amount
+from rknn_jax.privacy.guarantee import Relation, Unit
+from rknn_jax.privacy.ledger import Ledger, LedgerMismatchError
+
+
+class Together(NamedTuple):
+    """Cost to any one unit of all releases that several ledgers pay for.
+
+    Attributes:
+      budget: Amount that all releases may cost one unit, those to come included.
+      spent: Amount that the releases so far cost one unit.
+      relation: Relation of the ledgers. Neighbors differ in the data of one ledger.
+      unit: Unit of the ledgers.
+    """
+
+    budget: Amount
+    spent: Amount
+    relation: Relation
+    unit: Unit
+
+
+def compose_disjoint(ledgers: Sequence[Ledger]) -> Together:
+    """Return what the releases of ledgers on disjoint records cost together.
+
+    Args:
+      ledgers: Two or more ledgers of one relation and one unit, no record of one being in the data
+        of another.
+
+    Raises:
+      LedgerMismatchError: If a person is protected, who may have records in the data of several
+        ledgers; if relations or units differ; or if two ledgers have a data set or a shard in
+        common.
+      LedgerCorruptError: If a ledger is damaged.
+      ValueError: If there are fewer than two ledgers.
+    """
+    if len(ledgers) < 2:
+        raise ValueError(
+            f"Expected two ledgers or more, got {len(ledgers)}; name one for each group of records."
+        )
+    for first, second in combinations(ledgers, 2):
+        _check_disjoint(first, second)
+    relation, unit = ledgers[0].relation, ledgers[0].unit
+    if unit == "person":
+        raise LedgerMismatchError(
+            f"Expected ledgers of records, got unit=person in {ledgers[0].path}; a person may have "
+            "records in the data of each ledger, and pays for all of them: add the amounts up."
+        )
+    return Together(
+        _largest([ledger.budget for ledger in ledgers]),
+        _largest([ledger.spent for ledger in ledgers]),
+        relation,
+        unit,
+    )
+
+
+def _largest(amounts: Sequence[Amount]) -> Amount:
+    """Return the largest epsilon and the largest delta, which may be of two ledgers."""
+    return Amount(*map(max, zip(*amounts, strict=True)))
+
+
+def _check_disjoint(first: Ledger, second: Ledger) -> None:
+    for name in ("relation", "unit"):
+        one, other = getattr(first, name), getattr(second, name)
+        if one != other:
+            raise LedgerMismatchError(
+                f"Expected ledgers of one {name}, got {name}={one} in {first.path} and "
+                f"{name}={other} in {second.path}; their amounts mean different things."
+            )
+    if first.id == second.id:
+        raise LedgerMismatchError(
+            f"Expected different ledgers, got {first.path} and {second.path}, which are one; name "
+            "each ledger once."
+        )
+    if not _prints(first).isdisjoint(_prints(second)):
+        raise LedgerMismatchError(
+            f"Expected ledgers of disjoint records, got {first.path} and {second.path}, which have "
+            "data in common; add their amounts up."
+        )
+
+
+def _prints(ledger: Ledger) -> set[str]:
+    return {name for data in ledger.datasets for name in data.prints}
