@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import errno
+import gc
 import hashlib
 import http.client
 import json
@@ -45,7 +46,7 @@ from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.collector import Collector
 from rknn_jax.federation.connection import Connection
 from rknn_jax.federation.desk import Desk
-from rknn_jax.federation.listener import listening
+from rknn_jax.federation.listener import Protocol, listening
 from rknn_jax.federation.participation import FailedError, take_part
 from rknn_jax.federation.request import Public
 from rknn_jax.federation.rounds import Round
@@ -1249,3 +1250,24 @@ def test_whoever_waits_is_dismissed_when_the_server_ends(caplog):
         found = waiting.result(PATIENCE)
     assert (found.status, found.headers["retry-after"]) == (204, "0")
     assert not any(one.exc_info for one in caplog.records)
+
+
+def test_a_closed_connection_leaves_nothing_behind():
+    """A timer that outlived it kept its buffers: a server grew by 130 MB in five minutes."""
+    others = connections_in_memory()
+    with listening(Resources(Desk(a_round(), time.time() + PATIENCE)).app, HERE, 0) as served:
+        for _ in range(3):
+            connection = http.client.HTTPConnection(HERE, served.port, timeout=PATIENCE)
+            connection.request("GET", "/nothing")
+            connection.getresponse().read()
+            assert connections_in_memory() == others + 1
+            connection.close()
+            ends = time.monotonic() + PATIENCE / 2
+            while connections_in_memory() > others and time.monotonic() < ends:
+                time.sleep(0.05)
+            assert connections_in_memory() == others
+
+
+def connections_in_memory():
+    gc.collect()
+    return sum(isinstance(one, Protocol) for one in gc.get_objects())

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import ssl
 import time
 from dataclasses import replace
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from rknn_jax.federation.round_sequence import Step
     from rknn_jax.federation.rounds import Round
     from rknn_jax.federation.server import Resources
+
+COLLECTIONS = 1_000
+"""New objects between two garbage collections while clients come and go.
+
+A closed connection is a cycle of objects with large buffers. The program's own number is for short
+runs, and would leave thousands of them.
+"""
 
 
 def say(name: str, text: str) -> None:
@@ -102,6 +110,8 @@ def _serve_one(
     say("round", f"{round.id[:12]}, {len(round.data):,} bytes to each client; {so_far}")
     desk = Desk(round, closes)
     place.serve(desk, begun)
+    gc.freeze()  # what is there stays, and need not be looked at again
+    gc.set_threshold(COLLECTIONS)
     with progress.phase("clients", note=lambda: _progress(desk, wanted, begun)):
         answers = _answers(folder, wanted, desk, begun)
     if settings.collect_only:

@@ -63,6 +63,7 @@ class Protocol(H11Protocol):
         self.number: int | None = None
         self.received = 0
         self.last_check: tuple[object, int, int] = (None, 0, 0)
+        self.next_check: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit a known client with few connections, and close any other connection."""
@@ -82,12 +83,15 @@ class Protocol(H11Protocol):
             self.number = number
             self.connected[number] += 1
         self.app_state = {**self.app_state, "client": self.number}
-        self.loop.call_later(CHECK_SECONDS, self._check_progress)
+        self.next_check = self.loop.call_later(CHECK_SECONDS, self._check_progress)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         super().connection_lost(exc)
         self.gate.leave()
+        if self.next_check is not None:
+            # A timer would keep the connection's buffers until it is over.
+            self.next_check.cancel()
         if self.number is not None:
             self.connected[self.number] -= 1
             self.number = None
@@ -114,7 +118,7 @@ class Protocol(H11Protocol):
                 self.transport.abort()
                 return
         self.last_check = check
-        self.loop.call_later(CHECK_SECONDS, self._check_progress)
+        self.next_check = self.loop.call_later(CHECK_SECONDS, self._check_progress)
 
 
 @contextlib.contextmanager
