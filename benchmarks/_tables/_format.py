@@ -23,13 +23,17 @@ def percent(values: dict[str, Any]) -> str:
 
 def table(header: list[str], rows: list[list[str]], name: str) -> str:
     """Return a Markdown table with a line that states its source."""
-    found = load(name)
     lines = [header, ["---"] * len(header), *rows]
-    source = (
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{source(name)}"
+
+
+def source(name: str) -> str:
+    """Return a sentence on how and when a result was measured."""
+    found = load(name)
+    return (
         f"`{found['command']}`, {found['date'][:10]}, {found['device']} with {found['cores']} "
         f"cores, jax {found['versions']['jax']}.{_mark(found)}"
     )
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{source}"
 
 
 def _mark(found: dict[str, Any]) -> str:

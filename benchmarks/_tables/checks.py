@@ -3,7 +3,70 @@
 import re
 
 from benchmarks._mutated import TESTS
-from benchmarks._tables._format import load, table
+from benchmarks._tables._format import load, source, table
+
+
+def tried() -> str:
+    """All that was done to break a promise: how often, and how often it broke."""
+    mutants = load("mutants")["results"]["scores"].values()
+    sound = [row["mutants"] - row["equivalent"] for row in mutants]
+    by_hand = load("planted_faults")["results"]
+    calls = load("faults")["results"]
+    fuzz = load("fuzz")["results"]
+    kills = load("kills")["results"]
+    world, network, soak = (
+        load(name)["results"] for name in ("simulate", "simulate_network", "soak")
+    )
+    lost = sum(kills[name] for name in ("forgotten", "overspent", "drawn twice", "lost"))
+    hostile = sum(count for name, count in soak["visits"].items() if name.startswith("hostile"))
+    rows = [
+        (
+            "mutants",
+            f"{sum(sound)} small faults in {len(sound)} modules",
+            f"{sum(sound) - sum(row['noticed'] for row in mutants)} that no test notices",
+        ),
+        (
+            "planted_faults",
+            f"{len(by_hand)} faults planted by hand",
+            f"{sum(row['by'] is None for row in by_hand)} that no test notices",
+        ),
+        (
+            "fuzz",
+            f"{sum(row['inputs'] for row in fuzz):,} damaged files for {len(fuzz)} readers",
+            f"{sum(sum(row['failures'].values()) for row in fuzz)} failures",
+        ),
+        (
+            "faults",
+            f"{sum(sum(row['calls'].values()) for row in calls):,} system calls that fail once",
+            _broken(sum(len(row["broken"]) for row in calls)),
+        ),
+        ("kills", f"{kills['killed']:,} kills of a release", _broken(lost)),
+        (
+            "simulate",
+            f"{world['calls']:,} calls in {world['seeds']} histories, {world['kills']:,} kills, "
+            f"{world['losses of power']:,} losses of power",
+            _broken(len(world["broken"])),
+        ),
+        (
+            "simulate_network",
+            f"{network['steps']:,} steps in {network['seeds']} histories of a round",
+            _broken(len(network["broken"])),
+        ),
+        (
+            "soak",
+            f"{soak['minutes']:.0f} minutes with {soak['honest_clients']:,} clients, and "
+            f"{hostile} attacks",
+            _broken(0 if soak["counted_once"] else 1),
+        ),
+    ]
+    lines = [["what was tried", "what it found", "measured"], ["---"] * 3]
+    for name, what, result in rows:
+        lines.append([what, result, source(name)])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _broken(count: int) -> str:
+    return f"{count} promises broken"
 
 
 def mutants() -> str:
