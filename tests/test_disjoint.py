@@ -49,6 +49,14 @@ def test_the_largest_amount_of_each_kind_counts(ledger):
     assert (together.relation, together.unit) == ("add-remove", "record")
 
 
+def test_only_the_budget_is_promised_where_divergences_add_up(ledger):
+    """What such a ledger calls spent is the budget less what is left, and no guarantee."""
+    north, south = ledger("a", 0.2, 0.05, accounting="renyi"), ledger("b", 0.1)
+    assert compose_disjoint([north, south]).spent == (0, 0)
+    spend(north, 0.001)
+    assert compose_disjoint([north, south]).spent == (Fraction(1, 5), Fraction(1, 20))
+
+
 def test_damage_of_one_ledger_counts_as_spent(ledger):
     north, south = ledger("a", 3), ledger("b", 2)
     with open(north.path, "ab") as file:

@@ -1,5 +1,7 @@
 """A server's public side and a client's private side may be folders and patterns, as of `label`."""
 
+import os
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -83,3 +85,22 @@ def test_files_of_other_columns_are_refused(tmp_path):
     write(tmp_path / "records" / "9.csv", odd)
     with pytest.raises(ValueError, match="the same columns of features everywhere"):
         joining.read_records(Join(tmp_path / "records"))
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    """Features of the old file stood beside labels of the new one, in another order."""
+    rows = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+    np.savez(tmp_path / "R.npz", embeddings=rows, labels=np.arange(30) % 3)
+    np.savez(tmp_path / "new.npz", embeddings=rows[::-1], labels=np.arange(30)[::-1] % 3)
+    read = joining.read_inputs
+
+    def slowly(*arguments, **options):
+        found = read(*arguments, **options)
+        os.replace(tmp_path / "new.npz", tmp_path / "R.npz")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(joining, "read_inputs", slowly)
+        with pytest.raises(ValueError, match="stay as it is while it is read"):
+            joining.read_records(Join(tmp_path / "R.npz"))
+    assert len(joining.read_records(Join(tmp_path / "R.npz")).labels) == 30

@@ -427,6 +427,37 @@ def test_a_run_does_not_choose_a_nodes_files_or_budget(tmp_path, capsys):
     assert not Path(run["out"]).exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("most-epsilon", float("nan")),
+        ("most-epsilon", -1.0),
+        ("most-epsilon", "much"),
+        ("allow-large-epsilon", "false"),
+        ("most-cells", 0),
+        ("budget", 0.0),
+        ("budget", float("inf")),
+        ("trust", "everybody"),
+        ("accounting", "none"),
+        ("patience", "nan"),
+    ],
+)
+def test_a_nodes_options_are_checked_like_those_of_join(tmp_path, option, value):
+    """Text for a flag was taken as true, and NaN as no limit."""
+    with pytest.raises(ValueError, match="Expected"):
+        flower.node_client(node_config(tmp_path, budget=1.0) | {option: value})
+    assert not (tmp_path / "private.npz.ledger.jsonl").exists()
+
+
+def test_a_nodes_lists_are_words(tmp_path):
+    table = tmp_path / "R.csv"
+    table.write_text("a,b,visit,labels\n1,2,7,0\n3,4,8,1\n")
+    client = flower.node_client({"private": str(table), "budget": 1.0, "drop": "visit"})
+    assert client.inputs.shape == (2, 2)
+    flags = {"private": str(table), "drop": "visit", "allow-large-epsilon": True}
+    assert flower.node_client(flags).agreement.large_epsilon
+
+
 @pytest.mark.parametrize("name", ["server", "key", "json", "num-partitions", "epsilon"])
 def test_a_node_has_no_other_options(tmp_path, name):
     with pytest.raises(ValueError, match="Expected options of rknn join"):

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+from decimal import Decimal
 
 import jax
 import numpy as np
@@ -172,6 +173,12 @@ def test_a_record_of_nobody_casts_no_vote():
     assert found.ignored == np.sum(~known & (LABELS >= 0))
 
 
+def num_names(values):
+    names, known = person_names(np.fromiter(values, object, len(values)), "")
+    assert known.all()
+    return len(np.unique(names, axis=0))
+
+
 def test_names_keep_persons_apart_and_kinds_of_numbers_together():
     long = "x" * 500
     apart = np.array([long + "a", long + "b", "1", "-1", "2", "A", "a", "1.5"], object)
@@ -180,12 +187,32 @@ def test_names_keep_persons_apart_and_kinds_of_numbers_together():
     assert known.all()
     same = [np.array([2**53 + 1]), np.array([str(2**53 + 1)]), np.array([b" 9007199254740993"])]
     assert len({person_names(each, "")[0].tobytes() for each in same}) == 1
-    written = np.array(["7", "7.0", "07", "+7", " 7\u00a0", b"7", 7, 7.0, np.float32(7)], object)
-    assert len(np.unique(person_names(written, "")[0], axis=0)) == 1
+    written = ["7", "7.0", "07", "+7", " 7\u00a0", "7E+00", "70e-1", "0.7E1", b"7", 7, 7.0]
+    written += [np.float32(7), np.longdouble(7), Decimal("7.00"), memoryview(b"7"), bytearray(b"7")]
+    assert num_names(written) == 1
+    assert num_names([100_000, 1e5, "1E+05", "1.0E5", Decimal("1E+5"), "100000."]) == 1
+    assert num_names([10**17, "1e+17", np.longdouble(10**17)]) == 1
+    assert num_names([0, "-0", "0e9", ".0", "-0.0", False]) == 1
+    assert num_names([True, np.bool_(True), 1]) == 1
+    # No number in one form is taken for text in another, whatever its size.
+    assert num_names(["1.5", "1.50", "1e400", "1e4000", ".001", "1,000", "e5", "1e"]) == 8
     forms = np.array(["Jos\u00e9", "Jose\u0301", "Jos\u00e9".encode()], object)
     assert len(np.unique(person_names(forms, "")[0], axis=0)) == 1
-    nobody = np.array(["", " ", None, "nan", "NA", "None", "null", np.nan, "<NA>"], object)
-    assert not person_names(nobody, "")[1].any()
+    # The text of an object without one is its place, which is another for each record.
+    nobody = [
+        "",
+        " ",
+        None,
+        "nan",
+        "NA",
+        "None",
+        "null",
+        np.nan,
+        "<NA>",
+        object(),
+        memoryview(b" "),
+    ]
+    assert not person_names(np.fromiter(nobody, object, len(nobody)), "")[1].any()
     assert person_names(np.array([2.0**53, 5.0]), "")[1].tolist() == [False, True]
     assert person_names(np.array([2**24, 5], np.float32), "")[1].tolist() == [False, True]
     mixed = np.array([2.0**53, 1e17, np.float32(2**24), 10**17, 5.0], object)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from rknn_jax import trust
 from rknn_jax._internal.ranges import (
     AnyEpsilon,
     AnySeed,
@@ -130,6 +131,13 @@ class Experiment:
             raise ValueError(
                 "Expected a number with relation=add-remove, got check_share=auto; the default "
                 "depends on n, which is private then."
+            )
+        noises = trust.named(self.labeler.trust).noises
+        if self.check_share and noises > 1:
+            raise ValueError(
+                f"Expected labeler.trust of one curator with check_share={self.check_share}, got "
+                f"labeler.trust={self.labeler.trust}, under which {noises} parties add noise to "
+                "votes, and one to what records check; let all records vote, or trust a curator."
             )
 
     def _check_parts(self) -> None:

@@ -24,6 +24,8 @@ MEANINGS = {
 }
 """What amounts of a ledger are, after each of them."""
 
+RENYI_SPENT = ", the budget less what remains; all releases so far are promised the budget alone"
+
 
 @dataclass(frozen=True)
 class Show:
@@ -286,7 +288,8 @@ def _account(ledger: Ledger) -> dict[str, Any]:
 
 def _tell_account(told: Console, ledger: Ledger) -> None:
     for name in ("name", "id", "accounting", "budget", "spent", "remaining", "head"):
-        tell(told, name, f"{getattr(ledger, name)}{MEANINGS.get(name, '')}")
+        meaning = RENYI_SPENT if (name, ledger.accounting) == ("spent", "renyi") else ""
+        tell(told, name, f"{getattr(ledger, name)}{meaning or MEANINGS.get(name, '')}")
     if any(ledger.unread):
         tell(
             told,

@@ -77,7 +77,7 @@ def run(settings: SelectClasses) -> dict[str, Any]:
         from rknn_jax.privacy.ledger import LedgerError
         from rknn_jax.records import features
         from rknn_jax.release import accounts, adoption, class_selection, known_classes
-        from rknn_jax.release.data_files import find
+        from rknn_jax.release.data_files import find, unchanged
     features.refuse_shared(settings.embedding, settings.label, settings.person, settings.drop)
     columns = Columns(
         settings.embedding or None,
@@ -100,7 +100,11 @@ def run(settings: SelectClasses) -> dict[str, Any]:
         )
     cost = class_selection.cost(epsilon, delta, settings.relation, settings.unit)
     public = None if settings.public is None else _listed(settings.public)
-    with progress.phase("reading the private records"), sure_interrupts():
+    with (
+        progress.phase("reading the private records"),
+        sure_interrupts(),
+        unchanged(private, "--private"),
+    ):
         data = adoption.data_set(private, columns, public, settings.relation)
         records = adoption.private_records(private, columns, public)
         found = class_selection.occurrences(records.shards, settings.unit)

@@ -15,6 +15,7 @@ with the round's id, the client's messages and its ticket. A client that refuses
 no reason. Nodes are asked in waves, so that memory does not grow with their number.
 """
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -22,11 +23,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import tyro
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from rknn_jax import trust
+from rknn_jax._internal import ranges
 from rknn_jax._internal.terminal import err, tell
 from rknn_jax.federation import publish, round_folder, simulation
 from rknn_jax.federation.agreement import RefusedError
@@ -148,8 +151,26 @@ def node_client(config: Mapping[str, Any]) -> Client:
             f"Expected options of rknn join in --node-config, got {', '.join(unknown)}; leave "
             "out what Flower sets itself."
         )
-    paths = {name: Path(options[name]) for name in ("private", "ledger", "rounds") & options.keys()}
-    return open_client(Join(**options | paths))
+    words = [word for name, value in config.items() for word in _words(name, value)]
+    try:
+        settings = tyro.cli(Join, args=words, console_outputs=False)
+    except SystemExit:
+        raise ValueError(
+            f"Expected values of options of rknn join in --node-config, got {dict(config)!r}; "
+            "`rknn join --help` says which it takes."
+        ) from None
+    ranges.check(settings)
+    return open_client(settings)
+
+
+def _words(name: str, value: object) -> list[str]:
+    """Return an option of a node's configuration as words of a command line."""
+    flag = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        return [flag] if value else []
+    if name in ("networks", "drop"):
+        return [flag, *shlex.split(str(value))]
+    return [f"{flag}={value}"]
 
 
 def serve(grid: Grid, settings: Mapping[str, Any]) -> dict[str, Any]:

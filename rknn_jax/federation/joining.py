@@ -17,6 +17,7 @@ from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.ledger import DataSet, Ledger
 from rknn_jax.release import adoption, tables, widths
+from rknn_jax.release.data_files import unchanged
 
 
 class Records(NamedTuple):
@@ -52,6 +53,11 @@ def read_records(settings: Join) -> Records:
       ValueError: If the file cannot be used.
     """
     argument = option("private")
+    with unchanged([str(settings.private)], argument):
+        return _read_records(settings, argument)
+
+
+def _read_records(settings: Join, argument: str) -> Records:
     columns = _columns(settings)
     inputs = read_inputs(settings.private, argument, columns, private=True)
     if inputs.ndim == 2:

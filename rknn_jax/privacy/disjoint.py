@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from rknn_jax.privacy.filters import Amount
+from rknn_jax.privacy.filters import NOTHING, Amount
 from rknn_jax.privacy.guarantee import Relation, Unit
 from rknn_jax.privacy.ledger import Ledger, LedgerMismatchError
 
@@ -20,7 +20,8 @@ class Together(NamedTuple):
 
     Attributes:
       budget: Amount that all releases may cost one unit, those to come included.
-      spent: Amount that the releases so far cost one unit.
+      spent: Amount that the releases so far cost one unit; of a ledger where divergences add up,
+        the whole budget, which alone is promised.
       relation: Relation of the ledgers. Neighbors differ in the data of one ledger.
       unit: Unit of the ledgers.
     """
@@ -59,7 +60,7 @@ def compose_disjoint(ledgers: Sequence[Ledger]) -> Together:
         )
     return Together(
         _largest([ledger.budget for ledger in ledgers]),
-        _largest([ledger.spent for ledger in ledgers]),
+        _largest([_promised(ledger) for ledger in ledgers]),
         relation,
         unit,
     )
@@ -68,6 +69,13 @@ def compose_disjoint(ledgers: Sequence[Ledger]) -> Together:
 def _largest(amounts: Sequence[Amount]) -> Amount:
     """Return the largest epsilon and the largest delta, which may be of two ledgers."""
     return Amount(*map(max, zip(*amounts, strict=True)))
+
+
+def _promised(ledger: Ledger) -> Amount:
+    """Return what all charges so far cost together."""
+    if ledger.accounting == "sum":
+        return ledger.spent
+    return NOTHING if ledger.num_lines == 1 else ledger.budget
 
 
 def _check_disjoint(first: Ledger, second: Ledger) -> None:

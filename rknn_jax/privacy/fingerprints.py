@@ -76,7 +76,8 @@ class Digest:
 
     def _update_items(self, items: np.ndarray) -> None:
         for item in items.tolist():
-            content = item if isinstance(item, bytes) else str(item).encode(errors="replace")
+            as_bytes = isinstance(item, bytes | bytearray | memoryview)  # its text is its place
+            content = bytes(item) if as_bytes else str(item).encode(errors="replace")
             self._hash.update(f"{type(item).__name__} {len(content)} ".encode())
             self._hash.update(content)
 

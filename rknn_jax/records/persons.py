@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from hashlib import blake2b
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from rknn_jax.records.classes import MISSING_WORDS
 from rknn_jax.records.code_points import in_unicode
 
-_WHOLE = re.compile(r"(?P<sign>[+-]?)(?P<digits>[0-9]{1,400})(\.0*)?")
+_NUMBER = re.compile(r"[+-]?([0-9]{1,400}\.?[0-9]{0,400}|\.[0-9]{1,400})(e[+-]?[0-9]{1,3})?", re.I)
 
 _OF_PERSONS = re.compile(
     r"(^|.*[^a-z])(mrn|uid|pid|(patient|person|subject|participant|respondent|individual|volunteer|"
@@ -43,9 +44,10 @@ def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray
     """Return the name of each record's person, and whether it has one.
 
     A name is 128 bits of BLAKE2b, so that two persons do not share one. Whole numbers are one
-    person however they are written: 7, 7.0, "07". Text is compared without spaces around it and in
-    Unicode's form NFKC. Missing values, the words for them, and floats that are too large to be
-    exact name no person. No single value raises an error.
+    person however they are written: 7, 7.0, "07", "7E+00"; True is 1. Text is compared without
+    spaces around it and in Unicode's form NFKC. Missing values, the words for them, floats that are
+    too large to be exact, and objects without a text of their own name no person. No single value
+    raises an error.
 
     Args:
       values: Numbers, text or bytes `[b]`.
@@ -138,17 +140,38 @@ def _person_text(value: Any) -> bytes:
     try:
         if isinstance(value, float | np.floating) and not _is_exact(value):
             return b""
-        text = value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(value)
-        plain = unicodedata.normalize("NFKC", text).strip()
+        plain = unicodedata.normalize("NFKC", _text(value)).strip()
     except Exception:  # an error would reveal the record, whatever it holds
         return b""
     if not plain or plain.lower() in MISSING_WORDS:
         return b""
-    number = _WHOLE.fullmatch(plain)
-    if number:
-        digits = number["digits"].lstrip("0") or "0"
-        plain = f"-{digits}" if number["sign"] == "-" and digits != "0" else digits
-    return plain.encode(errors="surrogatepass")
+    return _number(plain).encode(errors="surrogatepass")
+
+
+def _text(value: Any) -> str:
+    """Return the text of a value: not the place of an object, which differs for each record."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode(errors="surrogateescape")
+    if isinstance(value, bool | np.bool_):
+        return str(int(value))
+    text = str(value)
+    return "" if f"{id(value):x}" in text.lower() and not isinstance(value, str | int) else text
+
+
+def _number(text: str) -> str:
+    """Return a whole number in one form, and any other text as it is."""
+    if not _NUMBER.fullmatch(text):
+        return text
+    found = Decimal(text)  # exact, whatever the context
+    sign, digits, exponent = found.as_tuple()
+    assert isinstance(exponent, int)  # not infinite, by the pattern
+    shown = "".join(map(str, digits)).lstrip("0")
+    whole = shown[:exponent] if exponent < 0 else shown + exponent * "0"
+    if exponent < 0 and shown[exponent:].strip("0"):
+        return text
+    if not whole.strip("0"):
+        return "0"
+    return f"-{whole}" if sign else whole
 
 
 def _is_exact(value: Any) -> bool:

@@ -4,7 +4,8 @@ Names may be URLs that fsspec knows, such as `s3://bucket/folder` or `memory://f
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -52,6 +53,37 @@ def find(names: Sequence[str], argument: str) -> Found:
                 )
         same |= dict.fromkeys(identities(file), file)
     return Found(files, [file for part in parts for file in part.skipped])
+
+
+@contextmanager
+def unchanged(names: Sequence[str], argument: str) -> Iterator[None]:
+    """Read files more than once, and make sure that they are the same each time.
+
+    Args:
+      names: As for `find`.
+      argument: As for `find`.
+
+    Raises:
+      ValueError: If a local file was changed or replaced in the meantime. Labels of one version
+        would be those of other records in the next.
+    """
+    before = _states(names, argument)
+    yield
+    if _states(names, argument) != before:
+        raise ValueError(
+            f"Expected {argument} {', '.join(map(str, names))} to stay as it is while it is read, "
+            "and it was changed; wait until it is written, and try again."
+        )
+
+
+def _states(names: Sequence[str], argument: str) -> dict[str, tuple[int, int, int]]:
+    found = {}
+    for file in find(names, argument).files:
+        system, path = fsspec.core.url_to_fs(file)
+        if isinstance(system, LocalFileSystem):
+            status = os.stat(path)
+            found[file] = status.st_ino, status.st_size, status.st_mtime_ns
+    return found
 
 
 def identities(name: str) -> set[object]:

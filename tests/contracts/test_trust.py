@@ -11,6 +11,7 @@ from rknn_jax.labelers import _vote_mechanism
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.privacy.statement import schema
 from tests.conftest import modules
+from train.experiment import Experiment
 
 MODELS = [(module.__name__.split(".")[-1], module.MODEL) for module in modules(trust)]
 each = pytest.mark.parametrize(
@@ -53,6 +54,19 @@ def test_a_model_takes_mechanisms_by_its_own_word(name, model):
         else:
             with pytest.raises(ValueError, match="Expected mechanism to be one of"):
                 ReverseKNN(trust=name, mechanism=other)
+
+
+@each
+def test_records_check_under_one_partys_noise_alone(name, model):
+    """What they say got one noise, which the party that drew it could subtract."""
+    if not model.labels:
+        return
+    settings = {"labeler": ReverseKNN(trust=name), "check_share": 0.1, "delta": 1e-5}
+    if model.noises == 1:
+        assert Experiment(**settings).check_share == 0.1
+        return
+    with pytest.raises(ValueError, match=f"got labeler.trust={name}, under which"):
+        Experiment(**settings)
 
 
 @each
