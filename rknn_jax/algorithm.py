@@ -128,7 +128,7 @@ def distill(
         predicted = None if student is None else student.predict_proba(images[queries.index])
         with progress.phase(f"labeling by {labeler.name}"):
             # `contribute` alone sees records, each by itself, so that one of them moves its own
-            # terms and no others. `release` sees what they add up to, and adds the noise.
+            # terms and no others. `release` adds up what it returned, and adds the noise.
             key = stage_key(keys.noise, Stage.SAMPLING, step)
             contribution = labeler.contribute(
                 key, task.private, encode, queries=queries, num_classes=num_classes

@@ -169,7 +169,7 @@ def charge_and_draw(
     payer: Payer,
     purpose: str,
 ) -> np.ndarray:
-    """Charge a ledger, then draw exact noise: the one place where a release's sum becomes public.
+    """Charge a ledger, then draw exact noise: here the sum of `rknn label` becomes public.
 
     Args:
       noise: Noise of the sum.

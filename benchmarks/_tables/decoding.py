@@ -151,6 +151,23 @@ def query_numbers() -> str:
     return table(header, rows, "query_numbers")
 
 
+def sites() -> str:
+    """Right labels if private records come from elsewhere, and points that remedies add."""
+    found = load("sites")["results"]
+    remedies = [name for name in found[0]["right"]["1"] if name != "as it is"]
+    rows = []
+    for name in dict.fromkeys(one["data"] for one in found):
+        for epsilon in found[0]["right"]:
+            mine = [one["right"][epsilon] for one in found if one["data"] == name]
+            plain = np.array([one["as it is"] for one in mine])
+            shown = [name, epsilon, f"{plain.mean():.1%} ({plain.min():.1%})"]
+            for remedy in remedies:
+                gains = 100 * (np.array([one[remedy] for one in mine]) - plain)
+                shown.append(f"{gains.mean():+.1f} ({gains.min():+.1f})")
+            rows.append(shown)
+    return table(["private records", "ε", "as it is", *remedies], rows, "sites")
+
+
 def rounds() -> str:
     """Right labels in one, two and three rounds of the same epsilon in all."""
     found = load("rounds")

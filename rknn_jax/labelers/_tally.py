@@ -66,7 +66,7 @@ class Tally(Protocol):
 
         Args:
           points: Features `[n, f]`.
-          ids: Classes, int `[n]` in `[0, num_classes)`.
+          ids: Classes, int `[n]`, or ballots `[n, r]`. Those out of range add nothing.
         """
 
     def total(self, points: np.ndarray, ids: np.ndarray) -> np.ndarray:

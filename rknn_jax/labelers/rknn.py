@@ -2,7 +2,7 @@
 
 The votes are summed, the sums are released with noise, and the arg max of each query is its label.
 These are steps 3 to 6 of Algorithm 1. Before the mechanism, a private record passes `encode`
-and `VoteTally.parts`. They depend on that record and on public data alone. So one record changes at
+and `VoteTally`. They depend on that record and on public data alone. So one record changes at
 most 2kr cells by 1, whatever the number of queries. All that follows the mechanism is
 post-processing.
 

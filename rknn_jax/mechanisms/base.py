@@ -75,7 +75,7 @@ class Mechanism(Protocol):
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return the estimate's standard deviation, `[num_queries, num_classes]`.
 
-        `counts` are the true counts of n records.
+        `counts` are the true counts of n records, or noisy ones where those are private.
         """
 
     def guarantee(self, num_records: int) -> Guarantee:

@@ -156,7 +156,7 @@ class LocalRandomizer(CalibratedMechanism):
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return the estimate's standard deviation, float64 `[num_queries, num_classes]`.
 
-        `counts` are the true counts.
+        `counts` are the true counts, or noisy ones where those are private.
         """
 
     def aggregate(self, messages: Any) -> jax.Array:

@@ -1,12 +1,12 @@
 """Sum over private records, taken shard by shard in one pass.
 
 Every block of rows is read, checked, hashed for the ledger's fingerprint, and summed by a `Tally`:
-votes for the nearest queries, or the sums of another labeler. Memory does not grow with the number
-of records, unless a person's records are bounded together: then a part of each record is kept. The
-sum is exact in int64, so neither the order of the shards nor the size of the blocks changes it.
+votes for the nearest queries, or the sums of another labeler. The sum is exact in int64, so neither
+the order of the shards nor the size of the blocks changes it. Memory does not grow with the number
+of records, with two exceptions: of records that check, `checking` keeps features and labels, and if
+a person's records are bounded together, a part of each record is kept.
 
-Records whose role is to check do not add to the sum (`privacy.roles`). `checking` keeps the public
-rows near them instead.
+Records whose role is to check do not add to the sum (`privacy.roles`).
 
 A shard that counted twice would double what its records add, which no noise covers. `total`
 therefore takes every shard once or nothing at all.
@@ -60,7 +60,8 @@ class Counter:
     Attributes:
       tally: Sum that is taken.
       classes: Set of labels.
-      encode: Encoder of raw records. Defaults to None, for embeddings.
+      encode: Map of each record alone, such as an encoder of raw records or a scaling. Defaults to
+        None, for rows that are used as they are.
       labels_per_record: Most labels of a record that count, r. Defaults to None: each record has
         one label.
       checkers: Check by records that do not add to the sum. Defaults to None: all add to it.

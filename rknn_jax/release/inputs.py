@@ -64,7 +64,8 @@ class Data:
       private: Private records, which are not read yet.
       classes: Set of labels, taken as public.
       skipped: Files in the private folders that hold no records of their own. Defaults to none.
-      encode: Encoder of the private records. Defaults to None, for embeddings.
+      encode: Map of each private record alone, such as an encoder of raw records or a scaling.
+        Defaults to None, for rows that are used as they are.
       digest: Fingerprint of the public rows as read. Defaults to "", that of `public`.
       num_persons: Number of persons with records. Defaults to None, if records are protected or
         the number is private.

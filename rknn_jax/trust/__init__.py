@@ -1,7 +1,7 @@
 """Trust models, one file each: who sees what records say, which noise hides it, in which words.
 
-A file's presence registers the model, and it offers a `MODEL`. All others ask for its attributes
-and never for its name: labelers, mechanisms, rounds, statements, and the choices of a command line.
+A file's presence registers the model, and it offers a `MODEL`. Labelers, mechanisms, statements and
+the choices of a command line ask for its attributes. A protocol that is of one model names it.
 """
 
 import functools
