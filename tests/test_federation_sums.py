@@ -23,6 +23,7 @@ from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers.least_squares import LeastSquares
 from rknn_jax.labelers.prototypes import Prototypes
 from rknn_jax.labelers.public_prototypes import PublicPrototypes
+from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.neighbors import LARGEST
 from rknn_jax.privacy import accounting, analytic_gaussian
 from rknn_jax.privacy.gaussian_shares import SMALLEST_SHARE, GaussianShares
@@ -280,6 +281,16 @@ def test_a_sum_that_cannot_keep_its_word_is_not_made(wrong, words):
     config = replace(Prototypes(), **wrong)
     with pytest.raises(ValueError, match=words):
         Round(QUERIES, CLASSES, config, honest=3)
+
+
+def test_votes_have_the_unit_of_their_round():
+    """A labeler's own would say that a person is protected, where a message is."""
+    config = ReverseKNN(1.0, trust="local", mechanism="collision")
+    assert Round(QUERIES, CLASSES, config).unit == "record"
+    with pytest.raises(ValueError, match="unit of its own"):
+        wire.check_settings(ReverseKNN, {"unit": "person"})
+    with pytest.raises(ValueError, match="unit"):
+        Round(QUERIES, CLASSES, replace(config, unit="person"))
 
 
 @pytest.mark.parametrize(

@@ -267,3 +267,10 @@ def test_of_events_only_what_differs_from_the_plain_case_is_told():
 
 def test_an_epsilon_above_fifty_wants_a_flag_as_the_commands_say():
     assert LARGE_EPSILON == 50
+
+
+def test_a_notebook_shows_epsilon_and_delta_rounded_up():
+    shown = replace(EVERYTHING, epsilon=1.00000001, delta=1.2341e-5)._repr_html_()
+    assert "<th>epsilon</th><td>1.00001</td>" in shown
+    assert "<th>delta</th><td>1.24e-05</td>" in shown
+    assert "<th>delta</th><td>0</td>" in PURE._repr_html_()

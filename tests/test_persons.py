@@ -17,7 +17,9 @@ from scipy import optimize
 from rknn_jax import mechanisms
 from rknn_jax.audit import games_release, verdict
 from rknn_jax.formats import Columns
+from rknn_jax.labelers import _vote_mechanism
 from rknn_jax.labelers._votes import Bound, VoteTally
+from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.mechanisms.gaussian import Gaussian
 from rknn_jax.mechanisms.permute_and_flip import PermuteAndFlip
@@ -480,3 +482,16 @@ def test_persons_under_gaussian_noise_are_clipped_and_their_releases_compose(tmp
     assert four.epsilon < 2.2
     assert accounting.epsilons([event], 1e-6) == {"RDP": pytest.approx(1.0, abs=1e-6)}
     assert one.most_votes == pytest.approx(np.sqrt(12))
+
+
+@pytest.mark.parametrize("name", ["discrete_laplace", "laplace", "gaussian"])
+def test_a_simulation_composes_for_persons_as_a_release_does(name):
+    """A person's votes lie in any cells, so the events of a record's two would be too good."""
+    settings = {"epsilon": 1.0, "delta": 1e-5 if name == "gaussian" else 0.0, "mechanism": name}
+    person, record = (ReverseKNN(unit=unit, **settings) for unit in ("person", "record"))
+    found = person.guarantee_of(100, 5, 3)
+    made = _vote_mechanism.calibrated(5, 3, 100, config=person)
+    assert found == dataclasses.replace(made.release_guarantee(100), sampler="simulation")
+    assert found.events != record.guarantee_of(100, 5, 3).events
+    made = _vote_mechanism.calibrated(5, 3, 100, config=record)
+    assert record.guarantee_of(100, 5, 3) == made.guarantee(100)
