@@ -34,4 +34,5 @@ def check(name: str, *arrays) -> None:
     if os.environ.get(RECORDING):
         recorded[name] = found
         RECORDS.write_text(json.dumps(dict(sorted(recorded.items())), indent=2) + "\n")
-    assert recorded[name] == found, f"{name} is not what it was"
+    remedy = f"if it is new, or is to change, record it: {RECORDING}=1 pytest with this test"
+    assert recorded.get(name) == found, f"{name} is not what was recorded; {remedy}"

@@ -140,7 +140,8 @@ def measured_brief() -> str:
         if told:
             share = _percent([one["measured"]["right"] for one in told])
             measure = f"{share} ± {100 * np.mean([one['half'] for one in told]):.0f}"
-        right = [one["without"] for one in mine]
+        # Labels and measure are of the same release, where there is a measure.
+        right = [one["chosen"] for one in told] or [one["without"] for one in mine]
         rows.append(
             [
                 words,

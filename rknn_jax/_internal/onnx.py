@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rknn_jax._internal.cores import num_cores
+from rknn_jax._internal.extras import install
 
 
 def read(path: Path) -> bytes:
@@ -58,8 +59,7 @@ def session(path: Path, expected: str) -> Any:
         import onnxruntime
     except ImportError as error:
         raise ValueError(
-            "A pretrained network needs onnxruntime, which is not installed; pip install "
-            "'rknn-jax[embed]'."
+            f"A pretrained network needs onnxruntime, which is not installed; {install('embed')}."
         ) from error
     try:
         options = onnxruntime.SessionOptions()

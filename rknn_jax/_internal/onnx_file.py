@@ -16,6 +16,7 @@ import jax.extend
 import numpy as np
 from jax import export
 
+from rknn_jax._internal.extras import install
 from rknn_jax._internal.option_names import option
 
 OPSET = 18
@@ -71,9 +72,7 @@ def onnx_bytes(
     try:
         import onnx
     except ImportError as error:
-        raise ValueError(
-            f"{option('format')} onnx needs onnx: pip install 'rknn-jax[onnx]'."
-        ) from error
+        raise ValueError(f"{option('format')} onnx needs onnx: {install('onnx')}.") from error
     (n,) = export.symbolic_shape("n")
     traced = jax.make_jaxpr(jax.vmap(function))(jax.ShapeDtypeStruct((n, *shape), dtype))
     graph = _Graph(onnx)

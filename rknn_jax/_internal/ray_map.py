@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from rknn_jax._internal.extras import install
 from rknn_jax._internal.option_names import current_names, option, option_names
 
 STORE_BYTES = 2**28
@@ -96,7 +97,7 @@ def _library() -> Any:
         import ray.data.exceptions
     except ImportError as error:
         raise ValueError(
-            f"Expected Ray with {option('engine')} ray, got none; pip install 'rknn-jax[ray]'."
+            f"Expected Ray with {option('engine')} ray, got none; {install('ray')}."
         ) from error
     return ray
 

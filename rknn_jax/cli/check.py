@@ -118,6 +118,8 @@ def run(settings: Check) -> dict[str, Any]:
 
 def _tell(found: "Usability", told: Any) -> None:
     tell(told, "records", f"{found.records:,}, of which {found.usable:,} can be used")
+    if found.persons is not None:
+        tell(told, "persons", f"{found.persons:,}")
     for name, number in list(found.classes.items())[:SHOWN]:
         tell(told, "class", f"{_shown(name)}: {number:,}")
     for reason, number in found.reasons.items():

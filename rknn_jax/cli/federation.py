@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from rknn_jax._internal import progress, ranges
 from rknn_jax._internal.checks import check_together
 from rknn_jax._internal.disk import locked, make_folder
+from rknn_jax._internal.extras import install
 from rknn_jax.cli.serving import merge_folders, say, serve_rounds
 from rknn_jax.federation.settings import Join, Serve, asked, join_command, settled
 from rknn_jax.privacy import ledger_index
@@ -305,6 +306,6 @@ def _needs_libraries() -> None:
     needed = ("cryptography", "httpx", "starlette", "uvicorn")
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         raise ValueError(
-            f"Expected {', '.join(missing)} for a federation, got none installed; pip install "
-            "'rknn-jax[federation]'."
+            f"Expected {', '.join(missing)} for a federation, got none installed; "
+            f"{install('federation')}."
         )

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from rknn_jax._internal.cores import num_cores
+from rknn_jax._internal.extras import MissingExtraError, install
 from rknn_jax.data import _pool
 from rknn_jax.types import Card, Task
 
@@ -122,7 +123,7 @@ def load(seed: int, data_dir: Path | None = None, name: str = "mnist") -> Task:
       name: Name in `LAYOUTS`. Defaults to `mnist`.
 
     Raises:
-      ImportError: If tensorflow-datasets is missing, with the command that installs it.
+      MissingExtraError: If tensorflow-datasets is missing, with the command that installs it.
       FileNotFoundError: If the data set is not prepared, with the command that prepares it.
       ValueError: For another name, or a data set that is not in ArrayRecord format.
     """
@@ -166,8 +167,8 @@ def _library() -> Any:
     try:
         import tensorflow_datasets
     except ImportError as error:
-        raise ImportError(
-            "dataset=tfds:... needs tensorflow-datasets: pip install 'rknn-jax[tfds]'."
+        raise MissingExtraError(
+            f"dataset=tfds:... needs tensorflow-datasets: {install('tfds')}."
         ) from error
     return tensorflow_datasets
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rknn_jax._internal.extras import install
 from rknn_jax._internal.option_names import option
 from rknn_jax.embedding import Embedded, rows, tokens
 from rknn_jax.embedding.images import versions
@@ -111,7 +112,7 @@ def _files(model: str) -> tuple[Path, Path]:
     if found is None or found.origin is None:
         raise ValueError(
             f"Expected {option('model')}, since {DEFAULT}, whose vectors are the default, is not "
-            "installed; pip install 'rknn-jax[embed]', or name a file of vectors."
+            f"installed; {install('embed')}; or name a file of vectors."
         )
     folder = Path(found.origin).parent
     vectors, tokenizer = (folder / name for name in PACKAGED)

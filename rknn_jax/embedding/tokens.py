@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rknn_jax._internal.extras import install
 from rknn_jax._internal.option_names import option
 
 NAME = "tokenizer.json"
@@ -24,7 +25,7 @@ def tokenizer(path: Path) -> Any:
         from tokenizers import Tokenizer
     except ImportError as error:
         raise ValueError(
-            "Text needs tokenizers, which is not installed; pip install 'rknn-jax[embed]'."
+            f"Text needs tokenizers, which is not installed; {install('embed')}."
         ) from error
     try:
         read = Tokenizer.from_file(str(path))

@@ -193,11 +193,14 @@ def absent(names: Sequence[str], found: Sequence[str]) -> AbsentError:
     instead = ""
     if LABELS in names:
         instead = ", or in rknn label and check name their file with --private-labels"
+    elif EMBEDDINGS in found:
+        instead = f", or embed the records again with --keep {names[0]} and another --out"
     instead += nested(names, found)
     what = "an array or column" if len(names) == 1 else "arrays or columns"
     return AbsentError(
         f"Expected {what} {', '.join(map(repr, names))}, found {', '.join(found) or 'none'}; "
-        f"use one of these names, or rename or add {'it' if len(names) == 1 else 'them'}{instead}."
+        "name one of these if it is meant, or rename or add "
+        f"{'it' if len(names) == 1 else 'them'}{instead}."
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rknn_jax._internal.extras import MissingExtraError, install
 from rknn_jax._internal.option_names import option
 from rknn_jax.formats import FormatError, _hub
 from rknn_jax.records import features as rules
@@ -23,14 +24,17 @@ def pyarrow() -> Any:
     """Import pyarrow.
 
     Raises:
-      ImportError: If it is not installed, with the remedy.
+      MissingExtraError: If it is not installed, with the remedy.
     """
     try:
         import pyarrow as pa
         import pyarrow.compute
         import pyarrow.parquet
     except ImportError as error:
-        raise ImportError("pip install 'rknn-jax[parquet]', or save the data as .npz.") from error
+        raise MissingExtraError(
+            "Tables, Parquet and Arrow need pyarrow, which is not installed; "
+            f"{install('parquet')}. rknn embed needs more: {install('embed')}."
+        ) from error
     return pa
 
 

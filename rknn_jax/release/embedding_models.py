@@ -35,8 +35,8 @@ class EmbeddingModel:
     def not_covered(self) -> str:
         """Sentence on the risk that the guarantee does not cover."""
         return (
-            f"what the embedding model {self} remembers of records that it was trained on, and its "
-            "choice, if private data had a part in it"
+            f"what the embedding model ({self}) remembers of the records that it was trained on, "
+            "and its choice, if private data had a part in it"
         )
 
 

@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+from rknn_jax._internal.extras import install
 from rknn_jax._internal.option_names import option
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.records.labels import SEPARATOR
@@ -185,7 +186,7 @@ def parquet(labels: Labels) -> bytes:
         import pyarrow.parquet
     except ImportError as error:
         raise ValueError(
-            f"{option('format')} parquet needs pyarrow: pip install 'rknn-jax[parquet]', or take "
+            f"{option('format')} parquet needs pyarrow: {install('parquet')}; or take "
             f"{option('format')} csv."
         ) from error
     whole = {

@@ -32,6 +32,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import export
 
 from rknn_jax._internal.disk import read_arrays
+from rknn_jax._internal.extras import install
 from rknn_jax._internal.onnx_file import onnx_bytes
 from rknn_jax._internal.option_names import option
 from rknn_jax.labelers.noisy_sgd import Head
@@ -131,7 +132,7 @@ def stablehlo(model: Network, metadata: dict[str, str]) -> bytes:
         return bytes(exported(model).serialize())
     except ImportError as error:
         raise ValueError(
-            f"{option('format')} stablehlo needs flatbuffers: pip install 'rknn-jax[stablehlo]'."
+            f"{option('format')} stablehlo needs flatbuffers: {install('stablehlo')}."
         ) from error
 
 
@@ -159,7 +160,7 @@ def safetensors(model: Network, metadata: dict[str, str]) -> bytes:
         from safetensors.numpy import save
     except ImportError as error:
         raise ValueError(
-            f"{option('format')} safetensors needs safetensors: pip install 'rknn-jax[embed]'."
+            f"{option('format')} safetensors needs safetensors: {install('embed')}."
         ) from error
     if isinstance(model, Head):
         arrays: Any = {"params": model.params, "centre": model.centre, "scale": model.scale}

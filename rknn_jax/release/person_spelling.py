@@ -24,6 +24,11 @@ class Spellings:
         pairs = np.concatenate([bare_names(persons, where), names], axis=1)[known]
         self._pairs = np.unique(np.concatenate([self._pairs, pairs]), axis=0)
 
+    @property
+    def num_persons(self) -> int:
+        """Number of persons with a name."""
+        return len(np.unique(self._pairs[:, 2:], axis=0))
+
     def advice(self) -> Iterator[str]:
         """Yield how many names are alike."""
         counts = np.unique(self._pairs[:, :2], axis=0, return_counts=True)[1]

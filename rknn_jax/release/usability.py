@@ -51,6 +51,7 @@ class Usability(NamedTuple):
       foreign: Number of records of each label that is none of the classes.
       near: Class that a foreign label is spelled like, for those that are near to one.
       advice: What to change, in sentences.
+      persons: Number of persons with records, or None if no column names them.
     """
 
     records: int
@@ -60,6 +61,7 @@ class Usability(NamedTuple):
     foreign: dict[str, int]
     near: dict[str, str]
     advice: tuple[str, ...] = ()
+    persons: int | None = None
 
 
 def examine(
@@ -162,7 +164,14 @@ def examine(
         advice.append("No record can be used, so a release would be noise alone.")
     counted |= {f"broken record, {reason}": number for reason, number in sorted(broken.items())}
     return Usability(
-        records, usable, named, reasons=counted, foreign=foreign, near=near, advice=tuple(advice)
+        records,
+        usable,
+        named,
+        reasons=counted,
+        foreign=foreign,
+        near=near,
+        advice=tuple(advice),
+        persons=spellings.num_persons if persons else None,
     )
 
 

@@ -186,8 +186,8 @@ def _measured_tile(results: Results) -> tuple[str, str, str]:
     expected = results.shares.get("expected_accuracy")
     if expected is None:
         return "Labels that are right", "unknown", "No private record checked them"
-    opinion = "In the opinion of the decoder; nobody measured it"
-    return "Labels that are right", f"≈ {percent(expected)}", opinion
+    opinion = "Guessed by the decoder from votes alone, and not measured: check some by hand"
+    return "Labels that may be right", f"≈ {percent(expected)}", opinion
 
 
 def _bands_sentence(results: Results) -> str:

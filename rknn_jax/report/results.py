@@ -26,7 +26,7 @@ SURE = 0.95
 MEANINGS = {
     "expected_accuracy": (
         "expected",
-        "of the labels are right, in the opinion of the decoder; nobody measured it",
+        "of the labels are right, as the decoder guesses from votes alone; nobody measured it",
     ),
     "stability": ("stability", "of the labels would be the same without noise"),
     "agreement": (
