@@ -178,7 +178,11 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/test_repeated_noise.py",
         "tests/contracts/test_trust.py",
     ),
-    "rknn_jax/labelers/_vote_mechanism.py": ("tests/test_rknn.py", "tests/contracts/test_trust.py"),
+    "rknn_jax/labelers/_vote_mechanism.py": (
+        "tests/test_rknn.py",
+        "tests/contracts/test_trust.py",
+        "tests/test_persons.py",
+    ),
     "rknn_jax/labelers/_sampled_neighbors.py": SAMPLES,
     "rknn_jax/release/counting.py": (
         "tests/test_shards.py",

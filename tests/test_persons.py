@@ -194,7 +194,7 @@ def test_names_keep_persons_apart_and_kinds_of_numbers_together():
     assert num_names(written) == 1
     assert num_names([100_000, 1e5, "1E+05", "1.0E5", Decimal("1E+5"), "100000."]) == 1
     assert num_names([10**17, "1e+17", np.longdouble(10**17)]) == 1
-    assert num_names([0, "-0", "0e9", ".0", "-0.0", False]) == 1
+    assert num_names([0, "-0", "0e+9", ".0", "-0.0", False]) == 1
     assert num_names([True, np.bool_(True), 1]) == 1
     # No number in one form is taken for text in another, whatever its size.
     assert num_names(["1.5", "1.50", "1e400", "1e4000", ".001", "1,000", "e5", "1e"]) == 8

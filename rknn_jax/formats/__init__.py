@@ -194,7 +194,7 @@ def absent(names: Sequence[str], found: Sequence[str]) -> AbsentError:
     if LABELS in names:
         instead = ", or in rknn label and check name their file with --private-labels"
     elif EMBEDDINGS in found:
-        instead = f", or embed the records again with --keep {names[0]} and another --out"
+        instead = f", or in rknn embed --keep {names[0]} and name another --out"
     instead += nested(names, found)
     what = "an array or column" if len(names) == 1 else "arrays or columns"
     return AbsentError(

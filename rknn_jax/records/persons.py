@@ -12,7 +12,11 @@ import numpy as np
 from rknn_jax.records.classes import MISSING_WORDS
 from rknn_jax.records.code_points import in_unicode
 
-_NUMBER = re.compile(r"[+-]?([0-9]{1,400}\.?[0-9]{0,400}|\.[0-9]{1,400})(e[+-]?[0-9]{1,3})?", re.I)
+_NUMBER = re.compile(
+    r"(?!\d+e\d+$)[+-]?(\d{1,400}\.?\d{0,400}|\.\d{1,400})(e[+-]?\d{1,3})?",
+    re.ASCII | re.IGNORECASE,
+)
+"""Numbers as programs write them: 1E+10 and 1.0E10, while 1E10 is a code, as for classes."""
 
 _OF_PERSONS = re.compile(
     r"(^|.*[^a-z])(mrn|uid|pid|(patient|person|subject|participant|respondent|individual|volunteer|"

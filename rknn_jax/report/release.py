@@ -186,7 +186,7 @@ def _measured_tile(results: Results) -> tuple[str, str, str]:
     expected = results.shares.get("expected_accuracy")
     if expected is None:
         return "Labels that are right", "unknown", "No private record checked them"
-    opinion = "Guessed by the decoder from votes alone, and not measured: check some by hand"
+    opinion = "Guessed by the decoder from votes alone; nobody measured it: check some by hand"
     return "Labels that may be right", f"≈ {percent(expected)}", opinion
 
 
