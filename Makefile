@@ -92,7 +92,7 @@ soak: $(VENV)/.dev  ## a server with TLS and 2,000 clients who come and go, some
 	$(RUN) -m benchmarks.soak $(SOAK)
 
 bench: $(VENV)/.dev  ## every benchmark but CIFAR-10, which wants an accelerator, and the encoders, which measure nothing, with MNIST in RKNN_MNIST_DIR: JSON in benchmarks/results, tables in README and docs
-	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e encoder -e faults -e fuzz -e regression -e mutants -e screenshots -e simulate -e soak); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
+	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e checkouts -e encoder -e faults -e fuzz -e regression -e mutants -e screenshots -e simulate -e soak); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 mutants: $(VENV)/.dev  ## plant faults in what privacy stands on, and count those that the tests notice: hours, and it continues
 	$(VENV)/bin/uv sync --quiet --frozen --inexact --compile-bytecode --all-extras --group mutants

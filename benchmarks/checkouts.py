@@ -26,8 +26,10 @@ from benchmarks._measure import git, save
 
 HERE = Path(__file__).parents[1]
 TURNS = 5
-LABEL = "rknn_jax label --epsilon 0.5 --classes 10 --budget 1"
-SERVE = "rknn_jax serve --public public.npz --classes 10 --epsilon 4 --clients 2 --out round"
+LABEL = "rknn_jax.cli.main label --epsilon 0.5 --classes 10 --budget 1"
+SERVE = (
+    "rknn_jax.cli.main serve --public public.npz --classes 10 --epsilon 4 --clients 2 --out round"
+)
 DISTILL = "train.distill --dataset digits --epsilon 1 --out run"
 
 
@@ -64,7 +66,7 @@ def federate(folder: Path) -> None:
     )
     clients = [
         subprocess.Popen(
-            command(f"rknn_jax join --private {name}.npz --budget 4"),
+            command(f"rknn_jax.cli.main join --private {name}.npz --budget 4"),
             cwd=folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

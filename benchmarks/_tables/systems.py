@@ -242,3 +242,21 @@ def evolution() -> str:
     ]
     header = ["trust", "ε", "student of synthetic digits, on real ones", "its worst class"]
     return table(header, rows, "evolution")
+
+
+def checkouts() -> str:
+    """CPU time and memory of whole commands, beside an earlier commit."""
+    found = load("checkouts")
+    rows = [
+        [
+            row["command"],
+            f"{row['cpu_seconds_before']:.1f} s",
+            f"{row['cpu_seconds_now']:.1f} s",
+            f"{row['bytes_before'] / 1e6:.0f} MB",
+            f"{row['bytes_now'] / 1e6:.0f} MB",
+        ]
+        for row in found["results"]
+    ]
+    before = found["before"]
+    header = ["command", f"CPU, {before}", "CPU, now", f"memory, {before}", "memory, now"]
+    return table(header, rows, "checkouts")
