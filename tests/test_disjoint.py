@@ -14,7 +14,7 @@ from rknn_jax.cli.main import main
 from rknn_jax.privacy.disjoint import compose_disjoint
 from rknn_jax.privacy.events import Pure
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.privacy.ledger import DataSet, Ledger, LedgerMismatchError
+from rknn_jax.privacy.ledger import DataSet, Ledger, LedgerError, LedgerMismatchError
 
 
 @pytest.fixture
@@ -62,6 +62,19 @@ def test_damage_of_one_ledger_counts_as_spent(ledger):
     with open(north.path, "ab") as file:
         file.write(b'{"kind":')
     assert compose_disjoint([Ledger.open(north.path), south]).spent.epsilon == 3
+
+
+@pytest.mark.parametrize("accounting", ["sum", "renyi"])
+def test_a_torn_first_charge_counts_and_a_repair_beyond_the_budget_promises_nothing(
+    ledger, accounting
+):
+    north, south = ledger("a", 1, 1e-5, accounting=accounting), ledger("b", 0.5)
+    spend(north, 0.25)
+    north.path.write_bytes(north.path.read_bytes()[:-30])
+    assert compose_disjoint([Ledger.open(north.path), south]).spent.epsilon >= 0.25
+    Ledger(north.path, None).repair("a disk", 100, 0)
+    with pytest.raises(LedgerError, match="within their budgets"):
+        compose_disjoint([Ledger.open(north.path), south])
 
 
 def test_a_record_pays_no_more_than_its_group_even_if_releases_follow_each_other():

@@ -440,6 +440,12 @@ def test_a_run_does_not_choose_a_nodes_files_or_budget(tmp_path, capsys):
         ("trust", "everybody"),
         ("accounting", "none"),
         ("patience", "nan"),
+        ("most-epsilon", False),
+        ("most-epsilon", "5 --allow-large-epsilon"),
+        ("networks", "a.onnx --most-epsilon 1000"),
+        ("drop", "visit --server evil:1"),
+        ("networks", "/data/o'neil/a.onnx"),
+        ("private", ""),
     ],
 )
 def test_a_nodes_options_are_checked_like_those_of_join(tmp_path, option, value):

@@ -196,6 +196,9 @@ def test_names_keep_persons_apart_and_kinds_of_numbers_together():
     assert num_names([10**17, "1e+17", np.longdouble(10**17)]) == 1
     assert num_names([0, "-0", "0e+9", ".0", "-0.0", False]) == 1
     assert num_names([True, np.bool_(True), 1]) == 1
+    assert (
+        num_names([b"7\0\0", "7\0", 7]) == 1
+    )  # NumPy's bytes end before zeros, and Arrow's do not
     # No number in one form is taken for text in another, whatever its size.
     assert num_names(["1.5", "1.50", "1e400", "1e4000", ".001", "1,000", "e5", "1e"]) == 8
     forms = np.array(["Jos\u00e9", "Jose\u0301", "Jos\u00e9".encode()], object)
@@ -213,6 +216,10 @@ def test_names_keep_persons_apart_and_kinds_of_numbers_together():
         "<NA>",
         object(),
         memoryview(b" "),
+        [memoryview(b"7")],
+        (object(),),
+        {0, 8},
+        frozenset("a"),
     ]
     assert not person_names(np.fromiter(nobody, object, len(nobody)), "")[1].any()
     assert person_names(np.array([2.0**53, 5.0]), "")[1].tolist() == [False, True]
@@ -495,3 +502,9 @@ def test_a_simulation_composes_for_persons_as_a_release_does(name):
     assert found.events != record.guarantee_of(100, 5, 3).events
     made = _vote_mechanism.calibrated(5, 3, 100, config=record)
     assert record.guarantee_of(100, 5, 3) == made.guarantee(100)
+
+
+def test_a_name_of_many_marks_takes_no_time():
+    """Its normal form took the square of their number: half a minute for one record."""
+    long = "a" + 50_000 * "\u0301\u0323"
+    assert num_names([long, long + "a"]) == 2

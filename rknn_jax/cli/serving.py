@@ -110,6 +110,7 @@ def _serve_one(
     say("round", f"{round.id[:12]}, {len(round.data):,} bytes to each client; {so_far}")
     desk = Desk(round, closes)
     place.serve(desk, begun)
+    gc.collect()
     gc.freeze()  # what is there stays, and need not be looked at again
     gc.set_threshold(COLLECTIONS)
     with progress.phase("clients", note=lambda: _progress(desk, wanted, begun)):

@@ -151,7 +151,11 @@ def node_client(config: Mapping[str, Any]) -> Client:
             f"Expected options of rknn join in --node-config, got {', '.join(unknown)}; leave "
             "out what Flower sets itself."
         )
-    words = [word for name, value in config.items() for word in _words(name, value)]
+    if len(options) < len(config):
+        raise ValueError(
+            f"Expected each option once in --node-config, got {', '.join(config)}; write hyphens."
+        )
+    words = [word for name, value in options.items() for word in _words(name, value)]
     try:
         settings = tyro.cli(Join, args=words, console_outputs=False)
     except SystemExit:
@@ -166,11 +170,19 @@ def node_client(config: Mapping[str, Any]) -> Client:
 def _words(name: str, value: object) -> list[str]:
     """Return an option of a node's configuration as words of a command line."""
     flag = f"--{name.replace('_', '-')}"
-    if isinstance(value, bool):
+    is_flag = name == "allow_large_epsilon"
+    several = name in ("networks", "drop")
+    try:
+        words = shlex.split(str(value)) if several else [str(value)]
+    except ValueError:  # a quotation that does not end
+        words = []
+    odd = any(not word or word.startswith("-") for word in words)
+    if isinstance(value, bool) != is_flag or not words or odd:
+        what = "true or false" if is_flag else "words" if several else "a value"
+        raise ValueError(f"Expected {what} for {name} in --node-config, got {value!r}.")
+    if is_flag:
         return [flag] if value else []
-    if name in ("networks", "drop"):
-        return [flag, *shlex.split(str(value))]
-    return [f"{flag}={value}"]
+    return [flag, *words] if several else [f"{flag}={words[0]}"]
 
 
 def serve(grid: Grid, settings: Mapping[str, Any]) -> dict[str, Any]:

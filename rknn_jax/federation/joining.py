@@ -27,11 +27,13 @@ class Records(NamedTuple):
       inputs: Images or embeddings.
       labels: Labels as stored, one a record or several, for `labels.encode`.
       features: Names of the features, in the order of `inputs`, or none.
+      data: Their fingerprints, of the same files at the same time.
     """
 
     inputs: np.ndarray
     labels: np.ndarray
     features: tuple[str, ...]
+    data: DataSet
 
 
 def open_client(settings: Join) -> Client:
@@ -69,7 +71,7 @@ def _read_records(settings: Join, argument: str) -> Records:
             f"{len(labels)} labels for {len(inputs)} records."
         )
     names = () if inputs.ndim > 2 else tables.feature_names(settings.private, argument, columns)
-    return Records(inputs, labels, names)
+    return Records(inputs, labels, names, _data_set(settings, inputs))
 
 
 def _check_width(settings: Join, columns: Columns, most: int) -> None:
@@ -126,9 +128,8 @@ def opened(settings: Join, agreement: Agreement, records: Records) -> Client:
       ValueError: If the ledger cannot be used, or there is no budget for a new one.
     """
     check_budget(settings)
-    inputs, labels, features = records
+    inputs, labels, features, data = records
     path = ledger_path(settings)
-    data = _data_set(settings, inputs)
     ledger_index.check(path, data.prints)
     with ledger_index.held(path, data.prints, [str(settings.private)]):
         ledger = _ledger(settings, path, data, fingerprint(inputs))

@@ -103,7 +103,14 @@ class Protocol(H11Protocol):
 
     def _check_progress(self) -> None:
         """Close the connection if its client neither sends nor reads what it should."""
+        buffered = self.transport.get_write_buffer_size()
         if self.transport.is_closing():
+            # What is still to be sent has to move, or the connection would stay open.
+            if buffered and self.last_check == (self.transport, 0, buffered):
+                self.transport.abort()
+            elif buffered:
+                self.last_check = (self.transport, 0, buffered)
+                self.next_check = self.loop.call_later(CHECK_SECONDS, self._check_progress)
             return
         cycle = self.cycle
         working = cycle is not None and not cycle.response_complete
@@ -111,7 +118,7 @@ class Protocol(H11Protocol):
         check: tuple[object, int, int] = (None, 0, 0)
         # Otherwise it is the server's turn.
         if not working or cycle.more_body or sending:
-            check = (cycle or self, self.received, self.transport.get_write_buffer_size())
+            check = (cycle or self, self.received, buffered)
             last = self.last_check
             slow = check[1] - last[1] < LEAST_BYTES and not (sending and check[2] != last[2])
             if check[0] is last[0] and slow:

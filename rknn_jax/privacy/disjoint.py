@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rknn_jax.privacy.filters import NOTHING, Amount
 from rknn_jax.privacy.guarantee import Relation, Unit
-from rknn_jax.privacy.ledger import Ledger, LedgerMismatchError
+from rknn_jax.privacy.ledger import Ledger, LedgerError, LedgerMismatchError
 
 
 class Together(NamedTuple):
@@ -44,6 +44,7 @@ def compose_disjoint(ledgers: Sequence[Ledger]) -> Together:
         ledgers; if relations or units differ; or if two ledgers have a data set or a shard in
         common.
       LedgerCorruptError: If a ledger is damaged.
+      LedgerError: If damage of a ledger was repaired as more than its budget.
       ValueError: If there are fewer than two ledgers.
     """
     if len(ledgers) < 2:
@@ -52,6 +53,12 @@ def compose_disjoint(ledgers: Sequence[Ledger]) -> Together:
         )
     for first, second in combinations(ledgers, 2):
         _check_disjoint(first, second)
+    for ledger in ledgers:
+        if ledger.is_overspent:
+            raise LedgerError(
+                f"Expected ledgers within their budgets, got {ledger.path}, whose damage was "
+                "repaired as more than its budget; no amount is promised of it."
+            )
     relation, unit = ledgers[0].relation, ledgers[0].unit
     if unit == "person":
         raise LedgerMismatchError(
@@ -75,7 +82,8 @@ def _promised(ledger: Ledger) -> Amount:
     """Return what all charges so far cost together."""
     if ledger.accounting == "sum":
         return ledger.spent
-    return NOTHING if ledger.num_lines == 1 else ledger.budget
+    is_new = ledger.num_lines == 1 and not any(ledger.unread)
+    return NOTHING if is_new else ledger.budget
 
 
 def _check_disjoint(first: Ledger, second: Ledger) -> None:

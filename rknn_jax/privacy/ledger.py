@@ -285,6 +285,12 @@ class Ledger:
         return self._chain().spent
 
     @property
+    def is_overspent(self) -> bool:
+        """True if all charges, damage included, are more than the budget, as a repair may say."""
+        chain = self._chain()
+        return not chain.rule.fits(chain.budget, chain.costs)
+
+    @property
     def unread(self) -> Amount:
         """Part of `spent` that a damaged last line counts as; zero if the ledger is sound."""
         return self._chain().unread

@@ -18,6 +18,12 @@ _NUMBER = re.compile(
 )
 """Numbers as programs write them: 1E+10 and 1.0E10, while 1E10 is a code, as for classes."""
 
+LONGEST = 1_000
+"""Characters of a name that is compared in one form."""
+
+_PLACE = re.compile(r" at 0x[0-9a-f]+>", re.IGNORECASE)
+"""Text of an object that has none of its own."""
+
 _OF_PERSONS = re.compile(
     r"(^|.*[^a-z])(mrn|uid|pid|(patient|person|subject|participant|respondent|individual|volunteer|"
     r"donor|user|client|customer|member|student|pupil|employee|writer|author|speaker|singer)s?"
@@ -97,7 +103,7 @@ def _bare(value: Any) -> Any:
         text = value.decode(errors="surrogateescape") if isinstance(value, bytes) else value
         if not isinstance(text, str):
             return value
-        return "".join(unicodedata.normalize("NFKC", text).casefold().split())
+        return "".join(_normal(text).casefold().split())
     except Exception:  # an error would reveal the record, whatever it holds
         return None
 
@@ -144,12 +150,20 @@ def _person_text(value: Any) -> bytes:
     try:
         if isinstance(value, float | np.floating) and not _is_exact(value):
             return b""
-        plain = unicodedata.normalize("NFKC", _text(value)).strip()
+        plain = _normal(_text(value)).rstrip("\0").strip()
     except Exception:  # an error would reveal the record, whatever it holds
         return b""
     if not plain or plain.lower() in MISSING_WORDS:
         return b""
     return _number(plain).encode(errors="surrogatepass")
+
+
+def _normal(text: str) -> str:
+    """Return Unicode's form NFKC of a name; a text that is too long for one stays as it is.
+
+    The time of normalization grows with the square of how many marks one letter has.
+    """
+    return text if len(text) > LONGEST else unicodedata.normalize("NFKC", text)
 
 
 def _text(value: Any) -> str:
@@ -158,8 +172,10 @@ def _text(value: Any) -> str:
         return bytes(value).decode(errors="surrogateescape")
     if isinstance(value, bool | np.bool_):
         return str(int(value))
+    if isinstance(value, set | frozenset):  # its order is that of this process
+        return ""
     text = str(value)
-    return "" if f"{id(value):x}" in text.lower() and not isinstance(value, str | int) else text
+    return text if isinstance(value, str) or not _PLACE.search(text) else ""
 
 
 def _number(text: str) -> str:

@@ -82,7 +82,7 @@ def _states(names: Sequence[str], argument: str) -> dict[str, tuple[int, int, in
         system, path = fsspec.core.url_to_fs(file)
         if isinstance(system, LocalFileSystem):
             status = os.stat(path)
-            found[file] = status.st_ino, status.st_size, status.st_mtime_ns
+            found[file] = status.st_ino, status.st_size, status.st_ctime_ns
     return found
 
 
