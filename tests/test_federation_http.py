@@ -1271,3 +1271,23 @@ def test_a_closed_connection_leaves_nothing_behind():
 def connections_in_memory():
     gc.collect()
     return sum(isinstance(one, Protocol) for one in gc.get_objects())
+
+
+@pytest.mark.parametrize("request_line", ["GET / HTTP/1.0", "GET / HTTP/1.1"])
+def test_whoever_never_reads_a_long_answer_is_dropped(monkeypatch, request_line):
+    """With HTTP/1.0 the server closes by itself, which waited for the reader for ever."""
+    monkeypatch.setattr(listener, "CHECK_SECONDS", 0.1)
+
+    async def long(_):
+        return Response(b"x" * 2**25)
+
+    with listening(Starlette(routes=[Route("/", long)]), HERE, 0) as served:
+        with socket.create_connection((HERE, served.port)) as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            reader.sendall(f"{request_line}\r\nhost: here\r\n\r\n".encode())
+            ends = time.monotonic() + PATIENCE
+            while not served.identified and time.monotonic() < ends:
+                time.sleep(0.01)
+            while served.identified and time.monotonic() < ends:
+                time.sleep(0.05)
+            assert served.identified == 0
