@@ -50,7 +50,7 @@ def test_the_largest_amount_of_each_kind_counts(ledger):
 
 
 def test_only_the_budget_is_promised_where_divergences_add_up(ledger):
-    """What such a ledger calls spent is the budget less what is left, and no guarantee."""
+    """The amount spent of such a ledger is the budget less what is left, and no guarantee."""
     north, south = ledger("a", 0.2, 0.05, accounting="renyi"), ledger("b", 0.1)
     assert compose_disjoint([north, south]).spent == (0, 0)
     spend(north, 0.001)

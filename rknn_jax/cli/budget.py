@@ -233,7 +233,7 @@ def disjoint(settings: Disjoint) -> dict[str, Any]:
     together = compose_disjoint(ledgers)
     told = err if settings.json else out
     for ledger in ledgers:
-        tell(told, ledger.name, f"{ledger.budget} in all, {ledger.spent} spent; {ledger.path}")
+        tell(told, ledger.name, f"{ledger.budget} in all; {ledger.path}")
     tell(told, "together", f"{together.budget} in all, {together.spent} spent")
     neighbors = RELATION_WORDS[together.relation].format(unit=together.unit)
     holds = (

@@ -43,7 +43,7 @@ def compose_disjoint(ledgers: Sequence[Ledger]) -> Together:
       LedgerMismatchError: If a person is protected, who may have records in the data of several
         ledgers; if relations or units differ; or if two ledgers have a data set or a shard in
         common.
-      LedgerCorruptError: If a ledger is damaged.
+      LedgerCorruptError: If a ledger cannot be read.
       LedgerError: If damage of a ledger was repaired as more than its budget.
       ValueError: If there are fewer than two ledgers.
     """

@@ -58,7 +58,7 @@ def test_a_model_takes_mechanisms_by_its_own_word(name, model):
 
 @each
 def test_records_check_under_one_partys_noise_alone(name, model):
-    """What they say got one noise, which the party that drew it could subtract."""
+    """The party that drew the one noise of a check could subtract it."""
     if not model.labels:
         return
     settings = {"labeler": ReverseKNN(trust=name), "check_share": 0.1, "delta": 1e-5}
