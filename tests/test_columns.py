@@ -47,7 +47,8 @@ def tensor(values):
 
 
 def uuids(values):
-    stored = [None if v is None else bytes([v]) * 16 for v in values]
+    # None of zeros alone, which names nobody.
+    stored = [None if v is None else bytes([v + 1]) * 16 for v in values]
     return pa.ExtensionArray.from_storage(pa.uuid(), pa.array(stored, pa.binary(16)))
 
 

@@ -55,9 +55,10 @@ def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray
 
     A name is 128 bits of BLAKE2b, so that two persons do not share one. Whole numbers are one
     person however they are written: 7, 7.0, "07", "7E+00"; True is 1. Text is compared without
-    spaces around it and in Unicode's form NFKC. Missing values, the words for them, floats that are
-    too large to be exact, and objects without a text of their own name no person. No single value
-    raises an error.
+    spaces around it and in Unicode's form NFKC. NUL bytes at the end are
+    padding, as in NumPy, so that a UUID of zeros names nobody. Nor do missing values, the words for
+    them, floats that are too large to be exact, and objects without a text of their own. No single
+    value raises an error.
 
     Args:
       values: Numbers, text or bytes `[b]`.
