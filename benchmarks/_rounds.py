@@ -22,6 +22,7 @@ from rknn_jax.federation.participation import FailedError
 from rknn_jax.federation.server import POLL_SECONDS, Resources
 from rknn_jax.federation.settings import Join, Serve
 from rknn_jax.privacy.ledger import Ledger
+from rknn_jax.settings import GivenClasses, Spending
 
 CLIENTS = 4
 DEADLINE = 180.0
@@ -141,7 +142,7 @@ class RoundHistory:
         settings = Serve(
             public=self.folder / "public.npz",
             epsilon=1.0,
-            classes="3",
+            classes=GivenClasses("3"),
             clients=CLIENTS,
             quorum=1,
             deadline=DEADLINE,
@@ -155,7 +156,7 @@ class RoundHistory:
         settings = Join(
             self.folder / f"{number}" / f"R{number}.npz",
             "127.0.0.1:80",
-            budget=2,
+            spending=Spending(budget=2),
             wait=PATIENCE,
         )
         self.outcomes[number] = federation.join(settings)

@@ -42,6 +42,7 @@ from rknn_jax.release import (
 from rknn_jax.release.accounts import open_ledger
 from rknn_jax.release.release_folder import RESULTS
 from rknn_jax.release.settings import Settings
+from rknn_jax.settings import GivenClasses
 
 TRACED = {
     module.__file__
@@ -61,7 +62,7 @@ TRACED = {
     )
 }
 SETTINGS = Settings(
-    "P.npz", "R.npz", 1.0, classes="2", queries=2, out=Path("new"), smoothing="none"
+    "P.npz", "R.npz", 1.0, classes=GivenClasses("2"), queries=2, out=Path("new"), smoothing="none"
 )
 
 

@@ -40,6 +40,7 @@ from rknn_jax.records.classes import Classes
 from rknn_jax.release import choosing, inputs, label, planning
 from rknn_jax.release.planning import Plan
 from rknn_jax.release.settings import Settings
+from rknn_jax.settings import Spending
 from train.json_files import write_json
 
 SEEDS = (20, 21, 22)
@@ -63,7 +64,7 @@ def plan_of(sides: Sides, epsilon: float, share: float | None, queries: int | No
         private="private",
         epsilon=epsilon,
         check_share=share,
-        ledger=Path("none"),
+        spending=Spending(ledger=Path("none")),
         queries=queries,
     )
     inputs.check(settings)

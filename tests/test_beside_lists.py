@@ -14,6 +14,7 @@ from rknn_jax.formats import Columns, FormatError
 from rknn_jax.release import public_rows
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import FileShard
+from tests.options import named_settings
 from tests.test_federation_sums import a_party, a_sum
 from tests.test_inputs import LABELS, PRIVATE, PUBLIC, frame
 
@@ -64,7 +65,7 @@ def test_serve_tells_which_columns_are_features(tmp_path, capsys, named):
     table = frame(PUBLIC) if named else lists(PUBLIC, age=1.5)
     table.to_parquet(tmp_path / "P.parquet")
     mine = read_public(tmp_path / "P.parquet", None)
-    _settle(Serve(tmp_path / "P.parquet", tmp_path / "out", "3", 1.0, 3), mine)
+    _settle(named_settings(Serve, tmp_path / "P.parquet", tmp_path / "out", "3", 1.0, 3), mine)
     told = " ".join(capsys.readouterr().err.split())
     if named:
         assert "x0, x1, x2, x3; of a client whose columns have no names, their order" in told

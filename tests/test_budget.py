@@ -39,6 +39,7 @@ from rknn_jax.privacy.ledger import (
 from rknn_jax.release import adoption, planning
 from rknn_jax.release import label as job
 from rknn_jax.release.settings import Settings
+from tests.options import named_settings, with_options
 
 ROWS = 200
 DATA = "sha256:of-some-records"
@@ -76,7 +77,7 @@ def release(private="R.npz", **changes):
     """Release labels by the function of `rknn label`."""
     given = {"public": "P.npz", "epsilon": 0.5, "queries": 3, "classes": "3"}
     given["out"] = Path(f"out{len(list(Path().glob('out*')))}")
-    return label.run(Settings(private=private, **given | changes))
+    return label.run(named_settings(Settings, private=private, **given | changes))
 
 
 def adopt(ledger="R.npz.ledger.jsonl", private="R2.npz", reason="embedded by model 2", **options):
@@ -275,7 +276,9 @@ def test_a_fingerprint_without_queries_is_that_of_a_release(folder, suffix):
         else:
             pq.write_table(table, name)
     for private in (f"many/0.{suffix}", "many"):
-        settings = Settings("P.npz", private, 0.5, queries=3, classes="3", ledger=Path("L"))
+        settings = named_settings(
+            Settings, "P.npz", private, 0.5, queries=3, classes="3", ledger=Path("L")
+        )
         votes = job.count(planning.prepare(settings))
         found = adoption.data_set([private], Columns())
         assert (found.fingerprint, found.rows) == (votes.dataset, votes.rows)
@@ -432,7 +435,7 @@ def test_the_index_lies_where_the_user_says(monkeypatch, tmp_path):
 def test_a_ledger_that_is_gone_is_not_replaced_in_silence(folder):
     release()
     os.rename("R.npz.ledger.jsonl", "moved.jsonl")
-    again = Settings("P.npz", "R.npz", 0.5, queries=3, classes="3", out=Path("o"))
+    again = named_settings(Settings, "P.npz", "R.npz", 0.5, queries=3, classes="3", out=Path("o"))
     with pytest.raises(LedgerMismatchError, match=r"which is gone.*new place by ledger") as found:
         job.release(planning.prepare(again))
     assert not Path("R.npz.ledger.jsonl").exists()
@@ -448,9 +451,11 @@ def test_a_shard_of_known_records_has_their_ledger(folder):
         rows = {name: whole[name] for name in ("embeddings", "labels")}
     for i, part in enumerate(np.array_split(np.arange(len(rows["labels"])), 2)):
         np.savez(f"parts/{i}.npz", **{name: values[part] for name, values in rows.items()})
-    given = Settings("P.npz", "parts", 0.5, queries=3, classes="3", ledger=Path("people.jsonl"))
+    given = named_settings(
+        Settings, "P.npz", "parts", 0.5, queries=3, classes="3", ledger=Path("people.jsonl")
+    )
     job.release(planning.prepare(replace(given, out=Path("a"))))
-    alone = replace(given, private="parts/0.npz", ledger=None, out=Path("b"))
+    alone = with_options(given, private="parts/0.npz", ledger=None, out=Path("b"))
     with pytest.raises(LedgerMismatchError, match=r"people\.jsonl"):
         job.release(planning.prepare(alone))
 
@@ -480,7 +485,9 @@ def no_folder(index):
 def test_a_damaged_index_is_a_warning_and_loses_no_release(folder, damage):
     release(budget=2)
     damage(ledger_index.folder())
-    plan = planning.prepare(Settings("P.npz", "R.npz", 0.5, queries=3, classes="3", out=Path("o")))
+    plan = planning.prepare(
+        named_settings(Settings, "P.npz", "R.npz", 0.5, queries=3, classes="3", out=Path("o"))
+    )
     with pytest.warns(UserWarning, match="index of ledgers cannot be used"):
         votes = job.count(plan)
     with warnings.catch_warnings():
@@ -519,7 +526,9 @@ def test_two_ledgers_that_are_in_use_already_stay_usable_with_a_warning(folder):
     Ledger.create(other, dataset, 1.0)
     ledger_index._note(ledger_index.folder(), other, dataset)
     plan = planning.prepare(
-        Settings("P.npz", "R.npz", 0.5, queries=3, classes="3", out=Path("o"), dry_run=True)
+        named_settings(
+            Settings, "P.npz", "R.npz", 0.5, queries=3, classes="3", out=Path("o"), dry_run=True
+        )
     )
     with pytest.warns(UserWarning, match=r"charged to .*other\.jsonl as well as"):
         ledger_index.check(home, [dataset])

@@ -7,6 +7,7 @@ import pytest
 
 from rknn_jax.federation import settings as federation
 from rknn_jax.records.classes import Classes, given_classes
+from tests.options import named_settings
 from tests.test_cli import arguments, arrays, contents
 from tests.test_inputs import LABELS, NO_NOISE, PRIVATE, PUBLIC, TRUTH, save
 
@@ -85,8 +86,13 @@ def test_names_with_commas_are_given_at_every_door(rknn, tmp_path, form):
 
 def test_a_federation_asks_with_the_names_of_a_file(tmp_path):
     (tmp_path / "names.txt").write_text("\n".join(NAMES))
-    given = federation.Serve(
-        tmp_path / "P.npz", 1.0, 3, tmp_path / "out", classes_file=tmp_path / "names.txt"
+    given = named_settings(
+        federation.Serve,
+        tmp_path / "P.npz",
+        1.0,
+        3,
+        tmp_path / "out",
+        classes_file=tmp_path / "names.txt",
     )
     assert federation.asked(given).classes == tuple(NAMES)
 

@@ -16,6 +16,7 @@ from rknn_jax.release import class_selection
 from rknn_jax.release.class_selection import Occurrences, least_threshold, noise_scale, occurrences
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard
+from tests.options import named_settings, with_options
 
 EPSILON = 1.0
 DELTA = 0.01
@@ -152,7 +153,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-ASKED = SelectClasses("R.npz", 1.0, 1e-6, budget=2.0)
+ASKED = named_settings(SelectClasses, "R.npz", 1.0, 1e-6, budget=2.0)
 
 
 @pytest.mark.parametrize("person", [None, "patient"])
@@ -166,7 +167,15 @@ def test_classes_are_selected_and_then_label(folder, capsys, person):
     unit = "record" if person is None else "person"
     assert (told["guarantee"]["unit"], told["guarantee"]["delta"]) == (unit, 1e-6)
     label.run(
-        Settings("P.npz", "R.npz", 1.0, person=person, classes=",".join(told["classes"]), queries=3)
+        named_settings(
+            Settings,
+            "P.npz",
+            "R.npz",
+            1.0,
+            person=person,
+            classes=",".join(told["classes"]),
+            queries=3,
+        )
     )
     ledger = Ledger.open("R.npz.ledger.jsonl")
     assert ledger.spent == (2, pytest.approx(1e-6))
@@ -187,13 +196,13 @@ def test_classes_are_selected_and_then_label(folder, capsys, person):
 )
 def test_what_cannot_be_selected_spends_nothing(folder, wrong, said):
     with pytest.raises(ValueError, match=said):
-        classes.run(replace(ASKED, **wrong))
+        classes.run(with_options(ASKED, **wrong))
     assert not Path("R.npz.ledger.jsonl").exists()
 
 
 def test_a_ledger_of_divergences_refuses_it(folder):
-    first = Settings("P.npz", "R.npz", 0.1, classes="cold,flu", queries=3)
-    label.run(replace(first, budget=1, budget_delta=1e-5, accounting="renyi"))
+    first = named_settings(Settings, "P.npz", "R.npz", 0.1, classes="cold,flu", queries=3)
+    label.run(with_options(first, budget=1, budget_delta=1e-5, accounting="renyi"))
     with pytest.raises(LedgerError, match="noise is known"):
         classes.run(ASKED)
 

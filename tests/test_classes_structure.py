@@ -13,6 +13,7 @@ from rknn_jax.formats import Columns
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import adoption, label, planning
 from rknn_jax.release.settings import Settings
+from tests.options import named_settings
 
 NUM_RECORDS = 60
 WIDTH = 3
@@ -34,7 +35,7 @@ def write(name, rows, labels, kind=None):
 
 def select(name, **settings):
     given = {"budget": 9, "budget_delta": 0.5, "ledger": Path("ledger")}
-    return classes.run(classes.SelectClasses(name, 1.0, 0.01, **(given | settings)))
+    return classes.run(named_settings(classes.SelectClasses, name, 1.0, 0.01, **(given | settings)))
 
 
 def rows_with(first):
@@ -54,7 +55,9 @@ def test_a_list_of_another_length_stops_no_selection(first, suffix):
     write(name, rows_with(first), [0, 1] * (NUM_RECORDS // 2))
     assert select(name)["guarantee"]["epsilon"] == 1.0
     np.save("pub.npy", np.random.default_rng(1).normal(size=(30, WIDTH)).astype(np.float32))
-    asked = Settings("pub.npy", name, 1.0, classes="2", queries=4, ledger=Path("ledger"))
+    asked = named_settings(
+        Settings, "pub.npy", name, 1.0, classes="2", queries=4, ledger=Path("ledger")
+    )
     plan = planning.prepare(asked)
     label.draw(plan, label.count(plan))
     assert len([entry for entry in Ledger.open("ledger").entries() if entry.kind == "spend"]) == 2

@@ -6,6 +6,7 @@ from rknn_jax.federation import client_accounts
 from rknn_jax.federation.settings import Serve, asked
 from rknn_jax.mechanisms import make
 from rknn_jax.privacy.accounting import compose
+from tests.options import named_settings
 
 
 def guaranteed(epsilon):
@@ -64,6 +65,8 @@ def test_a_line_that_was_cut_off_is_written_anew(tmp_path):
 @pytest.mark.parametrize("other", [{"trust": "central", "honest": 4}, {"collect_only": True}, {}])
 def test_a_server_without_clients_results_or_keys_has_no_accounts(tmp_path, other):
     path = tmp_path / "accounts.jsonl"
-    settings = Serve(tmp_path / "P.npz", 1.0, 4, tmp_path / "out", "2", accounts=path, **other)
+    settings = named_settings(
+        Serve, tmp_path / "P.npz", 1.0, 4, tmp_path / "out", "2", accounts=path, **other
+    )
     with pytest.raises(ValueError, match="accounts"):
         asked(settings)

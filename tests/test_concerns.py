@@ -26,6 +26,7 @@ from rknn_jax.release import encoding, inputs, planning
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
 from rknn_jax.types import Answers, Queries
+from tests.options import named_settings
 
 NAMES = ("cold", "flu", "cough")
 
@@ -312,7 +313,9 @@ def test_a_record_that_cannot_be_scaled_casts_no_vote(tmp_path):
     private[0, 0] = 1e30
     private[1, 1] = np.nan
     data = inputs.data_of(X, private, np.zeros(60, np.int32), Classes(2))
-    settings = Settings("P", "R", 1.0, queries=3, standardize=True, ledger=tmp_path / "ledger")
+    settings = named_settings(
+        Settings, "P", "R", 1.0, queries=3, standardize=True, ledger=tmp_path / "ledger"
+    )
     plan = planning.plan(settings, inputs.standardized(data))
     from rknn_jax.release import label
 

@@ -11,6 +11,7 @@ from rknn_jax.cli import label
 from rknn_jax.cli import main as cli
 from rknn_jax.cli.main import main
 from rknn_jax.release.settings import Settings
+from tests.options import named_settings
 from train import commandline, presets
 from train.experiment import Experiment
 
@@ -123,7 +124,9 @@ def test_settings_that_only_a_program_writes_are_kept_too():
 
 def test_a_release_keeps_its_options_for_the_owner_alone(tmp_path, monkeypatch):
     given = {"private": ("a.npz", "b.npz"), "ledger": Path("own.jsonl"), "standardize": True}
-    settings = Settings("p.npz", epsilon=0.5, classes="cat,dog", out=tmp_path, **given)
+    settings = named_settings(
+        Settings, "p.npz", epsilon=0.5, classes="cat,dog", out=tmp_path, **given
+    )
     label.keep_options(settings, tmp_path)
     path = tmp_path / "config.json"
     assert path.stat().st_mode & 0o077 == 0

@@ -12,6 +12,7 @@ from rknn_jax.release.copies import Copies
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import FileShard
+from tests.options import named_settings
 from tests.test_drop import write
 from tests.test_inputs import LABELS, PRIVATE, PUBLIC, frame
 
@@ -100,7 +101,8 @@ def test_a_release_tells_of_declared_names_alone(tmp_path, form):
 def test_what_a_release_reads_has_the_sentence_unless_persons_are_named(tmp_path, person):
     path = private_file(tmp_path, "parquet", np.arange(90))
     write(frame(PUBLIC), tmp_path / "P.parquet")
-    settings = Settings(
+    settings = named_settings(
+        Settings,
         public=str(tmp_path / "P.parquet"),
         private=str(path),
         epsilon=1.0,

@@ -62,6 +62,7 @@ from rknn_jax.cli import main as cli
 from rknn_jax.data import _idx
 from rknn_jax.federation.settings import Serve, asked
 from rknn_jax.release import registry
+from rknn_jax.settings import by_option
 from tests import tiny
 from tests.conftest import modules
 from tests.contracts import (
@@ -74,6 +75,7 @@ from tests.contracts import (
     test_representations,
     test_trust,
 )
+from tests.options import named_settings
 from tests.test_federation_http import free_port, side_by_side
 from train import attributes, audit, commandline, distill, experiment, parties, presets, sweep
 from train.compare import plan
@@ -244,6 +246,7 @@ def options() -> set[str]:
     found = {"--help"}
 
     def of(kind: type, prefix: str = "--") -> None:
+        found.update(prefix + name.replace("_", "-") for name in by_option(kind))
         for field in dataclasses.fields(kind):
             name = prefix + field.name.replace("_", "-")
             found.add(name)
@@ -545,7 +548,7 @@ def commands_took_the_files() -> None:
     directions = json.loads(Path("runs/directions/config.json").read_text())
     assert directions["representation"] == "random_directions"
     assert directions["representation_settings"] == {"dimension": 20}
-    serve = Serve(Path("P.npz"), 1.0, 3, Path("out"), "2", student="none")
+    serve = named_settings(Serve, Path("P.npz"), 1.0, 3, Path("out"), "2", student="none")
     served = asked(dataclasses.replace(serve, representation="random_directions"))
     assert served.representation == "random_directions"
 

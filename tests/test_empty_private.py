@@ -13,6 +13,7 @@ from rknn_jax import ReverseKNNLabeler
 from rknn_jax.release import label, planning
 from rknn_jax.release.settings import Settings
 from tests.conftest import crossed
+from tests.options import named_settings
 
 WIDTH = 3
 CLASSES = "a,b"
@@ -72,7 +73,7 @@ def feather(num_records):
 
 def released(private, number, **settings):
     asked = {"relation": "add-remove", "classes": CLASSES, "out": Path(f"out{number}")} | settings
-    given = Settings("pub.npy", private, 1.0, ledger=Path(f"l{number}"), **asked)
+    given = named_settings(Settings, "pub.npy", private, 1.0, ledger=Path(f"l{number}"), **asked)
     plan = planning.prepare(given)
     return label.draw(plan, label.count(plan))
 

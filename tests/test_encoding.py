@@ -17,6 +17,7 @@ from rknn_jax.release.counting import Counter
 from rknn_jax.release.encoding import Encoding
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, FileShard, Records
+from tests.options import named_settings
 
 WORDS = ["red", "green", "blue"]
 
@@ -112,7 +113,7 @@ def settings(folder, **changes):
     given = {"public": str(folder / "P.npz"), "private": str(folder / "R"), "epsilon": 1.0}
     given |= {"classes": "10", "queries": 12, "ledger": folder / "ledger.jsonl"}
     given |= {"smoothing": "none"}  # it takes long, and no encoder has a part in it
-    return Settings(**given | {"out": folder / "out"} | changes)
+    return named_settings(Settings, **given | {"out": folder / "out"} | changes)
 
 
 @pytest.fixture

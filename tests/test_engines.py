@@ -25,6 +25,7 @@ from rknn_jax.release.engines import local
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import FileShard, Records
 from tests.contracts.test_representations import IDS, MANY, fitted
+from tests.options import named_settings
 from tests.test_locality import queries_beside
 
 SHARDS, ROWS = 8, 200
@@ -80,7 +81,7 @@ def settings(folder, **changes):
     np.savez(folder / "P.npz", embeddings=np.asarray(POINTS))
     given = {"public": str(folder / "P.npz"), "private": "R", "epsilon": 1.0, "classes": "3"}
     given |= {"queries": 4, "out": folder / "new", "ledger": folder / "ledger.jsonl"}
-    return Settings(**given | changes)
+    return named_settings(Settings, **given | changes)
 
 
 def test_an_unknown_engine_is_refused_before_anything_is_read(tmp_path):

@@ -45,6 +45,7 @@ from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerError, Le
 from rknn_jax.representations import dti, pca, pixels, pretrained, scan, simclr, spectral
 from tests import recorded, tiny_network
 from tests.conftest import modules
+from tests.options import named_settings
 
 DEPLOYED = (
     "collision",
@@ -721,7 +722,7 @@ def test_an_epsilon_that_protects_next_to_nothing_wants_a_word(tmp_path):
     assert client.ledger.spent.epsilon == 0
     dataclasses.replace(client, agreement=Agreement(large_epsilon=True)).answer(round.data)
     client.answer(a_round(epsilon=49.5).data)
-    settings = settings_of.Serve(tmp_path, 50.5, 2, tmp_path, "3")
+    settings = named_settings(settings_of.Serve, tmp_path, 50.5, 2, tmp_path, "3")
     with pytest.raises(ValueError, match="epsilon <= 50, got epsilon 50.5.*allow_large_epsilon"):
         settings_of.asked(settings)
     assert (
@@ -734,7 +735,7 @@ def test_the_flags_of_join_are_the_clients_agreement(tmp_path):
     np.savez(
         tmp_path / "R.npz", embeddings=np.zeros((3, 5), np.float32), labels=np.zeros(3, np.int32)
     )
-    usual = settings_of.Join(tmp_path / "R.npz", budget=1)
+    usual = named_settings(settings_of.Join, tmp_path / "R.npz", budget=1)
     assert joining.open_client(usual).agreement == Agreement()
     bounds = {"most_cells": 5, "most_bytes": 6, "most_work": 7}
     asked = dataclasses.replace(usual, **bounds, allow_large_epsilon=True)
@@ -747,7 +748,7 @@ def test_join_waits_for_its_ledger_as_long_as_it_was_told_to(tmp_path):
     )
     for budget in (3, None):  # of a new ledger, and of one that is there
         client = joining.open_client(
-            settings_of.Join(tmp_path / "R.npz", budget=budget, patience=0.1)
+            named_settings(settings_of.Join, tmp_path / "R.npz", budget=budget, patience=0.1)
         )
         with open(client.ledger.path, "rb") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
@@ -823,7 +824,9 @@ def test_a_shuffled_round_is_charged_for_as_many_as_the_owner_believes_in(tmp_pa
 
 
 def test_a_server_counts_by_the_tighter_bound_and_its_clients_check_it(tmp_path):
-    settings = settings_of.Serve(tmp_path, 0.5, 2, tmp_path, "3", trust="shuffle", honest=2000)
+    settings = named_settings(
+        settings_of.Serve, tmp_path, 0.5, 2, tmp_path, "3", trust="shuffle", honest=2000
+    )
     tighter, general = (
         dataclasses.replace(settings, **said) for said in ({}, {"amplification": "general"})
     )

@@ -33,6 +33,7 @@ from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.ledger import BudgetExceededError, LedgerError
 from rknn_jax.randomized_bits import AGREES, DIFFERS, RandomizedBit
 from rknn_jax.representations import pixels
+from tests.options import named_settings
 from tests.test_federation import CLASSES, QUERIES, a_client, a_round
 from tests.test_federation_http import HERE, free_port, impatient, quick  # noqa: F401
 
@@ -693,7 +694,8 @@ def a_federation(folder, clients, records, *, trust="local", unit="record", **se
     """Run a server and its clients to the end; return the card and what the clients return."""
     np.savez(folder / "public.npz", embeddings=rows_of(99, 60)[0])
     given = {"epsilon": 2.0, "check_share": 0.5, "classes": "3", "trust": trust, "unit": unit}
-    served = Serve(
+    served = named_settings(
+        Serve,
         folder / "public.npz",
         clients=clients,
         out=folder / "out",
@@ -702,7 +704,8 @@ def a_federation(folder, clients, records, *, trust="local", unit="record", **se
     )
     budgets = {"budget": served.epsilon, "budget_delta": 0.0 if trust == "local" else served.delta}
     joins = [
-        Join(
+        named_settings(
+            Join,
             write(folder / f"R{i}.npz", i, records),
             f"{HERE}:{served.port}",
             trust=trust,
@@ -837,8 +840,8 @@ def closes_soon(folder, deadline):
 @pytest.mark.parametrize("wrong", [{"collect_only": True}, {"merge": ("a", "b")}])
 def test_servers_that_share_a_round_check_nothing(wrong, tmp_path):
     np.savez(tmp_path / "public.npz", embeddings=rows_of(1, 9)[0])
-    settings = Serve(
-        tmp_path / "public.npz", 1.0, 1, tmp_path / "out", "3", check_share=0.1, **wrong
+    settings = named_settings(
+        Serve, tmp_path / "public.npz", 1.0, 1, tmp_path / "out", "3", check_share=0.1, **wrong
     )
     with pytest.raises(ValueError, match="--check-share 0.1"):
         federation.serve(settings)

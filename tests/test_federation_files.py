@@ -8,6 +8,7 @@ import pytest
 
 from rknn_jax.federation import inputs, joining
 from rknn_jax.federation.settings import Join
+from tests.options import named_settings
 from tests.test_inputs import LABELS, PRIVATE, PUBLIC, frame
 
 PARTS = [slice(0, 20), slice(20, 25), slice(25, 90)]
@@ -57,13 +58,15 @@ def test_several_files_are_one_data_set(tmp_path, suffix, name):
 def test_the_ledger_of_a_folder_lies_beside_it_and_is_no_record(tmp_path):
     table = frame(PRIVATE).assign(labels=LABELS)
     parts(tmp_path / "records", table, ".csv")
-    settings = Join(tmp_path / "records", budget=1)
+    settings = named_settings(Join, tmp_path / "records", budget=1)
     for _ in range(2):
         client = joining.open_client(settings)
         assert client.ledger.path == tmp_path / "records.ledger.jsonl"
         assert len(client.inputs) == 90
-    own = Join(tmp_path / "records", budget=1, ledger=tmp_path / "records" / "own.ledger.jsonl")
-    (tmp_path / "records.ledger.jsonl").rename(own.ledger)
+    own = named_settings(
+        Join, tmp_path / "records", budget=1, ledger=tmp_path / "records" / "own.ledger.jsonl"
+    )
+    (tmp_path / "records.ledger.jsonl").rename(own.spending.ledger)
     assert len(joining.open_client(own).inputs) == 90
 
 
@@ -73,9 +76,11 @@ def test_a_pattern_has_no_place_for_its_ledger_and_answers(tmp_path):
     ledger, rounds = tmp_path / "own.ledger.jsonl", tmp_path / "rounds"
     for named in ({}, {"ledger": ledger}, {"rounds": rounds}):
         with pytest.raises(ValueError, match="ledger and rounds with a pattern"):
-            joining.open_client(Join(pattern, budget=1, **named))
+            joining.open_client(named_settings(Join, pattern, budget=1, **named))
         assert not ledger.exists()
-    client = joining.open_client(Join(pattern, budget=1, ledger=ledger, rounds=rounds))
+    client = joining.open_client(
+        named_settings(Join, pattern, budget=1, ledger=ledger, rounds=rounds)
+    )
     assert len(client.inputs) == 90
 
 

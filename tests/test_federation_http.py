@@ -53,6 +53,7 @@ from rknn_jax.federation.rounds import Round
 from rknn_jax.federation.server import Resources
 from rknn_jax.federation.settings import Join, Serve, join_command, settled
 from rknn_jax.privacy.ledger import Ledger
+from tests.options import named_settings
 from tests.test_federation import a_client, a_round, honest
 
 HERE = certificates.HERE
@@ -315,7 +316,8 @@ def test_answers_that_come_together_share_a_write_and_none_is_acknowledged_befor
 
 @pytest.mark.usefixtures("quick")
 def test_serve_and_join_end_with_a_statement_and_the_ledger(tmp_path):
-    settings = Serve(
+    settings = named_settings(
+        Serve,
         public=tmp_path / "public.npz",
         epsilon=1.0,
         classes="3",
@@ -335,7 +337,9 @@ def test_serve_and_join_end_with_a_statement_and_the_ledger(tmp_path):
     served = []
     thread = threading.Thread(target=lambda: served.append(federation.serve(settings)))
     thread.start()
-    found = federation.join(Join(tmp_path / "R.npz", f"{HERE}:{settings.port}", budget=2))
+    found = federation.join(
+        named_settings(Join, tmp_path / "R.npz", f"{HERE}:{settings.port}", budget=2)
+    )
     thread.join(PATIENCE)
     assert (served[0]["clients"], served[0]["messages"]) == (1, 5)
     assert not (settings.out / "privacy.json").exists()  # it collects only
@@ -363,7 +367,7 @@ def test_what_would_go_in_the_clear_is_refused(tmp_path, words, message):
     files = ("ca", "certificate", "key")
     words = {name: tmp_path / value if name in files else value for name, value in words.items()}
     with pytest.raises(ValueError, match=message):
-        federation.join(Join(tmp_path / "R.npz", **words))
+        federation.join(named_settings(Join, tmp_path / "R.npz", **words))
 
 
 def test_a_record_of_another_length_casts_no_vote(tmp_path):
@@ -373,14 +377,18 @@ def test_a_record_of_another_length_casts_no_vote(tmp_path):
     rows = [[0.0, 1.0], [2.0], None, [3.0, 4.0]]
     table = pyarrow.table({"embeddings": rows, "labels": [0, 1, 0, 1]})
     parquet.write_table(table, tmp_path / "R.parquet")
-    client = joining.open_client(Join(tmp_path / "R.parquet", budget=1, dimensions=2))
+    client = joining.open_client(
+        named_settings(Join, tmp_path / "R.parquet", budget=1, dimensions=2)
+    )
     np.testing.assert_array_equal(np.isnan(client.inputs).all(axis=1), [False, True, True, False])
     round = Round(np.zeros((2, 2), np.float32), ("a", "b"), a_round().config)
     assert len(client.answer(round.data)[2]) == round.answer_bytes(4)
 
 
 def test_a_server_hears_of_all_that_is_wrong_at_once(tmp_path):
-    settings = Serve(tmp_path / "P.npz", 1.0, 3, tmp_path / "out", "2", quorum=4, port=0)
+    settings = named_settings(
+        Serve, tmp_path / "P.npz", 1.0, 3, tmp_path / "out", "2", quorum=4, port=0
+    )
     with option_names(as_flag), pytest.raises(ValueError, match="--public") as caught:
         federation.serve(dataclasses.replace(settings, host="0.0.0.0"))
     for words in ("--certificates and --keys", "got --port 0", "P.npz", "got --quorum 4"):
@@ -401,7 +409,7 @@ def test_a_client_without_a_server_ends_and_spends_nothing(tmp_path, capsys):
     np.savez(tmp_path / "R.npz", embeddings=np.zeros((9, 2), np.float32), labels=np.zeros(9, int))
     server = f"{HERE}:{free_port()}"
     with pytest.raises(ValueError, match=rf"server at http://{server}, got none for 0.3 s"):
-        federation.join(Join(tmp_path / "R.npz", server=server, budget=1, wait=0.3))
+        federation.join(named_settings(Join, tmp_path / "R.npz", server=server, budget=1, wait=0.3))
     assert capsys.readouterr().err.count("its round may be over") == 1
     assert Ledger.open(tmp_path / "R.npz.ledger.jsonl").spent.epsilon == 0
 
@@ -410,8 +418,8 @@ def test_a_client_without_a_server_ends_and_spends_nothing(tmp_path, capsys):
 def test_test_certificates_are_made_once_and_let_each_client_in(tmp_path):
     np.savez(tmp_path / "P.npz", embeddings=np.zeros((9, 2), np.float32))
     folder = tmp_path / "tls"
-    settings = Serve(
-        tmp_path / "P.npz", 1.0, 2, tmp_path / "out", "2", make_test_certificates=folder
+    settings = named_settings(
+        Serve, tmp_path / "P.npz", 1.0, 2, tmp_path / "out", "2", make_test_certificates=folder
     )
     told = federation.serve(dataclasses.replace(settings, dry_run=True))
     assert {str(folder / name) for name in ("ca.pem", "party0.pem", "party0.key")} < set(
@@ -435,7 +443,7 @@ def test_test_certificates_are_made_once_and_let_each_client_in(tmp_path):
 
 
 def test_what_follows_from_the_data_need_not_be_given(tmp_path, capsys):
-    given = Serve(tmp_path / "P.npz", 1.0, 3, tmp_path / "out", "2", quorum=2)
+    given = named_settings(Serve, tmp_path / "P.npz", 1.0, 3, tmp_path / "out", "2", quorum=2)
     assert settled(given, images=True).student == "cnn"
     assert settled(given, images=False).student == "none"
     assert settled(given, images=False).honest == 0
@@ -461,15 +469,15 @@ def test_what_follows_from_the_data_need_not_be_given(tmp_path, capsys):
 def test_a_dry_run_tells_a_command_that_agrees_to_the_round(tmp_path, monkeypatch, words):
     np.savez(tmp_path / "P.npz", embeddings=np.zeros((9, 2), np.float32))
     given = {"public": tmp_path / "P.npz", "epsilon": 0.1234567, "classes": "2", "clients": 3}
-    settings = Serve(**{**given, "out": tmp_path / "out", "dry_run": True, **words})
+    settings = named_settings(Serve, **{**given, "out": tmp_path / "out", "dry_run": True, **words})
     told = federation.serve(settings)
     assert not settings.out.exists()
     found = []
     monkeypatch.setattr(cli, "_run", lambda action: found.append(action) or {})
     assert cli.main(shlex.split(told["join"])[1:]) == 0
     [mine] = found
-    assert mine.budget >= settings.epsilon
-    assert mine.budget_delta >= (settings.delta if settings.trust != "local" else 0)
+    assert mine.spending.budget >= settings.epsilon
+    assert (mine.spending.budget_delta or 0) >= (settings.delta if settings.trust != "local" else 0)
     assert (mine.trust, mine.unit) == (settings.trust, settings.unit)
     assert mine.honest == (settings.honest or None)
     assert mine.allow_large_epsilon == settings.allow_large_epsilon
@@ -478,7 +486,7 @@ def test_a_dry_run_tells_a_command_that_agrees_to_the_round(tmp_path, monkeypatc
 
 
 def test_a_server_that_others_reach_wants_certificates(tmp_path):
-    settings = Serve(tmp_path / "P.npz", 1.0, 3, tmp_path / "out", "2")
+    settings = named_settings(Serve, tmp_path / "P.npz", 1.0, 3, tmp_path / "out", "2")
     for words in ({"host": "0.0.0.0"}, {"keys": tmp_path}, {"certificates": tmp_path}):
         with pytest.raises(ValueError, match="--certificates and --keys"):
             federation.serve(dataclasses.replace(settings, **words))
@@ -1133,7 +1141,8 @@ def test_a_client_whose_answer_counts_has_taken_part_though_its_server_is_gone(
 
 def served(folder, form, **given):
     """Settings of a round of one client that is over, on P and R of a format in a folder."""
-    settings = Serve(
+    settings = named_settings(
+        Serve,
         public=folder / f"P.{form}",
         clients=1,
         out=folder / "out",
@@ -1145,7 +1154,7 @@ def served(folder, form, **given):
     thread = threading.Thread(target=lambda: federation.serve(settings))
     thread.start()
     server = f"{HERE}:{settings.port}"
-    federation.join(Join(folder / f"R.{form}", server, budget=10, dimensions=3))
+    federation.join(named_settings(Join, folder / f"R.{form}", server, budget=10, dimensions=3))
     thread.join(PATIENCE)
     return settings
 

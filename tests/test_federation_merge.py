@@ -14,6 +14,7 @@ from rknn_jax.federation import publish, round_folder, shared_rounds
 from rknn_jax.federation.collector import ANSWERS, PUBLISHED, Collector
 from rknn_jax.federation.inputs import read_public
 from rknn_jax.federation.settings import Serve, asked
+from tests.options import named_settings
 from tests.test_federation import honest, replies_of
 
 QUIET = lambda *line: None  # noqa: E731
@@ -23,7 +24,8 @@ QUIET = lambda *line: None  # noqa: E731
 def settings(tmp_path):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "public.npz", embeddings=rng.normal(size=(12, 4)).astype(np.float32))
-    return Serve(
+    return named_settings(
+        Serve,
         tmp_path / "public.npz",
         1.0,
         9,

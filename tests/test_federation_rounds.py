@@ -21,6 +21,7 @@ from rknn_jax.labelers.prototypes import Prototypes
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.question import Before
+from tests.options import named_settings, with_options
 from tests.test_federation import QUERIES, a_client, a_round
 from tests.test_federation_check import KilledError, a_federation, rows_of
 from tests.test_federation_http import impatient, quick  # noqa: F401
@@ -217,7 +218,9 @@ def test_a_large_map_counts_as_work():
 )
 def test_rounds_that_cannot_follow_each_other_are_refused(wrong, tmp_path):
     np.savez(tmp_path / "public.npz", embeddings=rows_of(1, 9)[0])
-    settings = Serve(tmp_path / "public.npz", 1.0, 1, tmp_path / "out", "3", rounds=2, **wrong)
+    settings = named_settings(
+        Serve, tmp_path / "public.npz", 1.0, 1, tmp_path / "out", "3", rounds=2, **wrong
+    )
     with pytest.raises(ValueError, match="--rounds 2"):
         federation.serve(settings)
     assert not (tmp_path / "out").exists()
@@ -227,7 +230,7 @@ def test_a_folder_of_other_rounds_is_refused(tmp_path):
     """Neither files of something else, nor a finished first round of another epsilon."""
     np.savez(tmp_path / "public.npz", embeddings=rows_of(1, 9)[0])
     out = tmp_path / "out"
-    settings = Serve(tmp_path / "public.npz", 1.0, 1, out, "3", rounds=2)
+    settings = named_settings(Serve, tmp_path / "public.npz", 1.0, 1, out, "3", rounds=2)
     out.mkdir()
     (out / "notes.txt").touch()
     done = tmp_path / "done"
@@ -295,7 +298,7 @@ def test_a_client_whose_budget_ends_after_the_first_round_is_told(tmp_path, caps
     joined = federation.join
 
     def poor(settings):
-        return joined(dataclasses.replace(settings, budget=1.5, wait=2.0))
+        return joined(with_options(settings, budget=1.5, wait=2.0))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(federation, "join", poor)

@@ -21,6 +21,7 @@ from rknn_jax.labelers import rknn
 from rknn_jax.labelers.prototypes import Prototypes
 from rknn_jax.release.tables import read_labels
 from rknn_jax.report import results
+from tests.options import named_settings
 from tests.test_federation import CLASSES, QUERIES, a_client
 
 SETS = ((0, 2), (1,), ())
@@ -225,8 +226,14 @@ def test_test_images_have_one_label(tmp_path):
 
 
 def test_a_student_of_sets_is_refused_at_once(tmp_path):
-    given = settings_of.Serve(
-        tmp_path / "public.npz", 1.0, 3, tmp_path / "out", "a,b", labels_per_record=2
+    given = named_settings(
+        settings_of.Serve,
+        tmp_path / "public.npz",
+        1.0,
+        3,
+        tmp_path / "out",
+        "a,b",
+        labels_per_record=2,
     )
     with pytest.raises(ValueError, match="student none"):
         settings_of.asked(replace(given, student="cnn"))

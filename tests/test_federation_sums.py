@@ -30,6 +30,7 @@ from rknn_jax.privacy.gaussian_shares import SMALLEST_SHARE, GaussianShares
 from rknn_jax.privacy.ledger import BudgetExceededError
 from rknn_jax.types import Queries
 from tests.conftest import sum_labelers
+from tests.options import named_settings
 from tests.test_federation import CLASSES, QUERIES, a_client
 
 LABELERS = (Prototypes, LeastSquares, PublicPrototypes)
@@ -507,7 +508,7 @@ def test_candidates_are_few_and_other_rows_are_many(kind, size, tmp_path):
 def a_server(**settings):
     given = {"public": Path("p"), "epsilon": 1.0, "classes": "3", "clients": 3, "out": Path("o")}
     given |= {"labeler": "prototypes", "trust": "central", "honest": 3, "student": "none"}
-    return settings_of.Serve(**(given | settings))
+    return named_settings(settings_of.Serve, **(given | settings))
 
 
 @pytest.mark.parametrize(

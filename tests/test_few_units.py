@@ -8,6 +8,7 @@ import pytest
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import label, planning
 from rknn_jax.release.settings import Settings
+from tests.options import named_settings, with_options
 from tests.test_empty_private import CLASSES, WAYS
 
 SIDES = {
@@ -40,7 +41,8 @@ def test_a_release_of_few_units_is_one_like_any_other(
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     np.savez("public.npz", embeddings=rng.normal(size=(40, 3)))
-    settings = Settings(
+    settings = named_settings(
+        Settings,
         "public.npz",
         "private.npz",
         0.5,
@@ -63,7 +65,7 @@ def test_a_release_of_few_units_is_one_like_any_other(
         np.savez("private.npz", embeddings=rows, labels=classes, who=who)
         folder = tmp_path / f"{number}"
         plan = planning.prepare(
-            Settings(**vars(settings) | {"out": folder, "ledger": folder.with_suffix(".jsonl")})
+            with_options(settings, out=folder, ledger=folder.with_suffix(".jsonl"))
         )
         done = label.release(plan)
         assert (folder / "privacy.json").exists(), side

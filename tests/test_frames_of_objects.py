@@ -19,6 +19,7 @@ from rknn_jax.release import label, planning
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrowShard
 from tests.conftest import crossed
+from tests.options import named_settings
 
 NUM_RECORDS = 60
 NAMES = ["x", "y", "z"]
@@ -64,7 +65,7 @@ def frame(kind):
 def released(given, columns, **settings):
     asked = {"classes": "a,b", "queries": 4, "out": Path("out")} | settings
     counted = planning.prepare(
-        Settings("pub.npy", "patients", 1.0, ledger=Path("ledger"), **asked),
+        named_settings(Settings, "pub.npy", "patients", 1.0, ledger=Path("ledger"), **asked),
         [ArrowShard("patients", given, columns)],
     )
     return label.count(counted)

@@ -29,6 +29,7 @@ from rknn_jax.release.settings import Settings
 from rknn_jax.report import release as report
 from rknn_jax.report import results
 from rknn_jax.types import Queries
+from tests.options import named_settings, with_options
 
 NUM_CLASSES = 4
 ALMOST_NO_NOISE = 100.0  # a draw is not 0 in one of ten million
@@ -334,7 +335,7 @@ def settings_of(folder, form="parquet", **changes):
         "out": folder / "out",
         "ledger": folder / "ledger.jsonl",
     }
-    return Settings(**(given | changes))
+    return named_settings(Settings, **(given | changes))
 
 
 @pytest.fixture(scope="module")
@@ -431,7 +432,7 @@ def test_persons_share_one_vote(tmp_path):
     table = pq.read_table(settings.private)
     table = table.append_column("who", pa.array(np.arange(120) // 8))
     pq.write_table(table, settings.private)
-    plan = planning.prepare(Settings(**{**vars(settings), "person": "who"}))
+    plan = planning.prepare(with_options(settings, person="who"))
     counted = counting.count_all(plan.data.private, plan.counter)
     voted = counted.counts[:, -1].sum() / counted.grid
     assert (counted.persons, voted) == (15, 15)

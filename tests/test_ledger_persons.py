@@ -11,6 +11,7 @@ from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger, LedgerMismatchError
 from rknn_jax.release import label, planning
 from rknn_jax.release.settings import Settings
+from tests.options import named_settings
 
 LEDGER = "pri.npz.ledger.jsonl"
 NUM_RECORDS = 120
@@ -35,7 +36,9 @@ def by_command(files, person):
     if not person:  # a file has no column without a name
         by_estimator(files, person)
         return
-    asked = Settings("pub.npz", "pri.npz", 0.5, person=person, classes="2", budget=5, queries=4)
+    asked = named_settings(
+        Settings, "pub.npz", "pri.npz", 0.5, person=person, classes="2", budget=5, queries=4
+    )
     plan = planning.prepare(asked)
     label.draw(plan, label.count(plan))
 
@@ -66,7 +69,15 @@ def by_classes(files, person):
         by_estimator(files, person)
     else:
         classes.run(
-            classes.SelectClasses("pri.npz", 0.5, 1e-3, person=person, budget=5, budget_delta=0.1)
+            named_settings(
+                classes.SelectClasses,
+                "pri.npz",
+                0.5,
+                1e-3,
+                person=person,
+                budget=5,
+                budget_delta=0.1,
+            )
         )
 
 

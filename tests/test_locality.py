@@ -33,6 +33,7 @@ from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, Records
 from rknn_jax.representations import hog
 from tests.contracts.test_representations import IDS, MANY, SLOW, fitted, images
+from tests.options import named_settings
 
 COUNTS = (1, 2, 3, 4, 5, 15, 16, 17, 31, 32, 33)
 MOST = max(COUNTS) + 1
@@ -297,7 +298,8 @@ def found_case(tmp_path_factory):
 
 
 def a_settings(folder, relation, person):
-    return Settings(
+    return named_settings(
+        Settings,
         public=str(folder / "P.npz"),
         private=str(folder / "R.npz"),
         embedding=("images",),

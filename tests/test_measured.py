@@ -22,6 +22,7 @@ from rknn_jax.release.counting import Counter
 from rknn_jax.release.release_folder import STAGING
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard
+from tests.options import named_settings
 from tests.test_checkers import winners
 
 NUM_CLASSES = 4
@@ -59,7 +60,7 @@ def files(tmp_path, sides, monkeypatch):
 def settings(private="private.npz", **others):
     chosen = {"classes": ",".join(NAMES), "queries": 12}
     chosen |= {"out": Path("out"), "ledger": Path("ledger.jsonl")}
-    return Settings("public.npz", private, **{"epsilon": 1.0} | chosen | others)
+    return named_settings(Settings, "public.npz", private, **{"epsilon": 1.0} | chosen | others)
 
 
 def agreement(done, sides):

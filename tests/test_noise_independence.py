@@ -25,6 +25,7 @@ from rknn_jax.privacy.gaussian_shares import GaussianShares
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import label, planning
 from rknn_jax.release.settings import Settings
+from tests.options import named_settings
 from tests.test_federation import CLASSES, a_round
 from tests.test_federation_sums import a_sum
 
@@ -214,7 +215,7 @@ def test_noise_is_drawn_once_for_all_shards(labeler, tmp_path, monkeypatch):
 
     monkeypatch.setattr(exact_noise, "discrete_laplace", noted)
     plan = planning.prepare(
-        Settings(str(tmp_path / "P.npy"), str(tmp_path / "R"), epsilon=1.0, **given)
+        named_settings(Settings, str(tmp_path / "P.npy"), str(tmp_path / "R"), epsilon=1.0, **given)
     )
     label.release(plan)
     assert drawn == [plan.question.sum.shape]

@@ -22,6 +22,7 @@ from rknn_jax.release import label as job
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
 from tests.conftest import modules
+from tests.options import with_options
 from tests.test_budget import released
 from tests.test_release_folder import FLAGS, files
 
@@ -80,6 +81,11 @@ def numbers(settings):
         one.name: range_of(hints[one.name])
         for one in dataclasses.fields(settings)
         if is_number(hints[one.name])
+    } | {
+        name: allowed
+        for one in dataclasses.fields(settings)
+        if dataclasses.is_dataclass(one.type)
+        for name, allowed in numbers(one.type).items()
     }
 
 
@@ -204,7 +210,7 @@ def test_the_settings_of_a_release_are_checked_without_a_command(files):
     from tests.test_release_folder import SETTINGS
 
     with pytest.raises(ValueError, match="got patience nan"):
-        job.release(planning.prepare(dataclasses.replace(SETTINGS, patience=math.nan)))
+        job.release(planning.prepare(with_options(SETTINGS, patience=math.nan)))
 
 
 SHORTEST = [np.float32(0.3), np.float16(0.3), np.float64(0.3), np.longdouble("0.3")]

@@ -12,9 +12,10 @@ from rknn_jax.federation.settings import Join
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.release import accounts, label, planning
 from rknn_jax.release.settings import Settings
+from tests.options import named_settings, with_options
 
 NAMES = ("d", "d/*.npz", "d/a.npz")
-JOIN = Join(Path("d"), "localhost", "central", budget=1.0)
+JOIN = named_settings(Join, Path("d"), "localhost", "central", budget=1.0)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -33,19 +34,23 @@ def folder(tmp_path, monkeypatch):
 
 
 def labelled(name, ledger):
-    settings = Settings("public.npz", name, 1.0, classes="2", queries=4, ledger=ledger)
+    settings = named_settings(
+        Settings, "public.npz", name, 1.0, classes="2", queries=4, ledger=ledger
+    )
     plan = planning.prepare(replace(settings, out=Path("out")))
     accounts.open_or_make(plan.settings, plan.cost, label.count(plan))
 
 
 def selected(name, ledger):
-    settings = classes.SelectClasses(name, 1.0, 1e-5, ledger=ledger)
+    settings = named_settings(classes.SelectClasses, name, 1.0, 1e-5, ledger=ledger)
     with pytest.raises(StopIteration):
         classes.run(settings)
 
 
 def joined(name, ledger):
-    joining.open_client(replace(JOIN, private=Path(name), ledger=ledger, rounds=Path("rounds")))
+    joining.open_client(
+        with_options(JOIN, private=Path(name), ledger=ledger, rounds=Path("rounds"))
+    )
 
 
 def adopted(name, ledger):

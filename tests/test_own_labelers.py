@@ -24,6 +24,7 @@ from rknn_jax.release import choosing
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
 from rknn_jax.types import Queries, Records
+from tests.options import named_settings
 from tests.test_federation_http import HERE, free_port, side_by_side
 
 HEAD = """
@@ -124,13 +125,13 @@ def files(tmp_path):
 
 def settings_of(folder, **given):
     usual = {"epsilon": 20.0, "classes": "3", "labeler": "own", "out": folder / "out"}
-    return Settings(str(folder / "P.npz"), str(folder / "R.npz"), **(usual | given))
+    return named_settings(Settings, str(folder / "P.npz"), str(folder / "R.npz"), **(usual | given))
 
 
 def serve_of(folder, **given):
     usual = {"epsilon": 20.0, "classes": "3", "clients": 3, "labeler": "own"}
     usual |= {"trust": "central", "student": "none", "out": folder / "served"}
-    return Serve(folder / "P.npz", **(usual | given))
+    return named_settings(Serve, folder / "P.npz", **(usual | given))
 
 
 def simulated(kind, files):

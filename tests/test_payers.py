@@ -23,6 +23,7 @@ from rknn_jax.release.release_folder import RESULTS
 from rknn_jax.release.settings import Settings
 from rknn_jax.types import Queries, Records
 from tests.conftest import modules
+from tests.options import named_settings
 from tests.test_federation import a_client, a_round
 from tests.test_federation_sums import LABELERS, a_party, a_sum
 from tests.test_release_folder import restore, states_of_a_release
@@ -142,7 +143,7 @@ def phase(folder, state):
 def test_a_release_that_is_finished_after_a_kill_is_paid_once(case, files, monkeypatch):
     """At the first moment of every phase: one charge, of the release's own cost, and one draw."""
     given = {"epsilon": 2.0, "classes": "2", "smoothing": "none", "out": Path("new")}
-    settings = Settings("P.npz", "R.npz", **given | RESUMED[case])
+    settings = named_settings(Settings, "P.npz", "R.npz", **given | RESUMED[case])
     states = {}
     for state in states_of_a_release(files, settings):
         states.setdefault(phase(files, state), state)
@@ -180,7 +181,8 @@ def test_a_release_is_paid_for_before_it_is_drawn(labeler, tmp_path):
     rows = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
     np.save(tmp_path / "P.npy", rows)
     np.savez(tmp_path / "R.npz", embeddings=rows[::-1], labels=np.arange(20) % 2)
-    given = Settings(
+    given = named_settings(
+        Settings,
         public=str(tmp_path / "P.npy"),
         private=str(tmp_path / "R.npz"),
         out=tmp_path / "out",

@@ -33,6 +33,8 @@ from rknn_jax.release.counting import Counter
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, FileShard, Records
+from rknn_jax.settings import by_option
+from tests.options import named_settings
 
 NEW = {
     "check_share",
@@ -338,7 +340,7 @@ def files(tmp_path):
 def settings(folder, **changes):
     given = {"public": str(folder / "P.npy"), "private": str(folder / "R.npz"), "epsilon": 2.0}
     given |= {"classes": "3", "queries": 3, "person": "who", "out": folder / "out"}
-    return Settings(**given | changes)
+    return named_settings(Settings, **given | changes)
 
 
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
@@ -400,8 +402,8 @@ def test_a_request_without_persons_is_what_it_was(files):
     plan = planning.prepare(settings(folder, person=None))
     assert plan.question.noise.mechanism == DiscreteLaplace(2.0, 3, 3)
     assert "unit" not in repr(plan.question.noise.mechanism)
-    asked = dataclasses.asdict(plan.settings)
-    seen = {name: asked[name] for name in asked.keys() - set(planning.UNSEEN) - NEW}
+    asked = by_option(plan.settings)
+    seen = {name: asked[name][1] for name in asked.keys() - set(planning.UNSEEN) - NEW}
     words = repr([sorted((seen | {"records": 600}).items()), plan.data.classes])
     rows = repr(fingerprint(plan.data.public))
     told = hashlib.sha256(f"{words[:-1]}, {rows}]".encode()).hexdigest()

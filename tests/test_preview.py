@@ -15,6 +15,7 @@ from rknn_jax.release.rehearsal import _sample
 from rknn_jax.release.rehearsal import rehearsal as rehearsed
 from rknn_jax.release.settings import Settings
 from rknn_jax.types import Queries
+from tests.options import named_settings
 
 KINDS = ("discrete_laplace", "permute_and_flip", "gaussian")
 
@@ -133,7 +134,7 @@ def planned(rows, labels, num_public, tmp_path, **settings):
         labels[private].astype(np.int32),
         classes,
     )
-    given = Settings("P", "R", ledger=tmp_path / "ledger", **settings)
+    given = named_settings(Settings, "P", "R", ledger=tmp_path / "ledger", **settings)
     return planning.plan(given, data)
 
 

@@ -27,6 +27,7 @@ from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.statement import as_json
 from rknn_jax.release import export
 from rknn_jax.release.settings import Settings
+from tests.options import named_settings
 from tests.test_federation_http import HERE, PATIENCE, free_port, impatient, quick
 
 __all__ = ["impatient", "quick"]
@@ -144,7 +145,9 @@ def test_a_release_names_no_private_file(place, kind):
     given = saved(place, kind)
     public = "P.parquet" if "embedding" in given else "P.npz"
     told = label.run(
-        Settings(public, epsilon=0.5, queries=3, classes="3", out=Path("out"), **given)
+        named_settings(
+            Settings, public, epsilon=0.5, queries=3, classes="3", out=Path("out"), **given
+        )
     )
     for form in ("csv", "parquet", "registry"):
         export.write(Path("out"), form)
@@ -159,7 +162,8 @@ def test_a_release_names_no_private_file(place, kind):
 
 def test_a_person_that_names_the_ledger_publishes_no_more(place):
     label.run(
-        Settings(
+        named_settings(
+            Settings,
             "P.npz",
             epsilon=0.5,
             queries=3,
@@ -183,7 +187,9 @@ def test_an_estimator_and_a_selection_of_classes_name_no_private_file(place):
     assert "card_" in published
     assert found("attributes", repr(published).encode()) == []
     selected = selection.run(
-        selection.SelectClasses(epsilon=1, delta=1e-3, ledger=ledger, **saved(place, "npz"))
+        named_settings(
+            selection.SelectClasses, epsilon=1, delta=1e-3, ledger=ledger, **saved(place, "npz")
+        )
     )
     assert found("classes", as_json(selected).encode()) == []
 
@@ -206,8 +212,15 @@ class Wire:
 
 def served(**changes):
     """Settings of a server with three queries."""
-    return Serve(
-        Path("P.npz"), 1.0, out=Path("server"), classes="3", queries=3, port=free_port(), **changes
+    return named_settings(
+        Serve,
+        Path("P.npz"),
+        1.0,
+        out=Path("server"),
+        classes="3",
+        queries=3,
+        port=free_port(),
+        **changes,
     )
 
 
@@ -220,8 +233,8 @@ def a_round(place, monkeypatch, clients, **changes):
     for number in range(clients):
         own = place / f"jane_doe_{number}.npz"
         np.savez(own, embeddings=rows, labels=labels)
-        agreed = Join(
-            own, f"{HERE}:{settings.port}", budget=2, budget_delta=0.5, trust=settings.trust
+        agreed = named_settings(
+            Join, own, f"{HERE}:{settings.port}", budget=2, budget_delta=0.5, trust=settings.trust
         )
         threads.append(threading.Thread(target=federation.join, args=(agreed,)))
     for thread in threads:
@@ -264,7 +277,7 @@ def test_a_refusal_carries_no_name_and_no_reason(place, monkeypatch):
 
     thread = threading.Thread(target=serve)
     thread.start()
-    told = federation.join(Join(own, f"{HERE}:{settings.port}", budget=0.5))
+    told = federation.join(named_settings(Join, own, f"{HERE}:{settings.port}", budget=0.5))
     thread.join(PATIENCE)
     assert told["exit_status"] == federation.REFUSED
     assert b"refusal" in wire.sent

@@ -13,6 +13,7 @@ from rknn_jax.neighbors import nearest
 from rknn_jax.queries import kmeans, prototypes, uncertainty
 from rknn_jax.release import planning
 from rknn_jax.release.settings import Settings
+from tests.options import named_settings
 
 
 def groups(seed=0):
@@ -193,8 +194,8 @@ def test_a_release_asks_no_more_queries_than_records_reach(tmp_path, width, most
     rows = 2 * np.eye(4, width)[classes] + rng.normal(size=(3600, width))
     np.savez(tmp_path / "public.npz", embeddings=rows[:600])
     np.savez(tmp_path / "private.npz", embeddings=rows[600:], labels=classes[600:])
-    settings = Settings(
-        str(tmp_path / "public.npz"), str(tmp_path / "private.npz"), 1.0, classes="4"
+    settings = named_settings(
+        Settings, str(tmp_path / "public.npz"), str(tmp_path / "private.npz"), 1.0, classes="4"
     )
     asked = planning.prepare(replace(settings, out=tmp_path / "out")).question.sum.shape[0]
     assert least <= asked <= most

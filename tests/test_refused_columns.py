@@ -11,6 +11,7 @@ from PIL import Image
 
 from rknn_jax.release.inputs import read
 from rknn_jax.release.settings import Settings
+from tests.options import named_settings
 from tests.test_cli import arguments, contents
 from tests.test_drop import write
 from tests.test_inputs import LABELS, PRIVATE, PUBLIC, frame, refused, save
@@ -275,11 +276,13 @@ def test_columns_that_have_names_on_one_side_alone_are_told(tmp_path, monkeypatc
     table = frame(PUBLIC) if named == "P" else frame(PRIVATE).assign(labels=LABELS)
     write(table[[*table.columns[::-1]]], tmp_path / f"one.{form}")
     side = "public" if named == "P" else "private"
-    (told,) = read(Settings(**sides | {side: f"one.{form}"}, epsilon=1, classes="3")).doubts
+    (told,) = read(
+        named_settings(Settings, **sides | {side: f"one.{form}"}, epsilon=1, classes="3")
+    ).doubts
     assert f"columns of the {side} side have names" in told
     assert "belong together by their order, x3, x2, x1, x0; if it may be another" in told
     for other in (sides, both, both | {side: f"one.{form}"}):
-        assert not read(Settings(**other, epsilon=1, classes="3")).doubts
+        assert not read(named_settings(Settings, **other, epsilon=1, classes="3")).doubts
 
 
 @pytest.mark.long

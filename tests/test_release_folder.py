@@ -30,6 +30,7 @@ from rknn_jax.release import label, planning, release_folder
 from rknn_jax.release.release_folder import RESULTS, STAGING
 from rknn_jax.release.settings import Settings
 from tests.fuzz import npy
+from tests.options import named_settings
 
 FLAGS = (
     "--public",
@@ -48,8 +49,8 @@ FLAGS = (
     "new",
 )
 # The decoder touches no disk, and takes longer than the rest.
-SETTINGS = Settings(
-    "P.npz", "R.npz", 1.0, classes="2", queries=2, smoothing="none", out=Path("new")
+SETTINGS = named_settings(
+    Settings, "P.npz", "R.npz", 1.0, classes="2", queries=2, smoothing="none", out=Path("new")
 )
 
 OPTIONS = "config.json"

@@ -26,6 +26,7 @@ from rknn_jax.release.shards import ArrayShard, Records
 from rknn_jax.report import results
 from rknn_jax.types import Queries
 from rknn_jax.types import Records as Labeled
+from tests.options import named_settings
 
 SUMS = ("prototypes", "public_prototypes", "least_squares")
 ROWS = 600
@@ -45,7 +46,7 @@ def files(tmp_path):
 def settings(folder, **changes):
     given = {"public": str(folder / "P.npy"), "private": str(folder / "R.npz"), "epsilon": 4.0}
     given |= {"classes": "3", "labeler": "prototypes", "out": folder / "out"}
-    return Settings(**given | changes)
+    return named_settings(Settings, **given | changes)
 
 
 def kinds(given):
@@ -235,7 +236,9 @@ def planned(labeler, epsilon, tmp_path, unit="record"):
     who = np.arange(40) if unit == "person" else None
     data = inputs.data_of(rows[:20], rows[20:], np.arange(40) % 2, Classes(2), who)
     person = "who" if unit == "person" else None
-    given = Settings("P", "R", epsilon, labeler=labeler, ledger=tmp_path / "l", person=person)
+    given = named_settings(
+        Settings, "P", "R", epsilon, labeler=labeler, ledger=tmp_path / "l", person=person
+    )
     return planning.plan(given, data)
 
 
@@ -344,7 +347,9 @@ def test_the_rule_is_the_one_that_the_benchmark_fitted():
 def test_auto_makes_the_release_that_it_chose(labeler, tmp_path):
     classes = 2 if labeler == "public_prototypes" else 3
     data = inputs.data_of(*tables(), Classes(classes))
-    given = Settings("P", "R", 10 * classes / 50, labeler="auto", ledger=tmp_path / "l")
+    given = named_settings(
+        Settings, "P", "R", 10 * classes / 50, labeler="auto", ledger=tmp_path / "l"
+    )
     plan = planning.plan(given, data)
     assert plan.settings.labeler == labeler
     assert plan.choice.startswith(f"{labeler}, for n·epsilon/classes = 10, and {classes} classes")

@@ -22,6 +22,7 @@ from rknn_jax.release import choosing, inputs, label, planning, rounds
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.release_folder import STAGING, clear_finished
 from rknn_jax.release.settings import Settings
+from tests.options import named_settings
 
 NUM_CLASSES = 4
 PARTS = ["333333/1000000", "666667/1000000"]
@@ -113,7 +114,9 @@ def test_rounds_that_cannot_be_are_refused(rknn, tmp_path, options, words):
 
 def test_a_stopped_run_goes_on_after_its_first_round(rknn, tmp_path):
     options = written(tmp_path)
-    settings = Settings("public.npz", "private.npz", 1.0, classes="4", out=Path("out"), rounds=2)
+    settings = named_settings(
+        Settings, "public.npz", "private.npz", 1.0, classes="4", out=Path("out"), rounds=2
+    )
     plan = rounds.prepare(settings, 1, None)
     label.release(plan)  # all that a run leaves that was stopped here
     assert (tmp_path / "out" / rounds.NOTE).stat().st_mode & 0o077 == 0
@@ -143,8 +146,15 @@ def test_a_record_that_checks_the_last_labels_has_voted_in_no_round(tmp_path, mo
     """Votes are counted without noise, and roles are those of the run's note."""
     written(tmp_path)
     monkeypatch.chdir(tmp_path)
-    settings = Settings(
-        "public.npz", "private.npz", 9.0, classes="4", out=Path("out"), rounds=2, check_share=0.4
+    settings = named_settings(
+        Settings,
+        "public.npz",
+        "private.npz",
+        9.0,
+        classes="4",
+        out=Path("out"),
+        rounds=2,
+        check_share=0.4,
     )
     first = rounds.prepare(settings, 1, None)
     label.release(first)
@@ -290,7 +300,9 @@ def test_a_record_moves_a_later_round_by_no_more_than_its_own_votes():
     public, private, labels, truth = sides(num_private=60)
     guarantee = Guarantee(1.0, 0.0, "replace-one", "central", ())
     before = Before(soft(truth).astype(np.float32), guarantee)
-    settings = Settings("", "", 1.0, check_share=0.0, ledger=Path("none"), queries=40)
+    settings = named_settings(
+        Settings, "", "", 1.0, check_share=0.0, ledger=Path("none"), queries=40
+    )
     inputs.check(settings)
     choosing.check(settings)
 

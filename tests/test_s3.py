@@ -13,6 +13,7 @@ import pytest
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import label, planning
 from rknn_jax.release.settings import Settings
+from tests.options import named_settings
 
 pytestmark = pytest.mark.slow
 RANDOM = np.random.default_rng(0)
@@ -61,7 +62,8 @@ def shard(number):
 
 def settings(folder, private, name="new"):
     np.savez(folder / "P.npz", embeddings=RANDOM.normal(size=(30, 4)))
-    return Settings(
+    return named_settings(
+        Settings,
         str(folder / "P.npz"),
         private,
         1.0,

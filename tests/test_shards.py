@@ -28,6 +28,7 @@ from rknn_jax.release.counting import Count, Counter
 from rknn_jax.release.data_files import find
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrowShard, FileShard, Records, regular
+from tests.options import named_settings
 
 ROWS, WIDTH, NUM_CLASSES = 157, 4, 3
 RANDOM = np.random.default_rng(0)
@@ -82,7 +83,7 @@ def settings(folder, **changes):
     for name in ("public", "private"):
         named = given[name]
         given[name] = str(folder / named) if "://" not in named else named
-    return Settings(**given)
+    return named_settings(Settings, **given)
 
 
 def spent(folder):

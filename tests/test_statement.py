@@ -22,9 +22,9 @@ from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy import statement
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Amount
+from rknn_jax.privacy.responsible import Responsible
 from rknn_jax.privacy.statement import (
     Account,
-    Controller,
     Statement,
     belief,
     exception,
@@ -377,7 +377,7 @@ def test_the_page_tells_the_account_the_settings_and_the_rest():
 
 def test_hostile_text_is_text_and_nothing_else():
     names = ("holders", "mechanism", "date", "trusted_with", "release", "remark")
-    named = {name: HOSTILE for name in names} | {"controller": Controller(*[HOSTILE] * 3)}
+    named = {name: HOSTILE for name in names} | {"responsible": Responsible(*[HOSTILE] * 3)}
     lists = {name: (HOSTILE,) for name in ("released", "not_covered")}
     dicts = {name: {HOSTILE: HOSTILE} for name in ("details", "versions")}
     read = page_of(**named, **lists, **dicts, account=ACCOUNT._replace(id=HOSTILE, head=HOSTILE))

@@ -26,11 +26,11 @@ from rknn_jax.privacy.events import (
     ScreenedGaussian,
 )
 from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.responsible import Responsible
 from rknn_jax.privacy.statement import (
     PUBLIC_TUNING,
     AuditBound,
     Contribution,
-    Controller,
     as_json,
     new_release,
     page,
@@ -46,7 +46,7 @@ from tests.test_statement import RELEASE, WORDS, Page
 LAPLACE = DiscreteLaplace(2.0, 2)
 FULL = replace(
     WORDS,
-    controller=Controller("St. Mary's", "privacy@example.org", "Research"),
+    responsible=Responsible("St. Mary's", "privacy@example.org", "Research"),
     tuning=PUBLIC_TUNING,
     audit=AuditBound(0.7, 0.95, "rknn audit --mechanism discrete_laplace --epsilon 1"),
 )
@@ -331,7 +331,7 @@ def test_the_words_do_not_make_another_release(tmp_path):
     rows = np.eye(3, dtype=np.float32)
     data = data_of(rows, rows, np.arange(3, dtype=np.int32), Classes(3))
     plain = Settings("P", "R", 1.0, queries=3)
-    named = replace(plain, controller="A", contact="B", purpose="C")
+    named = replace(plain, responsible=Responsible("A", "B", "C"))
     assert planning.request(plain, data) == planning.request(named, data)
 
 

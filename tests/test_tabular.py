@@ -25,6 +25,7 @@ from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerMismatchError
 from rknn_jax.release.estimator import ReverseKNNLabeler, job
 from rknn_jax.release.settings import Settings
+from rknn_jax.settings import by_option
 from tests.test_cli import arrays, blobs, contents
 
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "tabular.ipynb"
@@ -719,11 +720,10 @@ def test_every_setting_of_rknn_label_has_its_parameter():
         "classes_file",
     }
     of_files |= {"representation", "out", "dry_run", "json", "engine", "address"}
-    settings = {renamed.get(name, name) for name in Settings.__dataclass_fields__} - of_files
+    settings = {renamed.get(name, name) for name in by_option(Settings)} - of_files
     assert settings == set(ReverseKNNLabeler().get_params())
     fields = {
-        renamed.get(name, name): field.default
-        for name, field in Settings.__dataclass_fields__.items()
+        renamed.get(name, name): field.default for name, (field, _) in by_option(Settings).items()
     }
     assert all(
         fields[name] == value

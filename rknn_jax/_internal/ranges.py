@@ -112,14 +112,17 @@ def check(settings: Any) -> None:
     Raises:
       ValueError: If numbers are out of range. The words name each flag, its value and a remedy.
     """
+    _raise(_failures(settings))
+
+
+def _failures(settings: Any) -> list[str]:
     hints = get_type_hints(type(settings), include_extras=True)
-    _raise(
-        [
-            words
-            for name, hint in hints.items()
-            for words in _out_of(range_of(hint), name, getattr(settings, name))
-        ]
-    )
+    failures = []
+    for name, hint in hints.items():
+        value = getattr(settings, name)
+        is_part = is_dataclass(value)
+        failures += _failures(value) if is_part else _out_of(range_of(hint), name, value)
+    return failures
 
 
 def check_parts(settings: Any) -> None:

@@ -294,7 +294,8 @@ def _card(folder: Path) -> str:
 
 def _placed(settings: Settings, folder: Path) -> Settings:
     """Return the settings with results and ledger in a folder."""
-    return replace(settings, out=folder / "results", ledger=folder / "ledger.jsonl")
+    spending = replace(settings.spending, ledger=folder / "ledger.jsonl")
+    return replace(settings, out=folder / "results", spending=spending)
 
 
 def _with_release(plan: Plan, release: Any) -> Plan:

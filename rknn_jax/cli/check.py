@@ -2,8 +2,7 @@
 
 import unicodedata
 import warnings
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional
@@ -12,6 +11,7 @@ from rknn_jax._internal import progress
 from rknn_jax._internal.ranges import Count
 from rknn_jax._internal.terminal import err, out, sure_interrupts, tell
 from rknn_jax.formats import Columns
+from rknn_jax.settings import GivenClasses
 
 if TYPE_CHECKING:
     from rknn_jax.release.usability import Usability
@@ -35,8 +35,6 @@ class Check:
       drop: names of columns of tables that are no features.
       person: name of the array or column that tells whose a record is.
       labels_per_record: most labels of a record that count, if a record may have several.
-      classes: number of classes, or their names, with commas between them or as words.
-      classes_file: file with a name of a class a line, or a .json file with a list of them.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
@@ -48,8 +46,7 @@ class Check:
     drop: tuple[str, ...] = ()
     person: str | None = None
     labels_per_record: Count | None = None
-    classes: str | tuple[str, ...] | None = None
-    classes_file: Path | None = None
+    classes: GivenClasses = field(default_factory=GivenClasses)
     json: bool = False
 
 

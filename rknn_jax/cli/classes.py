@@ -3,15 +3,15 @@
 import os
 import shlex
 import warnings
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rknn_jax._internal import progress
-from rknn_jax._internal.ranges import Delta, Epsilon, PositiveDelta, ReleaseEpsilon, Seconds
+from rknn_jax._internal.ranges import PositiveDelta, ReleaseEpsilon
 from rknn_jax._internal.terminal import err, out, stdout, sure_interrupts, tell
 from rknn_jax.formats import Columns
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Unit
+from rknn_jax.settings import Spending
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,10 +37,7 @@ class SelectClasses:
       person: name of the array or column that tells whose a record is. Epsilon then protects a person, of whom one record is drawn.
       relation: replace-one or add-remove, as in every release on these records.
       representation: as in rknn label, for raw records.
-      budget: epsilon that may be spent on this data set in all, for a ledger that does not exist yet. The default is this epsilon.
-      budget_delta: delta that may be spent on this data set in all. The default is this delta.
-      ledger: file of the budget. The default is <private file>.ledger.jsonl.
-      patience: seconds to wait for another process that holds the ledger.
+      spending: what may be spent in all.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
@@ -54,10 +51,7 @@ class SelectClasses:
     person: str | None = None
     relation: Relation = "replace-one"
     representation: str | None = None
-    budget: Epsilon | None = None
-    budget_delta: Delta | None = None
-    ledger: Path | None = None
-    patience: Seconds = 60.0
+    spending: Spending = field(default_factory=Spending)
     json: bool = False
 
     @property
@@ -204,20 +198,17 @@ def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledge
     from rknn_jax.privacy import ledger_index
     from rknn_jax.privacy.charges import exact_amount, new_ledger_affords
     from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
-    from rknn_jax.release.settings import ledger_beside
 
-    path = settings.ledger or ledger_beside(_listed(settings.private))
+    spending = settings.spending
+    path = spending.ledger_of(settings.private)
     ledger_index.check(path, data.prints)
     with ledger_index.held(path, data.prints, _listed(settings.private)):
         if os.path.lexists(path):
-            ledger = Ledger.open(path, data.fingerprint, settings.patience, settings.person or "")
+            ledger = Ledger.open(path, data.fingerprint, spending.patience, settings.person or "")
             ledger.check_person(settings.person)
             return ledger
-        budget = exact_amount(
-            cost.epsilon if settings.budget is None else settings.budget,
-            cost.delta if settings.budget_delta is None else settings.budget_delta,
-        )
-        if not new_ledger_affords(budget, "sum", cost):
+        budget = spending.first_budget(cost.epsilon, cost.delta)
+        if not new_ledger_affords(budget, spending.rule, cost):
             asked = exact_amount(cost.epsilon, cost.delta)
             raise BudgetExceededError(
                 f"This selection costs {asked}, and the first budget is to be {budget}; ask for "
@@ -228,6 +219,7 @@ def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledge
             path,
             data.fingerprint,
             *budget,
+            accounting=spending.rule,
             relation=settings.relation,
             unit=settings.unit,
             rows=data.rows,

@@ -4,7 +4,7 @@ import json
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from rknn_jax.release.release_folder import (
     warned_after,
 )
 from rknn_jax.release.settings import Settings
+from rknn_jax.settings import by_option
 
 FOLDER_ONLY = ("out", "json")
 """Options that a later release does not repeat."""
@@ -161,9 +162,9 @@ def _result(plan: "Plan", done: "Release") -> dict[str, Any]:
 def keep_options(settings: Settings, folder: Path) -> None:
     """Write the options that are no defaults for `--config`. They name private files."""
     chosen = {
-        one.name: getattr(settings, one.name)
-        for one in fields(settings)
-        if one.name not in FOLDER_ONLY and getattr(settings, one.name) != one.default
+        name: value
+        for name, (field, value) in by_option(settings).items()
+        if name not in FOLDER_ONLY and value != field.default
     }
     text = json.dumps({OPTIONS: chosen}, indent=2, default=str)
     write_whole(folder / "config.json", f"{text}\n".encode(), OWNER)

@@ -53,7 +53,7 @@ def tell_plan(plan: "Plan") -> None:
         tell(err, "features", f"{', '.join(data.names[:MOST_NAMES])}{more}")
     for sentence in data.doubts:
         tell(err, "warning", sentence)
-    if settings.classes is not None and data.classes.names:  # a name may have held a comma
+    if settings.classes.classes is not None and data.classes.names:  # a name may have held a comma
         tell(err, "classes", ", ".join(map(repr, data.classes.names[:MOST_CLASSES])))
     if data.reading:
         tell(err, "classes", data.reading)
@@ -228,10 +228,10 @@ def _check_command(settings: Settings) -> str:
         "drop": settings.drop,
         "person": settings.person,
         "labels_per_record": settings.labels_per_record,
-        "classes": settings.classes,
-        "classes_file": settings.classes_file,
+        "classes": settings.classes.classes,
+        "classes_file": settings.classes.classes_file,
     }
-    if settings.classes is None and settings.classes_file is None:
+    if not settings.classes:
         named["classes"] = "NAMES"
     words = ["rknn", "check", *_listed(settings.private)]
     for name, value in named.items():

@@ -36,7 +36,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 import tyro
@@ -80,6 +79,7 @@ from rknn_jax.federation.settings import Join, Serve
 from rknn_jax.privacy.entropy import check_system
 from rknn_jax.privacy.ledger import BudgetExceededError, LedgerCorruptError
 from rknn_jax.release.settings import Settings
+from rknn_jax.settings import by_option
 
 COMMANDS: Any = (
     Annotated[Settings, subcommand("label")]
@@ -192,8 +192,8 @@ def _check_once(arguments: Sequence[str], action: Any) -> None:
             values.setdefault(name.replace("_", "-"), []).append(words)
         else:
             words.append(word)
-    for field in fields(action):
-        flag = f"--{field.name.replace('_', '-')}"
+    for name, (field, _) in by_option(action).items():
+        flag = as_flag(name)
         several = any(get_origin(kind) is tuple for kind in (field.type, *get_args(field.type)))
         given = values.get(flag, [])
         if several and any(one != given[0] for one in given):

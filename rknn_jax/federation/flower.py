@@ -19,7 +19,6 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,8 @@ from rknn_jax.federation.joining import open_client
 from rknn_jax.federation.question_notice import tell_question
 from rknn_jax.federation.settings import Join, Serve, asked
 from rknn_jax.privacy.ledger import LedgerError
+from rknn_jax.privacy.responsible import Responsible
+from rknn_jax.settings import GivenClasses, by_option
 
 ANSWER = "answer"
 POLL = 0.05  # seconds
@@ -58,6 +59,9 @@ PATIENCE = 120.0
 MOST_LETTERS = 500
 CONNECTION = ("server", "ca", "certificate", "key", "wait", "json")
 """Options of `rknn join` that a node does not have, because Flower has the connection."""
+
+WORDS = ("controller", "contact", "purpose")
+"""Options of a run that say who answers for it, in the order of `Responsible`."""
 
 Tell = Callable[[str, str], None]
 
@@ -144,9 +148,9 @@ def node_client(config: Mapping[str, Any]) -> Client:
     Raises:
       ValueError: If an option is unknown, or if the private file or its ledger cannot be used.
     """
-    known = {field.name: field for field in fields(Join) if field.name not in CONNECTION}
+    known = by_option(Join).keys() - CONNECTION
     options = {name.replace("-", "_"): value for name, value in config.items()}
-    if unknown := sorted(options.keys() - known.keys()):
+    if unknown := sorted(options.keys() - known):
         raise ValueError(
             f"Expected options of rknn join in --node-config, got {', '.join(unknown)}; leave "
             "out what Flower sets itself."
@@ -228,7 +232,7 @@ def _request(settings: Mapping[str, Any], nodes: int) -> Serve:
     return Serve(
         public=Path(str(settings["public"])),
         epsilon=float(settings["epsilon"]),
-        classes=str(settings["classes"]),
+        classes=GivenClasses(str(settings["classes"])),
         clients=int(settings["clients"]) or nodes,
         out=Path(str(settings["out"])),
         quorum=int(settings["quorum"]) or None,
@@ -242,9 +246,7 @@ def _request(settings: Mapping[str, Any], nodes: int) -> Serve:
         representation=settings["representation"],
         student=str(settings["student"]),
         test=Path(str(settings["test"])) if settings["test"] else None,
-        controller=str(settings.get("controller", "")),
-        contact=str(settings.get("contact", "")),
-        purpose=str(settings.get("purpose", "")),
+        responsible=Responsible(*(str(settings.get(name, "")) for name in WORDS)),
     )
 
 

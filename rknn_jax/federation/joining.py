@@ -151,7 +151,7 @@ def check_budget(settings: Join) -> None:
     """
     path = ledger_path(settings)
     answers_path(settings)
-    if settings.budget is None and not os.path.lexists(path):
+    if settings.spending.budget is None and not os.path.lexists(path):
         raise ValueError(
             f"Expected {option('budget')} for the ledger of these records, which does not exist "
             f"yet at {path}, got none."
@@ -160,7 +160,7 @@ def check_budget(settings: Join) -> None:
 
 def ledger_path(settings: Join) -> Path:
     """Return the path of the ledger."""
-    return settings.ledger or settings.beside("ledger.jsonl")
+    return settings.spending.ledger or settings.beside("ledger.jsonl")
 
 
 def answers_path(settings: Join) -> Path:
@@ -178,19 +178,20 @@ def _data_set(settings: Join, inputs: np.ndarray) -> DataSet:
 
 def _ledger(settings: Join, path: Path, data: DataSet, joined: str) -> Ledger:
     """Open or make the ledger; `joined` is how earlier versions took several files."""
+    spending = settings.spending
     if os.path.lexists(path):
         known = [one.fingerprint for one in Ledger.open(path).datasets]
         own = joined if joined in known and data.fingerprint not in known else data.fingerprint
-        return replace(Ledger.open(path, own), patience=settings.patience)
-    assert settings.budget is not None
+        return replace(Ledger.open(path, own), patience=spending.patience)
+    assert spending.budget is not None
     ledger = Ledger.create(
         path,
         data.fingerprint,
-        settings.budget,
-        settings.budget_delta,
+        spending.budget,
+        spending.budget_delta or 0.0,
         unit=settings.unit,
-        accounting=settings.accounting,
+        accounting=spending.rule,
         rows=data.rows,
         shards=data.shards,
     )
-    return replace(ledger, patience=settings.patience)
+    return replace(ledger, patience=spending.patience)

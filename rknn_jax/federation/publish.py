@@ -314,7 +314,7 @@ def _statement(
             **_details_of_check(round, measured),
         },
         release=round.id,
-        controller=asked.controller,
+        responsible=asked.responsible,
         contribution=round_labels.contribution(round),
         tuning=PUBLIC_TUNING,
         assumptions=tuple(assumptions),

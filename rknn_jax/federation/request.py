@@ -9,7 +9,7 @@ import numpy as np
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers._sum_labeler import SumLabeler
 from rknn_jax.privacy.guarantee import Unit
-from rknn_jax.privacy.statement import NOT_STATED, Controller
+from rknn_jax.privacy.responsible import Responsible
 from rknn_jax.question import Before
 
 
@@ -32,7 +32,7 @@ class Asked:
       epochs: Number of epochs of the student. Defaults to 0, the network's own number.
       seed: Seed of clustering and training, which are public. Defaults to 0.
       authenticated: Flag for clients that are identified by keys. Defaults to False.
-      controller: Party that answers for the round, for the statement. Defaults to not stated.
+      responsible: Party that answers for the round, for the statement. Defaults to not stated.
     """
 
     config: SumLabeler[Any]
@@ -50,7 +50,7 @@ class Asked:
     epochs: int = 0
     seed: int = 0
     authenticated: bool = False
-    controller: Controller = NOT_STATED
+    responsible: Responsible = field(default_factory=Responsible)
     labels_per_record: int = 0
     check_share: float = 0.0
 

@@ -428,7 +428,7 @@ def _representation(key: jax.Array, images: np.ndarray, asked: Asked) -> Encoder
 
 def _plain(asked: Asked) -> str:
     """Return the settings as JSON, except those that may change in an open round."""
-    may_change = ("deadline", "quorum", "clients", "controller")
+    may_change = ("deadline", "quorum", "clients", "responsible")
     values = {
         name: getattr(asked, name) for name in asked.__dataclass_fields__ if name not in may_change
     }

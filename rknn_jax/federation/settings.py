@@ -1,6 +1,6 @@
 """Settings of a federation: a server's request, and a client's agreement."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +12,6 @@ from rknn_jax._internal.ranges import (
     CountOrNone,
     Deadline,
     Delta,
-    Epsilon,
     Limit,
     Port,
     ReleaseEpsilon,
@@ -20,9 +19,9 @@ from rknn_jax._internal.ranges import (
     Seed,
     Size,
 )
-from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import LARGE_EPSILON, Unit
-from rknn_jax.privacy.ledger import PATIENCE
+from rknn_jax.privacy.responsible import Responsible
+from rknn_jax.settings import GivenClasses, Spending
 
 if TYPE_CHECKING:  # JAX takes seconds to import, and --help does not need it
     from rknn_jax.federation.request import Asked
@@ -63,8 +62,7 @@ class Serve:
       epsilon: of one record, or with --unit client of one client; above 50 only with --allow-large-epsilon.
       clients: that are waited for.
       out: folder of the round.
-      classes: their number, or their names, with commas between them or as words.
-      classes_file: file with a name of a class a line, or a .json file with a list of them.
+      classes: classes of the labels.
       drop: names of columns of a table in --public that are no features; they come along to the labels.
       quorum: clients of whom something is published after the deadline, and with --trust central that must stay until the end. The default is all of --clients.
       deadline: seconds that the round is open, or each of several.
@@ -97,9 +95,7 @@ class Serve:
       question: folder of another server whose question is asked here too, with the same options; see --merge.
       collect_only: publish nothing; --merge counts the folder.
       merge: folders of servers that asked one question; nobody is asked, and the answers of all are counted in --out and published.
-      controller: who answers for this round, in public words for the statement.
-      contact: address for questions, for the statement.
-      purpose: of the round, for the statement.
+      responsible: who answers for the round.
       allow_large_epsilon: ask at an epsilon above 50, which protects next to nothing.
       dry_run: check the settings, and tell the command for the clients. Asks nobody, writes nothing.
       json: end with one line of JSON on stdout.
@@ -109,8 +105,7 @@ class Serve:
     epsilon: ReleaseEpsilon
     clients: Count
     out: Path
-    classes: str | tuple[str, ...] | None = None
-    classes_file: Path | None = None
+    classes: GivenClasses = field(default_factory=GivenClasses)
     drop: tuple[str, ...] = ()
     quorum: Count | None = None
     deadline: Deadline = 3600.0
@@ -143,9 +138,7 @@ class Serve:
     question: Path | None = None
     collect_only: bool = False
     merge: tuple[Path, ...] = ()
-    controller: str = ""
-    contact: str = ""
-    purpose: str = ""
+    responsible: Responsible = field(default_factory=Responsible)
     allow_large_epsilon: bool = False
     dry_run: bool = False
     json: bool = False
@@ -171,9 +164,7 @@ class Join:
       private: .npz with `images` uint8 [n, h, w, c] or `embeddings` [n, f], and `labels` [n], negative where there is none; several of a record as a mask of bool [n, classes], or as a column of lists of class numbers. Embeddings and tables may be a folder or a pattern of files.
       server: host:port, or https://host:port.
       dimensions: of the embeddings, for a file of lists; a record with another number casts no vote. Lists without a length by their type need it.
-      budget: epsilon that may be spent on these records in all, for a ledger that does not exist yet.
-      budget_delta: delta that may be spent on these records in all, for a ledger that does not exist yet.
-      accounting: of a ledger that does not exist yet. sum adds epsilons up, renyi lets many small rounds cost less than their sum, and needs --budget-delta.
+      spending: what may be spent in all; a new ledger needs a budget.
       unit: what a ledger that does not exist yet protects: a record, or all that is in the file.
       most_epsilon: epsilon that one round may cost.
       most_delta: delta that one round may cost.
@@ -185,8 +176,6 @@ class Join:
       trust: shuffle believes the server not to look who sent what, among --honest messages; central believes it to follow the protocol of secure aggregation.
       honest: messages that you believe to follow the protocol, your own counted, for --trust shuffle.
       dishonest: clients of a sum that you believe may not follow it, for --trust central.
-      ledger: file of the budget. The default is <private file>.ledger.jsonl.
-      patience: seconds to wait for another process that holds the ledger; after that the round is refused.
       rounds: folder where each round's answer is kept, as it was sent. The default is <private file>.rounds.
       ca: the server's root certificate.
       certificate: certificate by which the server knows this client.
@@ -199,9 +188,7 @@ class Join:
     private: Path
     server: str = f"127.0.0.1:{PORT}"
     dimensions: Count | None = None
-    budget: Epsilon | None = None
-    budget_delta: Delta = 0.0
-    accounting: Accounting = "sum"
+    spending: Spending = field(default_factory=Spending)
     unit: Unit = "record"
     most_epsilon: Limit | None = None
     most_delta: Limit | None = None
@@ -213,8 +200,6 @@ class Join:
     trust: Trust = "local"
     honest: CountOrNone | None = None
     dishonest: CountOrNone = 0
-    ledger: Path | None = None
-    patience: Seconds = PATIENCE
     rounds: Path | None = None
     ca: Path | None = None
     certificate: Path | None = None
@@ -300,11 +285,10 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
     """
     from rknn_jax import representations
     from rknn_jax.federation.request import Asked
-    from rknn_jax.privacy.statement import Controller
     from rknn_jax.records.classes import given_classes
     from rknn_jax.students import fit as students
 
-    classes = given_classes(settings.classes, settings.classes_file)
+    classes = given_classes(settings.classes.classes, settings.classes.classes_file)
     if classes is None:
         raise ValueError(
             f"Expected {option('classes')} or {option('classes_file')}, got none; name all classes."
@@ -369,7 +353,7 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         epochs=settings.epochs,
         seed=settings.seed,
         authenticated=settings.keys is not None,
-        controller=Controller(settings.controller, settings.contact, settings.purpose),
+        responsible=settings.responsible,
         labels_per_record=settings.labels_per_record,
         check_share=settings.check_share,
     )

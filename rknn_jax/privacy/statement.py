@@ -42,6 +42,7 @@ from rknn_jax import trust
 from rknn_jax.privacy import checklists, profile
 from rknn_jax.privacy.filters import Accounting, Amount
 from rknn_jax.privacy.guarantee import Guarantee, rounded_up
+from rknn_jax.privacy.responsible import Responsible
 
 VERSION = 2
 """Version of the shape of `privacy.json`. It grows when a key changes its meaning or goes away."""
@@ -86,22 +87,6 @@ class Account(NamedTuple):
         """
         return self.spent if self.accounting == "sum" else self.budget
 
-
-class Controller(NamedTuple):
-    """Party that answers for a release, in its own public words. An empty text is not stated.
-
-    Attributes:
-      name: Person or organization. Defaults to not stated.
-      contact: Address for questions. Defaults to not stated.
-      purpose: Purpose of the release. Defaults to not stated.
-    """
-
-    name: str = ""
-    contact: str = ""
-    purpose: str = ""
-
-
-NOT_STATED = Controller()
 
 ONE_LEDGER = (
     "everything that is released of the same people is charged to the same ledger, also after "
@@ -190,7 +175,8 @@ class Statement:
       details: Settings by name. Defaults to none.
       versions: Software versions by package. Defaults to those that are installed.
       release: Id of the release.
-      controller: Party that answers for the release. Defaults to not stated.
+      responsible: Party that answers for the release, in its own public words. Defaults to not
+        stated; so is what is an empty text.
       contribution: Largest part that one unit has. Defaults to one record.
       tuning: Choice of the settings. Defaults to None, which leaves the question unanswered.
       audit: Lower bound of an audit. Defaults to None, which leaves the question unanswered.
@@ -210,7 +196,7 @@ class Statement:
     details: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=_versions)
     release: str = field(kw_only=True)
-    controller: Controller = NOT_STATED
+    responsible: Responsible = field(default_factory=Responsible)
     contribution: Contribution = ONE_RECORD
     tuning: Tuning | None = None
     audit: AuditBound | None = None
@@ -234,9 +220,9 @@ def _core(statement: Statement) -> dict[str, Any]:
         "version": VERSION,
         "release": statement.release,
         "statement": f"{guarantee}{remark}",
-        "controller": statement.controller.name,
-        "contact": statement.controller.contact,
-        "purpose": statement.controller.purpose,
+        "controller": statement.responsible.controller,
+        "contact": statement.responsible.contact,
+        "purpose": statement.responsible.purpose,
         "time": statement.date,
         "holders": statement.holders,
         "released": list(statement.released),

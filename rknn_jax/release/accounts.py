@@ -44,22 +44,23 @@ def open_ledger(
     path = settings.ledger_path
     budget = first_budget(settings)
     if not os.path.lexists(path):
-        if not new_ledger_affords(budget, settings.accounting or "sum", cost):
+        if not new_ledger_affords(budget, settings.spending.rule, cost):
             raise BudgetExceededError(
                 f"This release costs {cost_of(settings)}, and the first budget is to be {budget}; "
                 f"ask for less, or set a larger {option('budget')}."
             )
         return None
     try:
-        ledger = Ledger.open(path, dataset, settings.patience, settings.person or "")
+        ledger = Ledger.open(path, dataset, settings.spending.patience, settings.person or "")
     except LedgerMismatchError as error:
         raise LedgerMismatchError(adoption.advice(settings)) from error
     if not paid:
         ledger.check_person(settings.person)
+    asked = settings.spending
     raising = f"rknn budget raise {shlex.quote(str(path))} --epsilon"
     for flag, given, wanted, recorded in (
-        (option("budget"), settings.budget, budget.epsilon, ledger.budget.epsilon),
-        (option("budget_delta"), settings.budget_delta, budget.delta, ledger.budget.delta),
+        (option("budget"), asked.budget, budget.epsilon, ledger.budget.epsilon),
+        (option("budget_delta"), asked.budget_delta, budget.delta, ledger.budget.delta),
     ):
         if given is not None and wanted != recorded:
             raise LedgerError(
@@ -67,18 +68,18 @@ def open_ledger(
                 "it out, or change it on the record: "
                 f"{raising} E --reason TEXT"
             )
-    if settings.accounting not in (None, ledger.accounting):
+    if asked.accounting not in (None, ledger.accounting):
         raise LedgerError(
             f"Expected {option('accounting')} {ledger.accounting} as {path} has it, got "
-            f"{option('accounting')} {settings.accounting}; leave it out, because a ledger keeps "
+            f"{option('accounting')} {asked.accounting}; leave it out, because a ledger keeps "
             "the rule that it was made with."
         )
     if not settings.dry_run and not paid and not ledger.affords(cost):
-        asked = cost_of(settings)
+        needed = cost_of(settings)
         raise BudgetExceededError(
-            f"This release costs {asked}, and {path} has {ledger.remaining} left of "
+            f"This release costs {needed}, and {path} has {ledger.remaining} left of "
             f"{ledger.budget}; ask for less, or let those who answer for the data "
-            f"decide: {raising} {float(ledger.spent.epsilon + asked.epsilon):g} --reason TEXT"
+            f"decide: {raising} {float(ledger.spent.epsilon + needed.epsilon):g} --reason TEXT"
         )
     return ledger
 
@@ -104,7 +105,7 @@ def open_or_make(
             path,
             counted.dataset,
             *first_budget(settings),
-            accounting=settings.accounting or "sum",
+            accounting=settings.spending.rule,
             relation=settings.relation,
             unit=settings.unit,
             rows=counted.rows,
@@ -142,10 +143,7 @@ def _num_spends(path: Path) -> int:
 
 def first_budget(settings: "Settings") -> Amount:
     """Return the budget of a ledger that these settings make."""
-    epsilon = settings.epsilon if settings.budget is None else settings.budget
-    return exact_amount(
-        epsilon, settings.delta if settings.budget_delta is None else settings.budget_delta
-    )
+    return settings.spending.first_budget(settings.epsilon, settings.delta)
 
 
 def cost_of(settings: "Settings") -> Amount:

@@ -39,6 +39,7 @@ from rknn_jax.neighbors import Metric, nearest, usable_rows
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.privacy.responsible import Responsible
 from rknn_jax.privacy.roles import Roles
 from rknn_jax.privacy.statement import as_json
 from rknn_jax.question import Before
@@ -51,6 +52,7 @@ from rknn_jax.release.accounts import open_ledger, spend_stands
 from rknn_jax.release.encoding import Scaling
 from rknn_jax.release.preview import Expected
 from rknn_jax.release.settings import Settings
+from rknn_jax.settings import Spending
 
 _RELEASED = (
     "classes_",
@@ -559,17 +561,13 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             records_per_person=self.records_per_person,
             labels_per_record=self.labels_per_record,
             check_share=self.check_share,
-            budget=self.budget,
-            budget_delta=self.budget_delta,
-            accounting=self.accounting,
-            ledger=Path(self.ledger),
+            spending=Spending(
+                self.budget, self.budget_delta, self.accounting, Path(self.ledger), self.patience
+            ),
             seed=self._seed,
             delta=self.delta,
             allow_large_epsilon=self.allow_large_epsilon,
-            patience=self.patience,
-            controller=self.controller,
-            contact=self.contact,
-            purpose=self.purpose,
+            responsible=Responsible(self.controller, self.contact, self.purpose),
             dry_run=labels is None,
             labeler=self.labeler,
             mechanism=self.mechanism,

@@ -402,11 +402,12 @@ def _refuse_private_as_public(public: list[str], private: list[str]) -> None:
 
 def _refuse_ledger(settings: "Settings", private: Sequence[str]) -> None:
     """Raise ValueError if the ledger is among the private files, as its lines would be records."""
-    named = set() if settings.ledger is None else identities(str(settings.ledger))
+    ledger = settings.spending.ledger
+    named = set() if ledger is None else identities(str(ledger))
     if any(identities(name) & named for name in private):
         raise ValueError(
             f"Expected {option('ledger')} outside of {option('private')}, got {option('ledger')} "
-            f"{settings.ledger} among its files; name the files of records alone, or move the "
+            f"{ledger} among its files; name the files of records alone, or move the "
             "ledger."
         )
 

@@ -13,6 +13,7 @@ from rknn_jax.records.classes import Classes
 from rknn_jax.release import tables
 from rknn_jax.release.data_files import find as find_files
 from rknn_jax.release.shards import ArrowShard, FileShard, Shard
+from rknn_jax.settings import GivenClasses
 
 WITH_SCHEMA = (*parquet.SUFFIXES, *feather.SUFFIXES)
 """Suffixes of files whose schema may declare the names of class numbers."""
@@ -22,12 +23,8 @@ class Named(Protocol):
     """Settings that name classes and labels, as those of a release."""
 
     @property
-    def classes(self) -> str | tuple[str, ...] | None:
-        """Text of `--classes`, or a list of names."""
-
-    @property
-    def classes_file(self) -> Path | None:
-        """File of `--classes-file`."""
+    def classes(self) -> GivenClasses:
+        """Classes that the user names."""
 
     @property
     def label(self) -> str:
@@ -51,7 +48,7 @@ def find(settings: Named, private: Sequence[str] | Sequence[Shard]) -> Classes |
     Raises:
       ValueError: If they are no classes, or files declare different ones.
     """
-    given = sets.given_classes(settings.classes, settings.classes_file)
+    given = sets.given_classes(settings.classes.classes, settings.classes.classes_file)
     if given is not None:
         return given
     files = [one for one in private if isinstance(one, str)]

@@ -7,7 +7,7 @@ makes the release.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ from rknn_jax.release.inputs import Data, check, read, refuse_inside, taught
 from rknn_jax.release.labeler_settings import public_size
 from rknn_jax.release.preview import USUAL, Expected
 from rknn_jax.release.shards import Shard
+from rknn_jax.settings import by_option
 
 if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
@@ -156,7 +157,7 @@ class Plan:
         if self.ledger:
             return self.ledger.affords(self.cost)
         settings = self.settings
-        return new_ledger_affords(first_budget(settings), settings.accounting or "sum", self.cost)
+        return new_ledger_affords(first_budget(settings), settings.spending.rule, self.cost)
 
     @property
     def check_is_free(self) -> bool:
@@ -172,7 +173,7 @@ class Plan:
     @property
     def adds_curves(self) -> bool:
         """True if the ledger adds Renyi divergences up."""
-        rule = self.ledger.accounting if self.ledger else self.settings.accounting or "sum"
+        rule = self.ledger.accounting if self.ledger else self.settings.spending.rule
         return rule == "renyi"
 
     @property
@@ -327,7 +328,7 @@ def expect(plan: Plan) -> Expected:
 def request(settings: "Settings", data: Data) -> str:
     """Return a hash of all public input that the noisy sum of a release depends on."""
     settings = choosing.choose(settings, data).settings
-    public = {name: value for name, value in asdict(settings).items() if name not in UNSEEN}
+    public = {name: value for name, (_, value) in by_option(settings).items() if name not in UNSEEN}
     optional = ("representation", "person", "records_per_person", "labels_per_record")
     for name in (*optional, "check_share"):
         if public[name] is None:  # as before there were any

@@ -79,10 +79,14 @@ def of(settings: "Settings") -> list["Settings"]:
             f"Expected one label a record with {option('rounds')} {settings.rounds}, got "
             f"{option('labels_per_record')} {settings.labels_per_record}; leave one of them out."
         )
-    budget, budget_delta = settings.budget, settings.budget_delta
+    spending = settings.spending
     if not os.path.lexists(settings.ledger_path):  # a first budget is that of all rounds
-        budget = settings.epsilon if budget is None else budget
-        budget_delta = settings.delta if budget_delta is None else budget_delta
+        budget, budget_delta = spending.budget, spending.budget_delta
+        spending = replace(
+            spending,
+            budget=settings.epsilon if budget is None else budget,
+            budget_delta=settings.delta if budget_delta is None else budget_delta,
+        )
     found = []
     epsilons, deltas = (
         parts(amount, settings.rounds) for amount in (settings.epsilon, settings.delta)
@@ -95,8 +99,7 @@ def of(settings: "Settings") -> list["Settings"]:
             settings,
             epsilon=epsilon,
             delta=part,
-            budget=budget,
-            budget_delta=budget_delta,
+            spending=spending,
             check_share=0.0,
             rounds=1,
             out=out,

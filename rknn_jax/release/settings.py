@@ -1,24 +1,21 @@
 """Settings of a release, shared by `rknn label` and the estimator."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from rknn_jax._internal.option_names import option
 from rknn_jax._internal.ranges import (
     CheckShare,
     Count,
     Delta,
-    Epsilon,
     ReleaseEpsilon,
-    Seconds,
     Seed,
     make_plain,
 )
 from rknn_jax.privacy.contributions import Protected
-from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.guarantee import Relation
+from rknn_jax.privacy.responsible import Responsible
+from rknn_jax.settings import GivenClasses, Spending
 
 AUTO = "auto"
 """Name that leaves the choice of the labeler to `choosing`."""
@@ -53,22 +50,15 @@ class Settings:
       metric: of the embeddings.
       rounds: number T of rounds of Algorithm 1, which share epsilon: each later round asks in features that the labels of the last one teach, and has more of it. More than one needs --out, where the folder round-1 has what the first round released, with a statement of its own. Several rounds are seldom worth their share of epsilon: where classes are linear and many records vote. The default is one.
       smoothing: auto labels each public row by what all noisy votes tell about rows like it; the votes themselves choose how far rows share them. Without votes, as with permute_and_flip, each query's label stands for its votes; with another labeler, similar rows share labels. none gives each row the arg max of its query, or what the labeler says of the row.
-      classes: number of classes, or their names, with commas between them or as words; a list in a file of options. If a name is a number, numbers among the labels are names, and otherwise class numbers from 0 on.
-      classes_file: file with a name of a class a line, or a .json file with a list of them.
+      classes: classes of the labels.
       infer_classes: read the classes from the private labels. Epsilon does not cover what that shows, and the statement says so.
       allow_large_epsilon: allow an epsilon above 50, which protects nobody.
-      budget: epsilon that may be spent on this data set in all, set at its first release. The default is this epsilon.
-      budget_delta: delta that may be spent on this data set in all, set at its first release.
-      accounting: of a ledger that does not exist yet. sum adds epsilons up, which is the default; renyi lets many small releases cost less than their sum, and needs --budget-delta. Later releases may be chosen in view of earlier ones under both.
-      ledger: file of the budget. The default is <private file>.ledger.jsonl. Keep one for all copies of the same records.
+      spending: what may be spent in all.
       out: folder for the results. The default is a new one under runs/.
-      patience: seconds to wait for another process that holds the ledger.
       engine: local reads shard after shard on this machine; ray counts them on a Ray cluster, or on one that is started here.
       address: of the Ray cluster.
       seed: of the clustering, which is public. No option fixes the noise.
-      controller: who answers for this release, in public words for the statement.
-      contact: address for questions, for the statement.
-      purpose: of the release, for the statement.
+      responsible: who answers for the release.
       dry_run: tell what error to expect. Reads no private labels, spends nothing, draws nothing.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
@@ -95,22 +85,15 @@ class Settings:
     metric: Literal["sqeuclidean", "cosine"] = "sqeuclidean"
     rounds: Count = 1
     smoothing: Literal["auto", "none"] = "auto"
-    classes: str | tuple[str, ...] | None = None
-    classes_file: Path | None = None
+    classes: GivenClasses = field(default_factory=GivenClasses)
     infer_classes: bool = False
     allow_large_epsilon: bool = False
-    budget: Epsilon | None = None
-    budget_delta: Delta | None = None
-    accounting: Accounting | None = None
-    ledger: Path | None = None
+    spending: Spending = field(default_factory=Spending)
     out: Path | None = None
-    patience: Seconds = 60.0
     engine: str = "local"
     address: str | None = None
     seed: Seed = 0
-    controller: str = ""
-    contact: str = ""
-    purpose: str = ""
+    responsible: Responsible = field(default_factory=Responsible)
     dry_run: bool = False
     json: bool = False
 
@@ -134,25 +117,4 @@ class Settings:
         Raises:
           ValueError: If none is named, and the data set has no folder beside which it may lie.
         """
-        names = [self.private] if isinstance(self.private, str) else list(self.private)
-        return ledger_beside(names) if self.ledger is None else self.ledger
-
-
-def ledger_beside(names: Sequence[str]) -> Path:
-    """Return the file of the budget of a data set that names no other.
-
-    Args:
-      names: Private files.
-
-    Raises:
-      ValueError: If the data set has no folder beside which the file may lie.
-    """
-    path = Path(names[0])
-    if len(names) > 1 or "://" in names[0] or not path.exists():
-        raise ValueError(
-            f"Expected {option('ledger')} with several files, a pattern or a URL in "
-            f"{option('private')}, got none; name a file on this machine, and the same one for "
-            "every release on these records."
-        )
-    own = path.resolve()  # a link to a data set shares its budget
-    return own.with_name(f"{own.name}.ledger.jsonl")
+        return self.spending.ledger_of(self.private)

@@ -15,7 +15,6 @@ from rknn_jax.privacy.statement import (
     ONE_LEDGER,
     PUBLIC_TUNING,
     Account,
-    Controller,
     Statement,
     Tuning,
 )
@@ -196,7 +195,7 @@ def statement(
         },
         versions={name: importlib.metadata.version(name) for name in PACKAGES},
         release=release,
-        controller=Controller(settings.controller, settings.contact, settings.purpose),
+        responsible=settings.responsible,
         contribution=plan.contribution,
         tuning=_tuning(plan),
         assumptions=(ONE_LEDGER,),

@@ -14,6 +14,7 @@ from rknn_jax.federation.settings import Serve, asked
 from rknn_jax.release import planning
 from rknn_jax.release.estimator import ReverseKNNLabeler, _as_parameter
 from rknn_jax.release.settings import Settings
+from tests.options import named_settings
 from train import experiment
 
 FOLDER = Path(rknn_jax.__file__).parent
@@ -123,12 +124,12 @@ def test_a_release_is_refused_in_the_names_of_its_door(files, capsys, changes):
     data = {"public": str(files / "public.npz"), "private": str(files / "private.npz")}
     data |= {"classes": "2", "epsilon": 1.0} | changes
     with pytest.raises(ValueError, match="costs|Expected") as caught:
-        planning.prepare(Settings(**data, dry_run=True))
+        planning.prepare(named_settings(Settings, **data, dry_run=True))
     in_python = str(caught.value)
     assert main(["label", *_flags(data), "--dry-run"]) in (2, 3)
     told = " ".join(capsys.readouterr().err.split())
     assert "--" not in in_python
-    template = _message(Settings(**data, dry_run=True), "<{}>".format)
+    template = _message(named_settings(Settings, **data, dry_run=True), "<{}>".format)
     assert in_python == re.sub(r"<(\w+)>", r"\1", template)
     at_command_line = re.sub(r"<(\w+)>", lambda one: as_flag(one[1]), template)
     assert told.endswith(" ".join(f"error: {at_command_line}".split()))
@@ -150,10 +151,10 @@ def test_a_round_is_refused_in_the_names_of_its_door(files, capsys, changes):
     data = {"public": files / "public.npz", "epsilon": 1.0, "classes": "2", "clients": 3}
     data |= {"out": files / "round"} | changes
     with option_names("<{}>".format), pytest.raises(ValueError, match="Expected") as caught:
-        asked(Serve(**data))
+        asked(named_settings(Serve, **data))
     template = str(caught.value)
     with pytest.raises(ValueError, match="Expected") as caught:
-        asked(Serve(**data))
+        asked(named_settings(Serve, **data))
     assert str(caught.value) == re.sub(r"<(\w+)>", r"\1", template)
     assert main(["serve", *_flags(data), "--dry-run"]) == 2
     told = " ".join(capsys.readouterr().err.split())

@@ -22,6 +22,7 @@ from rknn_jax.release import inputs, questions
 from rknn_jax.release.settings import Settings
 from rknn_jax.types import Card, Public, Queries, Records, Task
 from tests.conftest import modules
+from tests.options import named_settings
 
 NAMES = ("a", "b", "c")
 KEYS = Keys(jax.random.key(0), jax.random.key(1))
@@ -67,7 +68,7 @@ def test_a_sum_is_that_of_its_parts_and_of_its_records(labeler):
 
 def asked(**given):
     """Question of a release."""
-    settings = Settings("public", "private", 2.0, classes="3", **given)
+    settings = named_settings(Settings, "public", "private", 2.0, classes="3", **given)
     return questions.ask(settings, inputs.data_of(PUBLIC, *NOTHING, Classes(3, NAMES)))
 
 

@@ -1,0 +1,18 @@
+"""Party that answers for a release, in its own public words."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Responsible:
+    """Who answers for what is released, in public words for the statement.
+
+    Attributes:
+      controller: person or organization that answers for it.
+      contact: address for questions.
+      purpose: what the labels are for.
+    """
+
+    controller: str = ""
+    contact: str = ""
+    purpose: str = ""

@@ -1,0 +1,116 @@
+"""Parts that the settings of several commands have: classes, and what may be spent.
+
+A command's settings are a dataclass whose fields are options or parts. On a command line, in a file
+of options and in messages an option has its own name, whatever part it is in: `--ledger`, not
+`--spending.ledger`. `by_option` lists options so.
+
+JAX takes seconds to import, and --help does not need it, so nothing here imports it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import Field, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from rknn_jax._internal.option_names import option
+from rknn_jax._internal.ranges import Delta, Epsilon, Seconds, make_plain
+from rknn_jax.privacy.charges import exact_amount
+from rknn_jax.privacy.filters import Accounting, Amount
+from rknn_jax.privacy.ledger import PATIENCE
+
+
+@dataclass(frozen=True)
+class GivenClasses:
+    """Classes of the labels, which are public. Name them in one of two ways.
+
+    Attributes:
+      classes: number of classes, or their names, with commas between them or as words; a list in a file of options. If a name is a number, numbers among the labels are names, and otherwise class numbers from 0 on.
+      classes_file: file with a name of a class a line, or a .json file with a list of them.
+    """  # noqa: E501 tyro shows the lines of a paragraph as they stand
+
+    classes: str | tuple[str, ...] | None = None
+    classes_file: Path | None = None
+
+    def __bool__(self) -> bool:
+        return self.classes is not None or self.classes_file is not None
+
+
+@dataclass(frozen=True)
+class Spending:
+    """What may be spent on private records in all. Their ledger keeps account of it.
+
+    Attributes:
+      budget: epsilon that may be spent on these records in all, for a ledger that does not exist yet. The default is that of this release; rknn join has none.
+      budget_delta: delta that may be spent on these records in all, for a ledger that does not exist yet. The default is that of this release, or 0 for rknn join.
+      accounting: of a ledger that does not exist yet. sum adds epsilons up, which is the default; renyi lets many small releases cost less than their sum, and needs --budget-delta. Later releases may be chosen in view of earlier ones under both.
+      ledger: file of the budget. The default is <private file>.ledger.jsonl. Keep one for all copies of the same records.
+      patience: seconds to wait for another process that holds the ledger.
+    """  # noqa: E501 tyro shows the lines of a paragraph as they stand
+
+    budget: Epsilon | None = None
+    budget_delta: Delta | None = None
+    accounting: Accounting | None = None
+    ledger: Path | None = None
+    patience: Seconds = PATIENCE
+
+    def __post_init__(self) -> None:
+        make_plain(self)
+
+    @property
+    def rule(self) -> Accounting:
+        """Rule by which a new ledger adds up."""
+        return self.accounting or "sum"
+
+    def first_budget(self, epsilon: float, delta: float) -> Amount:
+        """Return the budget of a new ledger, exactly.
+
+        Args:
+          epsilon: Cost of its first release, which is the budget if none is named.
+          delta: Delta of that release. The same holds for it.
+        """
+        return exact_amount(
+            epsilon if self.budget is None else self.budget,
+            delta if self.budget_delta is None else self.budget_delta,
+        )
+
+    def ledger_of(self, private: str | Sequence[str]) -> Path:
+        """Return the file of the ledger of private records.
+
+        Args:
+          private: Names of their files.
+
+        Raises:
+          ValueError: If none is named, and the records have no folder beside which it may lie.
+        """
+        if self.ledger is not None:
+            return self.ledger
+        names = [private] if isinstance(private, str) else private
+        path = Path(names[0])
+        if len(names) > 1 or "://" in names[0] or not path.exists():
+            raise ValueError(
+                f"Expected {option('ledger')} with several files, a pattern or a URL in "
+                f"{option('private')}, got none; name a file on this machine, and the same one for "
+                "every release on these records."
+            )
+        own = path.resolve()  # a link to a data set shares its budget
+        return own.with_name(f"{own.name}.ledger.jsonl")
+
+
+def by_option(settings: Any) -> dict[str, tuple[Field[Any], Any]]:
+    """Return the field and the value of every option, by its name.
+
+    Args:
+      settings: Settings of a command, whose parts are dataclasses, or their class. A class has
+        None for values.
+    """
+    return {field.name: (field, value) for field, value in _options(settings)}
+
+
+def _options(settings: Any) -> Iterator[tuple[Field[Any], Any]]:
+    for field in fields(settings):
+        value = None if isinstance(settings, type) else getattr(settings, field.name)
+        part = field.type if isinstance(settings, type) else value
+        if is_dataclass(part):
+            yield from _options(part)
+        else:
+            yield field, value
