@@ -1,4 +1,4 @@
-"""Parts that the settings of several commands have: classes, and what may be spent.
+"""Parts that the settings of several commands have: columns, classes, and what may be spent.
 
 A command's settings are a dataclass whose fields are options or parts. On a command line, in a file
 of options and in messages an option has its own name, whatever part it is in: `--ledger`, not
@@ -14,9 +14,58 @@ from typing import Any
 
 from rknn_jax._internal.option_names import option
 from rknn_jax._internal.ranges import Delta, Epsilon, Seconds, make_plain
+from rknn_jax.formats import LABELS, Columns
 from rknn_jax.privacy.charges import exact_amount
+from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.filters import Accounting, Amount
 from rknn_jax.privacy.ledger import PATIENCE
+from rknn_jax.records import features
+
+
+@dataclass(frozen=True)
+class NamedColumns:
+    """Columns of tables, or arrays of .npz files, by their names.
+
+    Attributes:
+      embedding: name of the array or list column of the embeddings, or of a column for each feature.
+      label: name of the array or column of the labels.
+      drop: names of columns of tables that are no features, such as an id, on both sides. Those of the public side come along to the labels.
+      person: name of the array or column that tells whose a record is. Epsilon then protects a person with all records, not a record, and n is the number of persons. A record that names no person casts no vote.
+    """  # noqa: E501 tyro shows the lines of a paragraph as they stand
+
+    embedding: tuple[str, ...] = ()
+    label: str = LABELS
+    drop: tuple[str, ...] = ()
+    person: str | None = None
+
+    @property
+    def unit(self) -> Protected:
+        """Privacy unit that epsilon protects."""
+        return "record" if self.person is None else "person"
+
+    def read(self, *, raw: bool = False) -> Columns:
+        """Return the columns to read of private records.
+
+        Args:
+          raw: True for records that an encoder takes, such as images. Defaults to False.
+
+        Raises:
+          ValueError: If a column is named for two roles.
+        """
+        features.refuse_shared(self.embedding, self.label, self.person, self.drop)
+        return Columns(
+            self.embedding or None, self.label, raw=raw, person=self.person, drop=self.drop
+        )
+
+    def words(self) -> list[str]:
+        """Return the options by which a command names the same columns."""
+        given = {
+            "embedding": list(self.embedding),
+            "label": [self.label] if self.label != LABELS else [],
+            "drop": list(self.drop),
+            "person": [] if self.person is None else [self.person],
+        }
+        return [word for name, names in given.items() if names for word in (f"--{name}", *names)]
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def told_of(folder, form, *, embedding=(), **columns):
     table = lists(PUBLIC, **columns)
     table.to_json(path, orient="records", lines=True) if form == "jsonl" else table.to_parquet(path)
     asked = Columns(embedding or None, public=True, reads_label=False)
-    settings = Settings(str(path), "R.npz", 1.0, embedding=embedding)
+    settings = named_settings(Settings, str(path), "R.npz", 1.0, embedding=embedding)
     return public_rows.read(settings, asked, 3).doubts
 
 

@@ -2,7 +2,6 @@
 
 import math
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -158,7 +157,7 @@ ASKED = named_settings(SelectClasses, "R.npz", 1.0, 1e-6, budget=2.0)
 
 @pytest.mark.parametrize("person", [None, "patient"])
 def test_classes_are_selected_and_then_label(folder, capsys, person):
-    asked = replace(ASKED, person=person)
+    asked = with_options(ASKED, person=person)
     told = classes.run(asked)
     assert told["classes"] == ["cold", "flu", "measles"]
     truth = ROWS / 3 if person is None else ROWS / 6

@@ -86,7 +86,9 @@ def test_under_add_remove_there_may_be_no_record(kind, person):
     assert found["classes"] == []
     with pytest.raises(ValueError, match="no row"):
         select("p.parquet", ledger=Path("other"))
-    budget.adopt(budget.Adopt(Path("ledger"), "p.parquet", "the same", person=person))
+    budget.adopt(
+        named_settings(budget.Adopt, Path("ledger"), "p.parquet", "the same", person=person)
+    )
 
 
 def test_an_adoption_takes_lists_of_any_length_too():

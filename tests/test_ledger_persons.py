@@ -146,6 +146,6 @@ def test_preview_refuses_other_persons_too(files):
 
 def test_a_ledger_adopts_no_records_under_other_persons(files):
     by_estimator(files, "patient")
-    asked = budget.Adopt(LEDGER, "pri.npz", "another export", person="visit")
+    asked = named_settings(budget.Adopt, LEDGER, "pri.npz", "another export", person="visit")
     with pytest.raises(LedgerMismatchError, match="patient"):
         budget.adopt(asked)

@@ -167,7 +167,7 @@ def test_a_release_that_is_finished_after_a_kill_is_paid_once(case, files, monke
         [spend] = spends(ledger)
         assert (float(spend.amount.epsilon), float(spend.amount.delta)) == (2.0, settings.delta)
         assert spend.guarantee == plan.cost == done.answers.guarantee
-        assert spend.guarantee.unit == ("record" if settings.person is None else "person")
+        assert spend.guarantee.unit == ("record" if settings.columns.person is None else "person")
         assert spend.guarantee.relation == settings.relation
     restore(files, whole)
     with pytest.raises(ValueError, match=r"earlier release|left"):

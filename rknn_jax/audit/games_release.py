@@ -119,11 +119,11 @@ def worlds(epsilon: float, relation: Relation = "replace-one", **settings: Any) 
     )
 
     def planned(*record: tuple[np.ndarray, int]) -> Plan:
-        copies = 1 if given.person is None else OF_CANARY
+        copies = 1 if given.columns.person is None else OF_CANARY
         rows = np.array([*others, *([row for row, _ in record] * copies)], np.float32)
         classes = np.array([*labels, *([said for _, said in record] * copies)], np.int32)
         persons = np.minimum(np.arange(len(rows)), len(others))
-        named = None if given.person is None else persons
+        named = None if given.columns.person is None else persons
         data = data_of(
             public.astype(np.float32), rows, classes, classes=Classes(NUM_CLASSES), persons=named
         )

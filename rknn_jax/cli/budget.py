@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,11 +11,11 @@ from tyro.conf import Positional, subcommand
 
 from rknn_jax._internal.ranges import Delta, Epsilon, Seconds, Spent
 from rknn_jax._internal.terminal import err, out, tell
-from rknn_jax.formats import Columns
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.disjoint import compose_disjoint
 from rknn_jax.privacy.guarantee import RELATION_WORDS, Relation
 from rknn_jax.privacy.ledger import PATIENCE, DataSet, Entry, Ledger, LedgerCorruptError
+from rknn_jax.settings import NamedColumns
 
 MEANINGS = {
     "budget": ", for all releases of these records together",
@@ -97,10 +97,7 @@ class Adopt:
       private: private records, in files, folders, patterns or URLs.
       reason: why these are the same people's data, such as "March export, embedded by model 2".
       public: public embeddings, if the order of their columns is another one.
-      embedding: name of the array or list column of the embeddings, or of a column for each feature.
-      label: name of the array or column of the labels, which are not read.
-      drop: names of columns of tables that are no features.
-      person: name of the array or column that tells whose a record is, which is not read either.
+      columns: columns of the records. Labels and persons are not read.
       representation: as in `rknn label`, for raw records in place of embeddings. The records are adopted as they are, so that any later representation of them is too.
       unrelated: adopt data that share neither a file nor the number of rows with those that the ledger has.
       patience: seconds to wait for another process that holds the ledger.
@@ -111,10 +108,7 @@ class Adopt:
     private: str | tuple[str, ...]
     reason: str
     public: str | tuple[str, ...] | None = None
-    embedding: tuple[str, ...] = ()
-    label: str = Columns().label
-    drop: tuple[str, ...] = ()
-    person: str | None = None
+    columns: NamedColumns = field(default_factory=NamedColumns)
     representation: str | None = None
     unrelated: bool = False
     patience: Seconds = PATIENCE
@@ -203,7 +197,7 @@ def adopt(settings: Adopt) -> dict[str, Any]:
       ValueError: If the records cannot be read.
     """
     before = Ledger.open(settings.ledger)
-    before.check_person(settings.person)  # refuse before long work
+    before.check_person(settings.columns.person)  # refuse before long work
     data = _data_set(settings, before.relation)
     ledger = Ledger(settings.ledger, None, settings.patience)
     told = err if settings.json else out
@@ -252,17 +246,9 @@ def disjoint(settings: Disjoint) -> dict[str, Any]:
 
 
 def _data_set(settings: Adopt, relation: Relation) -> DataSet:
-    from rknn_jax.records import features
     from rknn_jax.release import adoption  # late, as JAX takes seconds to import
 
-    features.refuse_shared(settings.embedding, settings.label, settings.person, settings.drop)
-    columns = Columns(
-        settings.embedding or None,
-        settings.label,
-        raw=settings.representation is not None,
-        person=settings.person,
-        drop=settings.drop,
-    )
+    columns = settings.columns.read(raw=settings.representation is not None)
     public = None if settings.public is None else _listed(settings.public)
     return adoption.data_set(_listed(settings.private), columns, public, relation)
 

@@ -10,8 +10,7 @@ from tyro.conf import Positional
 from rknn_jax._internal import progress
 from rknn_jax._internal.ranges import Count
 from rknn_jax._internal.terminal import err, out, sure_interrupts, tell
-from rknn_jax.formats import Columns
-from rknn_jax.settings import GivenClasses
+from rknn_jax.settings import GivenClasses, NamedColumns
 
 if TYPE_CHECKING:
     from rknn_jax.release.usability import Usability
@@ -30,10 +29,7 @@ class Check:
       private: private embeddings and labels, in files, folders, patterns or URLs.
       public: public embeddings, if they tell the columns and the number of dimensions.
       private_labels: private labels, if the private files do not hold them.
-      embedding: name of the array or list column of the embeddings, or of a column for each feature.
-      label: name of the array or column of the labels.
-      drop: names of columns of tables that are no features.
-      person: name of the array or column that tells whose a record is.
+      columns: columns of the records.
       labels_per_record: most labels of a record that count, if a record may have several.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
@@ -41,10 +37,7 @@ class Check:
     private: Positional[tuple[str, ...]]
     public: str | tuple[str, ...] | None = None
     private_labels: str | tuple[str, ...] | None = None
-    embedding: tuple[str, ...] = ()
-    label: str = Columns().label
-    drop: tuple[str, ...] = ()
-    person: str | None = None
+    columns: NamedColumns = field(default_factory=NamedColumns)
     labels_per_record: Count | None = None
     classes: GivenClasses = field(default_factory=GivenClasses)
     json: bool = False
@@ -57,7 +50,7 @@ def run(settings: Check) -> dict[str, Any]:
       ValueError: If the settings or the files as a whole cannot be used.
     """
     with progress.phase("loading"):
-        from rknn_jax.records import features, public_values
+        from rknn_jax.records import public_values
         from rknn_jax.release import embedding_models, known_classes, public_rows, tables, usability
         from rknn_jax.release.data_files import find
         from rknn_jax.release.inputs import private_shards
@@ -68,10 +61,7 @@ def run(settings: Check) -> dict[str, Any]:
             "Expected private records, got none; name a file or a folder first, as in rknn check "
             "PRIVATE --public PUBLIC, since an option of several names takes all that follow it."
         )
-    features.refuse_shared(settings.embedding, settings.label, settings.person, settings.drop)
-    columns = Columns(
-        settings.embedding or None, settings.label, person=settings.person, drop=settings.drop
-    )
+    columns = settings.columns.read()
     with progress.phase("reading the private records"), sure_interrupts():
         files = find(settings.private, "PRIVATE").files
         classes = known_classes.find(settings, files)
@@ -80,7 +70,7 @@ def run(settings: Check) -> dict[str, Any]:
         own = private_shards(files, columns, settings.private_labels)
         shown = columns.of_public()
         others = tables.file_shards(settings.public or (), "--public", shown)
-        tables.refuse_unknown(settings.drop, [*own, *others])
+        tables.refuse_unknown(settings.columns.drop, [*own, *others])
         order: tuple[str, ...] = ()
         rows = None
         named: tuple[str, ...] = ()
@@ -100,7 +90,7 @@ def run(settings: Check) -> dict[str, Any]:
             beside = ""
             if not order:
                 held = tables.read_others(settings.public or (), "--public", shown)
-                beside = public_rows.lists_alone(held, settings.embedding)
+                beside = public_rows.lists_alone(held, settings.columns.embedding)
             doubts = (*doubts, *filter(None, [by_order, beside]))
         with warnings.catch_warnings():  # broken records are counted by reason
             warnings.filterwarnings("ignore", message="(?s).*cast no vote")

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rknn_jax._internal import progress
 from rknn_jax._internal.ranges import PositiveDelta, ReleaseEpsilon
 from rknn_jax._internal.terminal import err, out, stdout, sure_interrupts, tell
-from rknn_jax.formats import Columns
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Unit
-from rknn_jax.settings import Spending
+from rknn_jax.settings import NamedColumns, Spending
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,10 +30,7 @@ class SelectClasses:
       epsilon: what the selection may cost. Without it and --delta, the classes that the files declare are printed.
       delta: probability that a class of a single record shows.
       public: public embeddings, if the order of their columns is another one.
-      embedding: name of the array or list column of the embeddings, or of a column for each feature.
-      label: name of the array or column of the labels.
-      drop: names of columns of tables that are no features.
-      person: name of the array or column that tells whose a record is. Epsilon then protects a person, of whom one record is drawn.
+      columns: columns of the records. Of a person, one record is drawn.
       relation: replace-one or add-remove, as in every release on these records.
       representation: as in rknn label, for raw records.
       spending: what may be spent in all.
@@ -45,10 +41,7 @@ class SelectClasses:
     epsilon: ReleaseEpsilon | None = None
     delta: PositiveDelta | None = None
     public: str | tuple[str, ...] | None = None
-    embedding: tuple[str, ...] = ()
-    label: str = Columns().label
-    drop: tuple[str, ...] = ()
-    person: str | None = None
+    columns: NamedColumns = field(default_factory=NamedColumns)
     relation: Relation = "replace-one"
     representation: str | None = None
     spending: Spending = field(default_factory=Spending)
@@ -57,7 +50,7 @@ class SelectClasses:
     @property
     def unit(self) -> Unit:
         """Privacy unit that epsilon protects."""
-        return "record" if self.person is None else "person"
+        return self.columns.unit
 
 
 def run(settings: SelectClasses) -> dict[str, Any]:
@@ -69,19 +62,11 @@ def run(settings: SelectClasses) -> dict[str, Any]:
     """
     with progress.phase("loading"):
         from rknn_jax.privacy.ledger import LedgerError
-        from rknn_jax.records import features
         from rknn_jax.release import accounts, adoption, class_selection, known_classes
         from rknn_jax.release.data_files import find, unchanged
-    features.refuse_shared(settings.embedding, settings.label, settings.person, settings.drop)
-    columns = Columns(
-        settings.embedding or None,
-        settings.label,
-        raw=settings.representation is not None,
-        person=settings.person,
-        drop=settings.drop,
-    )
+    columns = settings.columns.read(raw=settings.representation is not None)
     private = _listed(settings.private)
-    declared = known_classes.declared(find(private, "--private").files, settings.label)
+    declared = known_classes.declared(find(private, "--private").files, columns.label)
     if settings.epsilon is None and settings.delta is None:
         return _tell_declared(settings, declared)
     epsilon, delta = _amount(settings)
@@ -148,8 +133,9 @@ def _amount(settings: SelectClasses) -> tuple[float, float]:
 def _tell_declared(settings: SelectClasses, names: tuple[str, ...]) -> dict[str, Any]:
     """Print the classes that the files declare, and return what `--json` prints."""
     if not names:
+        label = settings.columns.label
         raise ValueError(
-            f"Expected files that declare the classes of {settings.label!r}, or --epsilon and "
+            f"Expected files that declare the classes of {label!r}, or --epsilon and "
             "--delta for a private selection, got neither; pass, for example, --epsilon 0.1 "
             "--delta 1e-6, or --label with the name of a ClassLabel column."
         )
@@ -199,13 +185,13 @@ def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledge
     from rknn_jax.privacy.charges import exact_amount, new_ledger_affords
     from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
 
-    spending = settings.spending
+    spending, person = settings.spending, settings.columns.person
     path = spending.ledger_of(settings.private)
     ledger_index.check(path, data.prints)
     with ledger_index.held(path, data.prints, _listed(settings.private)):
         if os.path.lexists(path):
-            ledger = Ledger.open(path, data.fingerprint, spending.patience, settings.person or "")
-            ledger.check_person(settings.person)
+            ledger = Ledger.open(path, data.fingerprint, spending.patience, person or "")
+            ledger.check_person(person)
             return ledger
         budget = spending.first_budget(cost.epsilon, cost.delta)
         if not new_ledger_affords(budget, spending.rule, cost):
@@ -224,7 +210,7 @@ def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledge
             unit=settings.unit,
             rows=data.rows,
             shards=data.shards,
-            person=settings.person or "",
+            person=person or "",
         )
 
 

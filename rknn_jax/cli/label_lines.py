@@ -58,10 +58,11 @@ def tell_plan(plan: "Plan") -> None:
     if data.reading:
         tell(err, "classes", data.reading)
     if any(suffix_of(name) in jsonl.SUFFIXES for name in _listed(settings.private_labels or ())):
+        label = settings.columns.label
         tell(
             err,
             "labels",
-            f"{settings.label!r} of each line of --private-labels, for the record in the same "
+            f"{label!r} of each line of --private-labels, for the record in the same "
             "place; other keys are not read, and --label names another one",
         )
     if plan.ledger is None:
@@ -223,17 +224,13 @@ def _check_command(settings: Settings) -> str:
     named = {
         "public": settings.public,
         "private_labels": settings.private_labels,
-        "embedding": settings.embedding,
-        "label": settings.label if settings.label != Settings.label else (),
-        "drop": settings.drop,
-        "person": settings.person,
         "labels_per_record": settings.labels_per_record,
         "classes": settings.classes.classes,
         "classes_file": settings.classes.classes_file,
     }
     if not settings.classes:
         named["classes"] = "NAMES"
-    words = ["rknn", "check", *_listed(settings.private)]
+    words = ["rknn", "check", *_listed(settings.private), *settings.columns.words()]
     for name, value in named.items():
         if value not in (None, ()):
             words += [f"--{name.replace('_', '-')}", *map(str, _listed(value))]

@@ -41,6 +41,7 @@ def open_ledger(
       LedgerError: If the ledger belongs to another data set, is damaged, or has not enough left. A
         dry run does not need enough left.
     """
+    asked, person = settings.spending, settings.columns.person
     path = settings.ledger_path
     budget = first_budget(settings)
     if not os.path.lexists(path):
@@ -51,12 +52,11 @@ def open_ledger(
             )
         return None
     try:
-        ledger = Ledger.open(path, dataset, settings.spending.patience, settings.person or "")
+        ledger = Ledger.open(path, dataset, asked.patience, person or "")
     except LedgerMismatchError as error:
         raise LedgerMismatchError(adoption.advice(settings)) from error
     if not paid:
-        ledger.check_person(settings.person)
-    asked = settings.spending
+        ledger.check_person(person)
     raising = f"rknn budget raise {shlex.quote(str(path))} --epsilon"
     for flag, given, wanted, recorded in (
         (option("budget"), asked.budget, budget.epsilon, ledger.budget.epsilon),
@@ -110,7 +110,7 @@ def open_or_make(
             unit=settings.unit,
             rows=counted.rows,
             shards=counted.shards,
-            person=settings.person or "",
+            person=settings.columns.person or "",
         )
 
 

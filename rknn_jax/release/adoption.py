@@ -127,14 +127,7 @@ def advice(settings: "Settings") -> str:
 def _named(settings: "Settings") -> list[str]:
     """Return the arguments that name the private records to `rknn budget adopt`."""
     words = ["--private", *_listed(settings.private), "--public", *_listed(settings.public)]
-    if settings.embedding:
-        words += ["--embedding", *settings.embedding]
-    if settings.label != Columns().label:
-        words += ["--label", settings.label]
-    if settings.drop:
-        words += ["--drop", *settings.drop]
-    if settings.person:
-        words += ["--person", settings.person]
+    words += settings.columns.words()
     if settings.representation is not None:
         words += ["--representation", settings.representation]
     return words

@@ -52,7 +52,7 @@ from rknn_jax.release.accounts import open_ledger, spend_stands
 from rknn_jax.release.encoding import Scaling
 from rknn_jax.release.preview import Expected
 from rknn_jax.release.settings import Settings
-from rknn_jax.settings import Spending
+from rknn_jax.settings import NamedColumns, Spending
 
 _RELEASED = (
     "classes_",
@@ -557,7 +557,9 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             epsilon=self.epsilon,
             queries=self.n_queries,
             neighbors=self.n_neighbors,
-            person=None if persons is None else frames.name_of(person, self.person_name),
+            columns=NamedColumns(
+                person=None if persons is None else frames.name_of(person, self.person_name)
+            ),
             records_per_person=self.records_per_person,
             labels_per_record=self.labels_per_record,
             check_share=self.check_share,

@@ -100,7 +100,7 @@ def check(settings: "Settings") -> None:
     """Raise ValueError for settings that are wrong for any data and any labeler."""
     engines.named(settings.engine)
     ranges.check(settings)
-    features.refuse_shared(settings.embedding, settings.label, settings.person, settings.drop)
+    settings.columns.read()
     if settings.epsilon > LARGE_EPSILON and not settings.allow_large_epsilon:
         raise ValueError(
             f"Expected {option('epsilon')} of at most {LARGE_EPSILON:g}, got {option('epsilon')} "
@@ -123,30 +123,25 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
     Raises:
       ValueError: If the files or the classes cannot be used.
     """
-    asked = Columns(
-        settings.embedding or None,
-        settings.label,
-        reads_label=False,
-        raw=settings.representation is not None,
-        drop=settings.drop,
-    )
+    wanted = settings.columns.read(raw=settings.representation is not None)
+    asked = wanted._replace(reads_label=False, person=None)
     found = (
         Found([], []) if private is not None else find(_listed(settings.private), option("private"))
     )
     public_files = find(_listed(settings.public), option("public")).files
     _refuse_private_as_public(public_files, found.files)
     _refuse_ledger(settings, found.files)
-    shown = asked._replace(person=settings.person).of_public()
+    shown = wanted._replace(reads_label=False).of_public()
     of_public = [FileShard(one, option("public"), shown) for one in public_files]
     of_private = [FileShard(one, option("private"), asked) for one in found.files]
     of_labels = tables.file_shards(settings.private_labels or (), option("private_labels"), asked)
     every = [*of_public, *of_private, *of_labels, *(private or ())]
-    tables.refuse_unknown(settings.drop, every)
+    tables.refuse_unknown(settings.columns.drop, every)
     classes = known_classes.find(settings, found.files if private is None else private)
     num_classes = ASSUMED_CLASSES if classes is None else classes.count
     public = public_rows.read(settings, shown, num_classes)
     width = public.features.shape[1]
-    columns = asked._replace(reads_label=True, person=settings.person, width=width)
+    columns = wanted._replace(width=width)
     if private is None:
         own = private_shards(found.files, columns, settings.private_labels)
         files = with_one_order(own, public.names)
@@ -170,9 +165,9 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
     layouts = [_check_layout(one, asked_width, classes, settings) for one in records.shards]
     readings = [label_advice.reading_of(layout, classes) for layout in layouts]
     by_order = ""
-    if asked_width is not None and not settings.embedding:
+    if asked_width is not None and not wanted.embedding:
         by_order = public_rows.unnamed_sides(public.names, layouts, width)
-    persons_of = "" if settings.person else person_columns.unnamed(layouts, settings.label)
+    persons_of = "" if wanted.person else person_columns.unnamed(layouts, wanted.label)
     if classes is None:
         inferred = not settings.dry_run and settings.infer_classes
         classes = _inferred(private) if inferred else _assumed(settings)

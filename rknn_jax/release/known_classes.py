@@ -13,7 +13,7 @@ from rknn_jax.records.classes import Classes
 from rknn_jax.release import tables
 from rknn_jax.release.data_files import find as find_files
 from rknn_jax.release.shards import ArrowShard, FileShard, Shard
-from rknn_jax.settings import GivenClasses
+from rknn_jax.settings import GivenClasses, NamedColumns
 
 WITH_SCHEMA = (*parquet.SUFFIXES, *feather.SUFFIXES)
 """Suffixes of files whose schema may declare the names of class numbers."""
@@ -27,8 +27,8 @@ class Named(Protocol):
         """Classes that the user names."""
 
     @property
-    def label(self) -> str:
-        """Name of the labels' column."""
+    def columns(self) -> NamedColumns:
+        """Columns of the labels."""
 
     @property
     def private_labels(self) -> str | tuple[str, ...] | None:
@@ -56,7 +56,7 @@ def find(settings: Named, private: Sequence[str] | Sequence[Shard]) -> Classes |
         held = tables.read_classes(Path(files[0]))
         if held is not None:
             return held
-    names = declared(private, settings.label, settings.private_labels)
+    names = declared(private, settings.columns.label, settings.private_labels)
     return Classes(len(names), names) if len(names) > 1 else None
 
 

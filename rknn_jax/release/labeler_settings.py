@@ -29,7 +29,7 @@ def public_size(settings: "Settings", data: Data) -> int | None:
     """Return the number n of private records or persons, or None if it is private."""
     if settings.relation != "replace-one":
         return None
-    return len(data.private) if settings.person is None else data.num_persons
+    return len(data.private) if settings.columns.person is None else data.num_persons
 
 
 def usual_mechanism(settings: "Settings") -> str:
@@ -119,7 +119,7 @@ def _check_votes(settings: "Settings") -> None:
             f"and {option('queries')} {settings.queries}; use fewer neighbors or more queries."
         )
     most = settings.records_per_person
-    if most is not None and settings.person is None:
+    if most is not None and settings.columns.person is None:
         raise ValueError(
             f"Expected {option('person')} with {option('records_per_person')} {most}, got none; "
             "name the column that tells whose a record is."

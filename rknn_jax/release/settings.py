@@ -15,7 +15,7 @@ from rknn_jax._internal.ranges import (
 from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.guarantee import Relation
 from rknn_jax.privacy.responsible import Responsible
-from rknn_jax.settings import GivenClasses, Spending
+from rknn_jax.settings import GivenClasses, NamedColumns, Spending
 
 AUTO = "auto"
 """Name that leaves the choice of the labeler to `choosing`."""
@@ -32,10 +32,7 @@ class Settings:
       private: private embeddings and labels.
       epsilon: what this release may cost.
       private_labels: private labels, if --private does not hold them.
-      embedding: name of the array or list column of the embeddings, or of a column for each feature.
-      label: name of the array or column of the labels.
-      drop: names of columns of tables that are no features, such as an id, on both sides. Those of the public side come along to the labels.
-      person: name of the array or column that tells whose a record is. Epsilon then protects a person with all records, not a record, and n is the number of persons. A record that names no person casts no vote.
+      columns: columns of both sides.
       records_per_person: number m of a person's records that are drawn and count 1/m each. By default all records of a person share one vote, or with Gaussian noise have the L2 norm of one, which leaves more where they are near many queries.
       labels_per_record: most labels r of a record that count, if a record may have several. Each public row then gets a set of classes, each of which at least half of the records near it have. Labels are a list column, a mask of bool [n, classes], text with ; between names, or class numbers [n, l] with -1 for none. A record with more keeps its first r; one without labels counts as a record of no class, so leave out records whose labels are not known. The noise is r + 1 times that of one label.
       labeler: rknn, reverse k-NN labeling, which is the default; prototypes, public_prototypes or least_squares, which take one noisy sum over the private records and label each public row by it; or auto, which chooses by n, epsilon and the number of classes. --queries, --neighbors, --metric, --seed, --records-per-person and --labels-per-record are settings of rknn alone.
@@ -67,10 +64,7 @@ class Settings:
     private: str | tuple[str, ...]
     epsilon: ReleaseEpsilon
     private_labels: str | tuple[str, ...] | None = None
-    embedding: tuple[str, ...] = ()
-    label: str = "labels"
-    drop: tuple[str, ...] = ()
-    person: str | None = None
+    columns: NamedColumns = field(default_factory=NamedColumns)
     records_per_person: Count | None = None
     labels_per_record: Count | None = None
     labeler: str = "rknn"
@@ -108,7 +102,7 @@ class Settings:
     @property
     def unit(self) -> Protected:
         """Privacy unit that epsilon protects."""
-        return "record" if self.person is None else "person"
+        return self.columns.unit
 
     @property
     def ledger_path(self) -> Path:

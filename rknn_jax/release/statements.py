@@ -116,7 +116,7 @@ def _checked(plan: Plan, measured: Measured | None) -> tuple[tuple[str, ...], di
 
 def _bound(plan: Plan) -> dict[str, Any]:
     """Return the bound on a person's votes for the card, or nothing if records are protected."""
-    if plan.settings.person is None:
+    if plan.settings.columns.person is None:
         return {}
     words = {"shared": "all, sharing one vote", "clipped": "all, clipped to the norm of one vote"}
     records = plan.contribution.records
