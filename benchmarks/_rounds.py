@@ -17,10 +17,11 @@ from rknn_jax.cli import federation, serving
 from rknn_jax.federation import answer_frames, hosting, listener
 from rknn_jax.federation.collector import ANSWERS
 from rknn_jax.federation.connection import UnreachableError
+from rknn_jax.federation.join_settings import Join
 from rknn_jax.federation.listener import CHECK_SECONDS
 from rknn_jax.federation.participation import FailedError
 from rknn_jax.federation.server import POLL_SECONDS, Resources
-from rknn_jax.federation.settings import Join, Serve
+from rknn_jax.federation.settings import Serve
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.settings import GivenClasses, Spending
 

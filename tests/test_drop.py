@@ -143,7 +143,7 @@ def test_a_table_is_embedded_without_dropped_columns(rknn, tmp_path):
 
 def test_both_sides_of_a_federation_drop_columns(rknn, tmp_path):
     from rknn_jax.federation import inputs, joining
-    from rknn_jax.federation.settings import Join
+    from rknn_jax.federation.join_settings import Join
 
     save(tmp_path, "csv")
     serve = ["serve", "--public", "P.csv", "--epsilon", 1, "--classes", 3, "--clients", 2]

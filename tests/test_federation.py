@@ -32,6 +32,7 @@ from rknn_jax.federation import settings as settings_of
 from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.client import ANSWERED, SENT_AGAIN, Client
 from rknn_jax.federation.collector import Collector, Reply, most_shift
+from rknn_jax.federation.join_settings import Join
 from rknn_jax.federation.notes import seal
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
@@ -735,7 +736,7 @@ def test_the_flags_of_join_are_the_clients_agreement(tmp_path):
     np.savez(
         tmp_path / "R.npz", embeddings=np.zeros((3, 5), np.float32), labels=np.zeros(3, np.int32)
     )
-    usual = named_settings(settings_of.Join, tmp_path / "R.npz", budget=1)
+    usual = named_settings(Join, tmp_path / "R.npz", budget=1)
     assert joining.open_client(usual).agreement == Agreement()
     bounds = {"most_cells": 5, "most_bytes": 6, "most_work": 7}
     asked = dataclasses.replace(usual, **bounds, allow_large_epsilon=True)
@@ -748,7 +749,7 @@ def test_join_waits_for_its_ledger_as_long_as_it_was_told_to(tmp_path):
     )
     for budget in (3, None):  # of a new ledger, and of one that is there
         client = joining.open_client(
-            named_settings(settings_of.Join, tmp_path / "R.npz", budget=budget, patience=0.1)
+            named_settings(Join, tmp_path / "R.npz", budget=budget, patience=0.1)
         )
         with open(client.ledger.path, "rb") as other:
             fcntl.flock(other, fcntl.LOCK_EX)

@@ -23,8 +23,9 @@ from rknn_jax.federation import client as clients
 from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.check_rounds import CheckRound, terms_of
 from rknn_jax.federation.collector import Collector, Reply, Sum
+from rknn_jax.federation.join_settings import Join
 from rknn_jax.federation.rounds import Round
-from rknn_jax.federation.settings import Join, Serve
+from rknn_jax.federation.settings import Serve
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labelers.prototypes import Prototypes
 from rknn_jax.mechanisms.binomial import Binomial

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from rknn_jax.federation import inputs, joining
-from rknn_jax.federation.settings import Join
+from rknn_jax.federation.join_settings import Join
 from tests.options import named_settings
 from tests.test_inputs import LABELS, PRIVATE, PUBLIC, frame
 

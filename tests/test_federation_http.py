@@ -46,12 +46,13 @@ from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.collector import Collector
 from rknn_jax.federation.connection import Connection
 from rknn_jax.federation.desk import Desk
+from rknn_jax.federation.join_settings import Join
 from rknn_jax.federation.listener import Protocol, listening
 from rknn_jax.federation.participation import FailedError, take_part
 from rknn_jax.federation.request import Public
 from rknn_jax.federation.rounds import Round
 from rknn_jax.federation.server import Resources
-from rknn_jax.federation.settings import Join, Serve, join_command, settled
+from rknn_jax.federation.settings import Serve, join_command, settled
 from rknn_jax.privacy.ledger import Ledger
 from tests.options import named_settings
 from tests.test_federation import a_client, a_round, honest

@@ -8,7 +8,7 @@ import pytest
 
 from rknn_jax.cli import budget, classes
 from rknn_jax.federation import joining
-from rknn_jax.federation.settings import Join
+from rknn_jax.federation.join_settings import Join
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.release import accounts, label, planning
 from rknn_jax.release.settings import Settings

@@ -21,8 +21,8 @@ from rknn_jax._internal import onnx
 from rknn_jax.embedding import table as table_model
 from rknn_jax.embedding.file_rows import FileRows
 from rknn_jax.embedding.rows import TableFile
+from rknn_jax.federation.join_settings import Join
 from rknn_jax.federation.joining import read_records
-from rknn_jax.federation.settings import Join
 from rknn_jax.formats import Columns
 from rknn_jax.privacy.guarantee import rounded_up
 from rknn_jax.records import frames

@@ -22,7 +22,8 @@ from rknn_jax import ReverseKNNLabeler
 from rknn_jax.cli import classes as selection
 from rknn_jax.cli import federation, label
 from rknn_jax.federation import connection
-from rknn_jax.federation.settings import Join, Serve
+from rknn_jax.federation.join_settings import Join
+from rknn_jax.federation.settings import Serve
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.statement import as_json
 from rknn_jax.release import export

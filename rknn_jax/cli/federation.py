@@ -17,7 +17,8 @@ from rknn_jax._internal.checks import check_together
 from rknn_jax._internal.disk import locked, make_folder
 from rknn_jax._internal.extras import install
 from rknn_jax.cli.serving import merge_folders, say, serve_rounds
-from rknn_jax.federation.settings import Join, Serve, asked, join_command, settled
+from rknn_jax.federation.join_settings import Join
+from rknn_jax.federation.settings import Serve, asked, join_command, settled
 from rknn_jax.privacy import ledger_index
 
 if TYPE_CHECKING:

@@ -75,7 +75,8 @@ from rknn_jax.cli.embed_settings import Embed
 from rknn_jax.cli.export import Export
 from rknn_jax.cli.inspect import Inspect
 from rknn_jax.cli.simulate import Simulate
-from rknn_jax.federation.settings import Join, Serve
+from rknn_jax.federation.join_settings import Join
+from rknn_jax.federation.settings import Serve
 from rknn_jax.privacy.entropy import check_system
 from rknn_jax.privacy.ledger import BudgetExceededError, LedgerCorruptError
 from rknn_jax.release.settings import Settings

@@ -35,9 +35,10 @@ from rknn_jax.federation.agreement import RefusedError
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.collector import Collector, Reply
 from rknn_jax.federation.inputs import read_public
+from rknn_jax.federation.join_settings import Join
 from rknn_jax.federation.joining import open_client
 from rknn_jax.federation.question_notice import tell_question
-from rknn_jax.federation.settings import Join, Serve, asked
+from rknn_jax.federation.settings import Serve, asked
 from rknn_jax.privacy.ledger import LedgerError
 from rknn_jax.privacy.responsible import Responsible
 from rknn_jax.settings import GivenClasses, by_option

@@ -11,7 +11,7 @@ from rknn_jax._internal.option_names import option
 from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.client import Client
 from rknn_jax.federation.inputs import read_inputs
-from rknn_jax.federation.settings import Join
+from rknn_jax.federation.join_settings import Join
 from rknn_jax.formats import Columns
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.fingerprints import fingerprint

@@ -23,8 +23,8 @@ from rknn_jax import formats
 from rknn_jax.embedding import run, table
 from rknn_jax.embedding.rows import TableFile, texts
 from rknn_jax.embedding.table import Category, TableModel, Truth
+from rknn_jax.federation.join_settings import Join
 from rknn_jax.federation.joining import read_records
-from rknn_jax.federation.settings import Join
 from rknn_jax.formats import Columns
 from rknn_jax.neighbors import usable_rows
 from rknn_jax.records.classes import Classes, named_classes
