@@ -478,6 +478,75 @@ def test_a_folder_from_a_backup_answers_no_check_twice(form, tmp_path):
             answer(again)
 
 
+@pytest.mark.parametrize("what", ["votes", "check"])
+def test_a_note_that_was_not_paid_for_makes_no_second_message(what, tmp_path, monkeypatch):
+    """One folder is stopped before it pays, another one answers, and the first goes on."""
+    votes = votes_of("local")
+    client = party(tmp_path / "one", "local")
+    other = dataclasses.replace(client, folder=tmp_path / "other")
+    asks = votes
+    if what == "check":
+        asks = a_check(votes)
+        client.answer(votes.data)
+        shutil.copytree(client.folder, other.folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(clients.Ledger, {"votes": "charge", "check": "mark_drawn"}[what], stop)
+        with pytest.raises(KeyboardInterrupt):
+            other.answer(asks.data)
+    said = client.answer(asks.data)
+    assert said[2]
+    with pytest.raises(RefusedError, match="the folder that answered first"):
+        other.answer(asks.data)
+    (client.folder / f"{asks.id}.answer").unlink()  # and its note is gone: nothing is said
+    with pytest.raises(RefusedError):
+        client.answer(asks.data)
+    assert client.ledger.spent.epsilon == 1
+
+
+def stop(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("form", ["local", "central"])
+def test_two_folders_of_one_client_that_answer_at_once_are_paid_for_twice_or_not(
+    form, tmp_path, monkeypatch
+):
+    votes = dataclasses.replace(votes_of(form), check_share=0.0)
+    client = party(tmp_path / "one", form)
+    other = dataclasses.replace(client, folder=tmp_path / "other")
+    write_whole = clients.disk.write_whole
+    waiting = [votes.data]
+
+    def write_and_let_the_other_answer(path, *arguments):
+        write_whole(path, *arguments)
+        if path.parent == client.folder and waiting:
+            answer(other, waiting.pop())
+
+    def answer(who, data):
+        return who.ready(data).vector() if votes.summed else who.answer(data)
+
+    monkeypatch.setattr(clients.disk, "write_whole", write_and_let_the_other_answer)
+    with pytest.raises(RefusedError, match="the folder that answered first"):
+        answer(client, votes.data)
+    assert not waiting
+    assert client.ledger.num_spends == 1
+
+
+def test_a_charge_of_an_earlier_version_names_no_note_and_pays_for_its_answer(
+    tmp_path, monkeypatch
+):
+    """It was stopped after the charge, and the program was renewed."""
+    votes = votes_of("local")
+    client = party(tmp_path, "local")
+    with monkeypatch.context() as patch:
+        patch.setattr(clients, "note_name", lambda _: "")
+        patch.setattr(clients, "messages", stop)
+        with pytest.raises(KeyboardInterrupt):
+            client.answer(votes.data)
+    assert client.answer(votes.data)[2]
+    assert client.ledger.spent.epsilon == 1
+
+
 def test_a_round_that_is_over_leaves_no_roles_and_is_not_checked(tmp_path):
     votes = votes_of("local")
     client = party(tmp_path, "local")

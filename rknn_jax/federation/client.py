@@ -8,12 +8,14 @@ bytes are sent again. No second message is made from one spend:
 - The id is the hash of the question, so another question is another round, with its own spend.
 - An answer on disk is sent as is, even if the data have changed since.
 - A note without its answer, as after a crash or from a backup, gives the same messages
-  from its seed. If the votes have changed, it gives none.
+  from its seed. If the votes have changed, it gives none. Nor does a note that the ledger's line
+  does not name, because another folder of this client, or a later note, was paid for.
 - A spend without its note or its answer, because somebody removed it, is refused.
 
 **Roles.** If labels are checked, a record answers the round of votes or its check, and the ledger
 is charged once for both (`client_roles`). A `drawn` line of the ledger names the check that the
-charge has paid for. So a folder that comes back from a backup answers no check twice.
+charge has paid for, and the check's note. So a folder that comes back from a backup answers no
+check twice.
 
 **Free information for the server.** Whether a client answers depends on the question, the ledger,
 the owner's agreement and the data's shape. The first three are checked before the data is read, and
@@ -41,7 +43,7 @@ from rknn_jax.federation import client_roles, wire
 from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.check_rounds import CheckRound
 from rknn_jax.federation.messages import messages, records_at_once, simulated_messages
-from rknn_jax.federation.notes import noted_entropy, seal
+from rknn_jax.federation.notes import NAME, note_name, noted_entropy, seal
 from rknn_jax.federation.rounds import Round
 from rknn_jax.neighbors import LARGEST
 from rknn_jax.privacy.entropy import SEED_BYTES, Entropy
@@ -293,24 +295,61 @@ class Client:
         if not isinstance(round, CheckRound):
             return self._charge(round) != ""
         noted = client_roles.begun(self.folder, round)
-        paid = client_roles.same_check(round, self._entry(round, "drawn", lambda one: one.result))
+        known = self._entry(round, "drawn", lambda one: one.result).partition(NAME)[0]
+        paid = client_roles.same_check(round, known)
         return noted or paid or self._charge(round, round.subject) != ""
 
-    def _pay(self, round: Round, cost: Guarantee) -> None:
+    def _pay(self, round: Round, cost: Guarantee, name: str) -> None:
         """Charge the ledger, unless the round of votes was charged for this check too.
 
         The charge names the roles, so that no record votes by some and checks by others.
+
+        Args:
+          round: Round that nothing has been said to.
+          cost: Privacy cost of the round.
+          name: Name of the round's note.
+
+        Raises:
+          RefusedError: If another folder of this client was paid for.
+          LedgerError: If the budget does not allow the round.
         """
         assert self.ledger is not None
-        mark = client_roles.mark(self.folder, round) if round.has_roles else ""
+        roles = client_roles.mark(self.folder, round) if round.has_roles else ""
         charged = self._charge(round)
         if not charged:
-            self.ledger.charge(cost, f"round {round.account}: {round.subject}{mark}")
-        elif not charged.endswith(mark):
+            self.ledger.charge(cost, f"round {round.account}: {round.subject}{roles}{name}")
+        elif not isinstance(round, CheckRound):  # by another process, since `_begun` was asked
+            raise self._elsewhere()
+        elif roles not in charged:
             raise RefusedError(
                 f"Expected the roles that {self.ledger.path} was charged for, got others in "
                 f"{self.folder}; answer from the folder that answered first."
             )
+
+    def _check_named(self, round: Round, name: str) -> None:
+        """Refuse a note that is not the one that was paid for: its messages would be second ones.
+
+        Args:
+          round: Round that the ledger was charged for.
+          name: Name of the round's note.
+        """
+        assert self.ledger is not None
+        begins = f"round {round.account}: "
+        is_check = isinstance(round, CheckRound)
+        lines = self.ledger.entries_of(begins + round.subject if is_check else begins)
+        told = [one.purpose for one in lines if one.kind == "spend"]
+        if is_check:
+            told.append(self._entry(round, "drawn", lambda one: one.result))
+        # Lines of earlier versions name no note.
+        if any(NAME in one for one in told) and not any(one.endswith(name) for one in told):
+            raise self._elsewhere()
+
+    def _elsewhere(self) -> RefusedError:
+        assert self.ledger is not None
+        return RefusedError(
+            f"Expected the note of the answer that {self.ledger.path} was charged for, got another "
+            f"one in {self.folder}; answer from the folder that answered first."
+        )
 
     def _spend(self, round: Round, cost: Guarantee, cells: np.ndarray) -> Entropy:
         """Note the round and charge the ledger, unless both were done before a crash.
@@ -341,13 +380,14 @@ class Client:
             }
             disk.write_whole(note, json.dumps(noted).encode(), disk.OWNER)
             try:
-                self._pay(round, cost)
+                self._pay(round, cost, note_name(note))
             except (LedgerError, RefusedError):
                 note.unlink()  # it is useless, and a server may ask any number of times
                 raise
             if isinstance(round, CheckRound):
-                self.ledger.mark_drawn(self._charge(round), round.id)
+                self.ledger.mark_drawn(self._charge(round), round.id + note_name(note))
                 client_roles.begin(self.folder, round)
+        self._check_named(round, note_name(note))
         return noted_entropy(note, cells, records_at_once(round))
 
     def _path(self, round: Round, suffix: str) -> Path:

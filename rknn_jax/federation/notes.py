@@ -1,7 +1,8 @@
 """Note of a round that a client writes before it spends: the seed of its messages, sealed.
 
 The seal binds the seed to the votes. After a crash, the note gives the same messages again if the
-votes are the same, and none otherwise.
+votes are the same, and none otherwise. The ledger's line has the note's name, because one charge
+pays for the messages of one seed.
 """
 
 import hashlib
@@ -14,6 +15,21 @@ from rknn_jax.federation.agreement import RefusedError
 from rknn_jax.federation.messages import RECORDS_AT_ONCE
 from rknn_jax.privacy.entropy import Entropy
 
+NAME = ", note "
+"""Words before the name of a note in a ledger."""
+
+LETTERS = 16
+"""Letters of a note's name."""
+
+
+def note_name(note: Path) -> str:
+    """Return the words by which a ledger names a note, and which tell nothing of its seed.
+
+    Raises:
+      RefusedError: If the note cannot be read.
+    """
+    return f"{NAME}{hashlib.sha256(b'name' + _kept(note)[0]).hexdigest()[:LETTERS]}"
+
 
 def noted_entropy(note: Path, cells: np.ndarray, at_once: int) -> Entropy:
     """Return the entropy that a note keeps for these cells.
@@ -21,22 +37,31 @@ def noted_entropy(note: Path, cells: np.ndarray, at_once: int) -> Entropy:
     Raises:
       RefusedError: If the note cannot be read, or was made for other votes.
     """
+    seed, sealed = _kept(note)
+    if sealed != seal(seed, cells, at_once):
+        raise RefusedError(
+            f"Expected the records that {note} was written for, got others; the round was "
+            "charged and is not answered."
+        )
+    return Entropy(seed)
+
+
+def _kept(note: Path) -> tuple[bytes, str]:
+    """Return the seed and the seal of a note.
+
+    Raises:
+      RefusedError: If the note cannot be read.
+    """
     try:
         kept = json.loads(note.read_bytes())
         seed = bytes.fromhex(kept["seed"])
-        same = kept["seal"] == seal(seed, cells, at_once)
-        entropy = Entropy(seed)
+        Entropy(seed)  # refuses another length
+        return seed, str(kept["seal"])
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise RefusedError(
             f"Expected the note {note} as it was written, got something else; the round is not "
             "answered."
         ) from error
-    if not same:
-        raise RefusedError(
-            f"Expected the records that {note} was written for, got others; the round was "
-            "charged and is not answered."
-        )
-    return entropy
 
 
 def seal(seed: bytes, cells: np.ndarray, at_once: int = RECORDS_AT_ONCE) -> str:
