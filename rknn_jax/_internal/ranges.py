@@ -9,6 +9,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from numbers import Integral, Rational, Real
 from typing import Annotated, Any, get_args, get_type_hints
 
+import numpy as np
+
 from rknn_jax._internal.option_names import option
 
 
@@ -144,7 +146,9 @@ def make_plain(settings: Any) -> None:
     """Make numbers of NumPy, and fractions, Python's own, in a frozen dataclass.
 
     NumPy computes with its float32 in float32, and rounds noise by 1e-7. A float becomes what its
-    shortest decimal says, as ledgers charge it: 0.3 of float32 is 3/10. Tracers stay as they are.
+    shortest decimal says, as ledgers charge it: 0.3 of float32 is 3/10. An array without an axis,
+    as a file of arrays holds a setting, is its number: in its own type 2·3·50 might be 44. Tracers
+    stay as they are.
 
     Args:
       settings: Dataclass, before it is used.
@@ -153,10 +157,21 @@ def make_plain(settings: Any) -> None:
         value = getattr(settings, one.name, None)
         if isinstance(value, int | float) and type(value).__module__ == "builtins":
             continue
+        value = _unwrapped(value)
         if isinstance(value, Integral):
             object.__setattr__(settings, one.name, int(value))
         elif isinstance(value, Real):
             object.__setattr__(settings, one.name, _plain_float(value))
+
+
+def _unwrapped(value: Any) -> Any:
+    """Return the number in an array of NumPy or JAX without an axis, and anything else as it is."""
+    if getattr(value, "shape", None) != () or not hasattr(value, "__array__"):
+        return value
+    try:
+        return np.asarray(value)[()]
+    except TypeError:  # a tracer has no number yet
+        return value
 
 
 def _plain_float(value: Real) -> float:
