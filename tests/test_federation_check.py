@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import shutil
+import types
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from scipy.stats import binom
 from rknn_jax._internal import disk
 from rknn_jax.answers.measured import coin_quantiles, interval_under
 from rknn_jax.cli import federation
-from rknn_jax.federation import checking, client_roles, hosting
+from rknn_jax.federation import checking, client_roles, hosting, publish
 from rknn_jax.federation import client as clients
 from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.check_rounds import CheckRound, terms_of
@@ -694,6 +695,37 @@ def test_an_answer_without_messages_counts_where_there_are_roles(tmp_path):
         again = Collector(tmp_path / round.id, round)
         assert state == (again.clients, again.num_messages, again.totals.tolist())
         again.close()
+
+
+def test_a_client_that_was_counted_in_the_check_alone_has_an_account(tmp_path, monkeypatch):
+    """It came too late to vote, and has paid for the round."""
+    votes = votes_of("local")
+    check = a_check(votes)
+
+    def collect(desk, collector, clients, tell):
+        assert collector.receive([Reply(9, check.id, b"")]) == ["counted"]
+
+    monkeypatch.setattr(checking, "prepared", lambda *_: check)
+    monkeypatch.setattr(checking.hosting, "collect", collect)
+    labeled = publish.Labeled(None, None, votes.guarantee())
+    asked = types.SimpleNamespace(deadline=60.0)
+    (tmp_path / "check").mkdir()
+    found = checking.measure(tmp_path, votes, labeled, asked, 1, lambda _: None, lambda *_: None)
+    collector = Collector(tmp_path / "votes", votes)
+    collector.receive([Reply(1, votes.id, b"")])
+    added = []
+
+    def add(*given):
+        added.append(given)
+        stop()
+
+    monkeypatch.setattr(publish.client_accounts, "add", add)
+    with pytest.raises(KeyboardInterrupt):  # all that follows is published without clients
+        publish.publish(
+            tmp_path, None, asked, None, collector, None, checked=found, accounts=tmp_path / "A"
+        )
+    collector.close()
+    assert added == [(tmp_path / "A", votes.id, votes.guarantee(), {1, 9})]
 
 
 def measured_of(check, folder, agree, differ):

@@ -121,7 +121,7 @@ def _serve_one(
     if round.check_share and is_last:
         labeled = publish.labeled(folder, mine, wanted, queries=queries, collector=answers)
         shown = (folder, round, labeled, wanted, answers.num_clients)
-        checked = publish.Checked(labeled, checking.measure(*shown, place.serve, say))
+        checked = checking.measure(*shown, place.serve, say)
     card = publish.publish(
         folder,
         mine,

@@ -18,7 +18,7 @@ from rknn_jax.federation import hosting, round_folder, round_labels
 from rknn_jax.federation.check_rounds import CheckRound
 from rknn_jax.federation.collector import QUESTION, Collector, Sum
 from rknn_jax.federation.desk import Desk
-from rknn_jax.federation.publish import Labeled
+from rknn_jax.federation.publish import Checked, Labeled
 from rknn_jax.federation.request import Asked
 from rknn_jax.federation.round_folder import Tell
 from rknn_jax.federation.rounds import Round
@@ -36,7 +36,7 @@ def measure(
     clients: int,
     serve: Callable[[Desk], None],
     tell: Tell,
-) -> Measured | None:
+) -> Checked:
     """Ask the clients whether they agree with the labels, and return what they say.
 
     Args:
@@ -49,7 +49,7 @@ def measure(
       tell: Function that is called with each event.
 
     Returns:
-      The measure; None if too few answered.
+      The labels, their measure, and who was counted.
     """
     check = prepared(folder / CHECK, votes, labeled)
     closes = round_folder.closes_at(folder / CHECK, asked.deadline)
@@ -58,12 +58,12 @@ def measure(
     serve(desk)
     if check.summed:
         answers = _summed(folder / CHECK, desk, asked, clients=clients, tell=tell)
-        return None if answers is None else measured(answers)
+        return Checked(labeled, None if answers is None else measured(answers))
     collector = Collector(folder / CHECK, check)
     try:
         hosting.collect(desk, collector, clients, tell)
         collector.seal()
-        return measured(collector)
+        return Checked(labeled, measured(collector), frozenset(collector.clients))
     finally:
         collector.close()
 

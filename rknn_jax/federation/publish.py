@@ -69,10 +69,13 @@ class Checked(NamedTuple):
     Attributes:
       labeled: Labels of the public rows.
       measured: Agreement with records that did not vote; None if it was not measured.
+      clients: Numbers of the clients whose answers to the check were counted. Some may have come
+        too late to vote, and have spent as much as those who voted. Defaults to none.
     """
 
     labeled: Labeled
     measured: Measured | None
+    clients: frozenset[int] = frozenset()
 
 
 def publish(
@@ -105,12 +108,11 @@ def publish(
     checked = checked or Checked(
         labeled(folder, public, asked, queries=queries, collector=collector), None
     )
-    found, rows_asked, guarantee = checked.labeled
-    measured = checked.measured
+    (found, rows_asked, guarantee), measured, checkers = checked
     if accounts is not None:
         assert isinstance(collector, Collector), "`settings.asked` refuses sums"
         of_round = round.guarantee(round.honest or None)  # without rounds before, which have lines
-        client_accounts.add(accounts, round.id, of_round, collector.clients)
+        client_accounts.add(accounts, round.id, of_round, collector.clients | checkers)
     features = rows_asked.features
     doubts = round_labels.concerns(round, found, rows_asked)
     found, listed = found.judged(doubts, measured, asked.classes)
