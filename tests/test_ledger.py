@@ -228,6 +228,20 @@ def test_an_existing_file_is_never_replaced(ledger, path):
     assert list(path.parent.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_pipe_or_a_device_is_no_ledger_and_is_not_waited_for(kind, path):
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
+    ledger = Ledger(path, DATA)
+    for use in (
+        lambda: Ledger.open(path),
+        lambda: Ledger.create(path, DATA, 1),
+        lambda: ledger.charge(released(), "a release"),
+        lambda: ledger.repair("it was a pipe"),
+    ):
+        with pytest.raises(LedgerError, match="which is a pipe or a device"):
+            use()
+
+
 def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path):
     (tmp_path / "file").write_text("no folder")
     for folder in (tmp_path / "missing", tmp_path / "file"):

@@ -7,6 +7,7 @@ what the lines mean.
 import fcntl
 import logging
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from io import FileIO
 from pathlib import Path
 
 from rknn_jax._internal import disk, mounts
+from rknn_jax._internal.option_names import option
 from rknn_jax.privacy.ledger_lines import LedgerCorruptError, LedgerError
 
 SILENCE = 1.0  # seconds to wait before a message names the process that holds it
@@ -121,8 +123,17 @@ def clear_errors(path: Path, what: str, undone: str) -> Iterator[None]:
       undone: Words for what did not happen.
 
     Raises:
-      LedgerError: In place of an OSError.
+      LedgerError: In place of an OSError, and before a pipe or a device is opened, which could be
+        read without end.
     """
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode) and not path.is_dir():
+            raise LedgerError(
+                f"Expected a file as {option('ledger')}, got {path}, which is a pipe or a device "
+                f"and keeps nothing, so {undone}; name a file."
+            )
+    except OSError:
+        pass  # told below
     try:
         yield
     except FileExistsError as error:
