@@ -189,15 +189,15 @@ FAULTS = (
         "a client whose labels are checked pays nothing",
         "rknn_jax/federation/client.py",
         "        if not charged:\n",
-        "        if not (charged or mark):\n",
+        "        if roles and not charged:\n            pass\n        elif not charged:\n",
         FEDERATION,
     ),
     Known(
         "roles",
         "records vote by the roles of one folder and check by those of another",
         "rknn_jax/federation/client.py",
-        "        elif not charged.endswith(mark):\n",
-        "        elif not mark:\n",
+        "        elif roles not in charged:\n",
+        "        elif not roles:\n",
         FEDERATION,
     ),
 )

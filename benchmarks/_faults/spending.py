@@ -56,6 +56,14 @@ FAULTS = (
     ),
     Known(
         "order of charge",
+        "a note that was not paid for makes a second message",
+        "rknn_jax/federation/client.py",
+        "        self._check_named(round, note_name(note))\n",
+        "",
+        ("tests/test_federation_check.py",),
+    ),
+    Known(
+        "order of charge",
         "a charge is not written through to the disk",
         "rknn_jax/privacy/ledger_file.py",
         "            text = text[file.write(text) :]\n        os.fsync(file.fileno())",
