@@ -75,6 +75,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rknn_jax/privacy/smooth_sensitivity.py": ("tests/test_smooth_sensitivity.py",),
     "rknn_jax/privacy/profile.py": STATEMENT,
     "rknn_jax/privacy/checklists.py": STATEMENT,
+    "rknn_jax/settings.py": ("tests/test_budget.py", "tests/test_one_budget.py"),
+    "rknn_jax/privacy/responsible.py": (
+        "tests/test_statement.py",
+        "tests/test_statement_schema.py",
+    ),
     "rknn_jax/privacy/statement.py": STATEMENT,
     "rknn_jax/mechanisms/__init__.py": (
         "tests/test_mechanisms.py",
@@ -194,10 +199,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rknn_jax/release/release_folder.py": ("tests/test_release_folder.py",),
     "rknn_jax/release/class_selection.py": ("tests/test_classes.py", "tests/test_payers.py"),
     "rknn_jax/release/adoption.py": ("tests/test_budget.py",),
-    "rknn_jax/federation/client.py": (
-        *FEDERATION,
-        "tests/test_federation_notes.py",
-        "tests/test_federation_check.py",
+    **dict.fromkeys(
+        ("rknn_jax/federation/client.py", "rknn_jax/federation/client_payments.py"),
+        (*FEDERATION, "tests/test_federation_notes.py", "tests/test_federation_check.py"),
     ),
     "rknn_jax/federation/collector.py": (
         "tests/test_federation.py",

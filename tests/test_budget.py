@@ -82,7 +82,7 @@ def release(private="R.npz", **changes):
 
 def adopt(ledger="R.npz.ledger.jsonl", private="R2.npz", reason="embedded by model 2", **options):
     """Adopt by the function of `rknn budget adopt`."""
-    return budget.adopt(Adopt(Path(ledger), private, reason, **options))
+    return budget.adopt(named_settings(Adopt, Path(ledger), private, reason, **options))
 
 
 def account(path="R.npz.ledger.jsonl"):

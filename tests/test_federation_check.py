@@ -19,7 +19,7 @@ from scipy.stats import binom
 from rknn_jax._internal import disk
 from rknn_jax.answers.measured import coin_quantiles, interval_under
 from rknn_jax.cli import federation
-from rknn_jax.federation import checking, client_roles, hosting, publish
+from rknn_jax.federation import checking, client_payments, client_roles, hosting, publish
 from rknn_jax.federation import client as clients
 from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.check_rounds import CheckRound, terms_of
@@ -540,7 +540,7 @@ def test_a_charge_of_an_earlier_version_names_no_note_and_pays_for_its_answer(
     votes = votes_of("local")
     client = party(tmp_path, "local")
     with monkeypatch.context() as patch:
-        patch.setattr(clients, "note_name", lambda _: "")
+        patch.setattr(client_payments, "note_name", lambda _: "")
         patch.setattr(clients, "messages", stop)
         with pytest.raises(KeyboardInterrupt):
             client.answer(votes.data)

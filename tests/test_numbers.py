@@ -82,23 +82,24 @@ def numbers(settings):
         one.name: range_of(hints[one.name])
         for one in dataclasses.fields(settings)
         if is_number(hints[one.name])
-    } | {
-        name: allowed
-        for one in dataclasses.fields(settings)
-        if dataclasses.is_dataclass(one.type)
-        for name, allowed in numbers(one.type).items()
     }
 
 
+def with_parts(settings):
+    """Return `numbers` of a command and of the parts of its settings."""
+    parts = [one.type for one in dataclasses.fields(settings) if dataclasses.is_dataclass(one.type)]
+    return {name: allowed for kind in (settings, *parts) for name, allowed in numbers(kind).items()}
+
+
 COMMANDS = leaves(main.COMMANDS)
-FIELDS = [(words, name) for words, kind in COMMANDS.items() for name in numbers(kind)]
+FIELDS = [(words, name) for words, kind in COMMANDS.items() for name in with_parts(kind)]
 
 
 def test_every_number_of_every_command_has_a_range():
     assert len(FIELDS) > 70
     assert {words for words, _ in FIELDS} == set(WORDS)
     for words, kind in COMMANDS.items():
-        for name, allowed in numbers(kind).items():
+        for name, allowed in with_parts(kind).items():
             assert allowed is not None, f"rknn {words}: {name}"
             assert not allowed.has(math.nan)
             assert not allowed.has(-1) or not allowed.has(-math.inf)

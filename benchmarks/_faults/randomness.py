@@ -70,7 +70,7 @@ FAULTS = (
     Known(
         "seeds",
         "a client's seed is the round's",
-        "rknn_jax/federation/client.py",
+        "rknn_jax/federation/client_payments.py",
         "seed = secrets.token_bytes(SEED_BYTES)",
         "seed = bytes.fromhex(round.id)[:SEED_BYTES]",
         CLIENT,

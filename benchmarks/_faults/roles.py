@@ -187,7 +187,7 @@ FAULTS = (
     Known(
         "roles",
         "a client whose labels are checked pays nothing",
-        "rknn_jax/federation/client.py",
+        "rknn_jax/federation/client_payments.py",
         "        if not charged:\n",
         "        if roles and not charged:\n            pass\n        elif not charged:\n",
         FEDERATION,
@@ -195,7 +195,7 @@ FAULTS = (
     Known(
         "roles",
         "records vote by the roles of one folder and check by those of another",
-        "rknn_jax/federation/client.py",
+        "rknn_jax/federation/client_payments.py",
         "        elif roles not in charged:\n",
         "        elif not roles:\n",
         FEDERATION,

@@ -7,8 +7,7 @@ FAULTS = (
         "roles",
         "a client adds itself to a sum twice",
         "rknn_jax/federation/client.py",
-        "            if self.client._path(self.round, NOTED).exists() or "
-        "self.client._begun(self.round):",
+        "            if payments.path(self.round, NOTED).exists() or payments.begun(self.round):",
         "            if False:",
         CLIENT,
     ),

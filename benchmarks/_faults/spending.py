@@ -57,7 +57,7 @@ FAULTS = (
     Known(
         "order of charge",
         "a note that was not paid for makes a second message",
-        "rknn_jax/federation/client.py",
+        "rknn_jax/federation/client_payments.py",
         "        self._check_named(round, note_name(note))\n",
         "",
         ("tests/test_federation_check.py",),

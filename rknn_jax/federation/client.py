@@ -28,10 +28,9 @@ messages of all. The time of an answer reveals the number of records.
 import fcntl
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -41,18 +40,15 @@ from rknn_jax._internal.option_names import option
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import client_roles, wire
 from rknn_jax.federation.agreement import Agreement, RefusedError
-from rknn_jax.federation.check_rounds import CheckRound
-from rknn_jax.federation.messages import messages, records_at_once, simulated_messages
-from rknn_jax.federation.notes import NAME, note_name, noted_entropy, seal
+from rknn_jax.federation.client_payments import NOTED, Payments
+from rknn_jax.federation.messages import messages, simulated_messages
 from rknn_jax.federation.rounds import Round
 from rknn_jax.neighbors import LARGEST
-from rknn_jax.privacy.entropy import SEED_BYTES, Entropy
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Entry, Ledger, LedgerError
+from rknn_jax.privacy.ledger import Ledger
 
-# Suffixes of a round's file: before the spend, after the answer, and from the server's word that it
-# counts until the end of the round is known.
-NOTED = "noted"
+# Suffixes of a round's file: after the answer, and from the server's word that it counts until the
+# end of the round is known. `client_payments` has that of before.
 ANSWERED = "answer"
 COUNTED = "counted"
 
@@ -86,6 +82,10 @@ class Client:
     first: int = 0
     features: tuple[str, ...] = ()
 
+    @property
+    def _payments(self) -> Payments:
+        return Payments(self.ledger, self.folder)
+
     def answer(self, question: bytes) -> tuple[str, int, bytes]:
         """Return the round's id, this client's ticket in the round, and its messages.
 
@@ -110,15 +110,15 @@ class Client:
         if round.simulated is not None:
             made = simulated_messages(round, self._contribution(round), self.first)
             return round.id, self.first, wire.encode(round.mechanism, made)
-        with self._locked(), self._says_if_paid(round, SENT_AGAIN):
-            said = self._path(round, ANSWERED)
+        with self._locked(), self._payments.says_if_paid(round, SENT_AGAIN):
+            said = self._payments.path(round, ANSWERED)
             # An answer is made once. A server that asks again gets the same bytes, which reveal no
             # more.
             if not said.exists():
-                self._affordable(cost, round)
+                self._payments.check_affordable(cost, round)
                 cells = self._contribution(round, self._asked(round))
                 disk.write_whole(said, self._made(round, cost, cells), disk.OWNER)
-                self._path(round, NOTED).unlink(missing_ok=True)
+                self._payments.path(round, NOTED).unlink(missing_ok=True)
             answer = self.said(round.id)
         assert answer is not None
         return round.id, *answer
@@ -130,7 +130,7 @@ class Client:
         """
         if not len(cells):
             return secrets.token_bytes(8)
-        entropy = self._spend(round, cost, cells)
+        entropy = self._payments.entropy(round, cost, cells)
         # The ticket comes from the sealed seed too, so that it is the same after a crash.
         return entropy.words(1).tobytes() + messages(round, cells, entropy)
 
@@ -147,12 +147,12 @@ class Client:
             raise RefusedError("Expected a round with trust=central, got one of messages.")
         cost = self.agreement.cost(round)
         with self._locked():
-            if self._path(round, NOTED).exists() or self._begun(round):
+            if self._payments.path(round, NOTED).exists() or self._payments.begun(round):
                 raise RefusedError(
                     "Expected a new round, got one whose sum this client has had its part in; it "
                     "takes part once."
                 )
-            self._affordable(cost, round)
+            self._payments.check_affordable(cost, round)
             asked = self._asked(round)
         return Prepared(self, round, cost, self._contribution(round, asked))
 
@@ -160,7 +160,8 @@ class Client:
         """Return which records answer a round, bool `[n]`: those that vote, or those that check."""
         if not round.has_roles:
             return np.ones(len(self.inputs), bool)
-        return client_roles.asked(self.folder, round, self.inputs, paid=self._charge(round) != "")
+        paid = self._payments.charge_of(round) != ""
+        return client_roles.asked(self.folder, round, self.inputs, paid=paid)
 
     def _order(self, round: Round) -> list[int]:
         """Return the place of each feature of the round among this client's.
@@ -264,145 +265,6 @@ class Client:
         told = round.contribute(usable, np.where(able & mine, said.T, NO_CELL).T)
         return told if round.summed else told[mine]
 
-    def _affordable(self, cost: Guarantee, round: Round) -> None:
-        """Raise an error if the ledger would refuse the charge, before the data is read."""
-        if self.ledger is None:
-            raise RefusedError(
-                "Expected a ledger, got none, and real noise is not drawn without one."
-            )
-        if not self._charge(round) and not self.ledger.affords(cost):
-            asked = Amount(Fraction(str(cost.epsilon)), Fraction(str(cost.delta)))
-            raise BudgetExceededError(
-                f"The round costs {asked}, and {self.ledger.path} has {self.ledger.remaining} left."
-            )
-
-    def _charge(self, round: Round, subject: str = "") -> str:
-        """Return the purpose of a round's charge, or of its part of a subject; empty if none."""
-        return self._entry(round, "spend", lambda one: one.purpose, subject)
-
-    def _entry(
-        self, round: Round, kind: str, told: Callable[[Entry], str], subject: str = ""
-    ) -> str:
-        """Return what the ledger's first line of a kind tells about a round; empty if none."""
-        # The purpose of the charge names the round: the ledger is what remembers, also if the
-        # folder is lost.
-        begins = f"round {round.account}: {subject}"
-        found = self.ledger.entries_of(begins) if self.ledger else ()
-        return next((told(one) for one in found if one.kind == kind), "")
-
-    def _begun(self, round: Round) -> bool:
-        """Return whether an answer may have been sent, so that none is made without its note."""
-        if not isinstance(round, CheckRound):
-            return self._charge(round) != ""
-        noted = client_roles.begun(self.folder, round)
-        known = self._entry(round, "drawn", lambda one: one.result).partition(NAME)[0]
-        paid = client_roles.same_check(round, known)
-        return noted or paid or self._charge(round, round.subject) != ""
-
-    def _pay(self, round: Round, cost: Guarantee, name: str) -> None:
-        """Charge the ledger, unless the round of votes was charged for this check too.
-
-        The charge names the roles, so that no record votes by some and checks by others.
-
-        Args:
-          round: Round that nothing has been said to.
-          cost: Privacy cost of the round.
-          name: Name of the round's note.
-
-        Raises:
-          RefusedError: If another folder of this client was paid for.
-          LedgerError: If the budget does not allow the round.
-        """
-        assert self.ledger is not None
-        roles = client_roles.mark(self.folder, round) if round.has_roles else ""
-        charged = self._charge(round)
-        if not charged:
-            self.ledger.charge(cost, f"round {round.account}: {round.subject}{roles}{name}")
-        elif not isinstance(round, CheckRound):  # by another process, since `_begun` was asked
-            raise self._elsewhere()
-        elif roles not in charged:
-            raise RefusedError(
-                f"Expected the roles that {self.ledger.path} was charged for, got others in "
-                f"{self.folder}; answer from the folder that answered first."
-            )
-
-    def _check_named(self, round: Round, name: str) -> None:
-        """Refuse a note that is not the one that was paid for: its messages would be second ones.
-
-        Args:
-          round: Round that the ledger was charged for.
-          name: Name of the round's note.
-        """
-        assert self.ledger is not None
-        begins = f"round {round.account}: "
-        is_check = isinstance(round, CheckRound)
-        lines = self.ledger.entries_of(begins + round.subject if is_check else begins)
-        told = [one.purpose for one in lines if one.kind == "spend"]
-        if is_check:
-            told.append(self._entry(round, "drawn", lambda one: one.result))
-        # Lines of earlier versions name no note.
-        if any(NAME in one for one in told) and not any(one.endswith(name) for one in told):
-            raise self._elsewhere()
-
-    def _elsewhere(self) -> RefusedError:
-        assert self.ledger is not None
-        return RefusedError(
-            f"Expected the note of the answer that {self.ledger.path} was charged for, got another "
-            f"one in {self.folder}; answer from the folder that answered first."
-        )
-
-    def _spend(self, round: Round, cost: Guarantee, cells: np.ndarray) -> Entropy:
-        """Note the round and charge the ledger, unless both were done before a crash.
-
-        The note is sealed with the votes, because two messages from one seed with different votes
-        would reveal more than one.
-
-        Returns:
-          The entropy that the note has for these cells.
-        """
-        assert self.ledger is not None
-        note = self._path(round, NOTED)
-        begun = self._begun(round)
-        # Charged, and the seed is gone: another draw would be a second message for one charge.
-        if begun and not note.exists():
-            raise RefusedError(
-                f"Expected the answer to a round that {self.ledger.path} was charged for, got "
-                f"none in {self.folder}; not again."
-            )
-        if not begun:
-            # Note, charge, draw, in this order. A crash before the charge costs nothing, and one
-            # after it is finished from the note with the same seed.
-            seed = secrets.token_bytes(SEED_BYTES)
-            noted = {
-                "round": round.id,
-                "seed": seed.hex(),
-                "seal": seal(seed, cells, records_at_once(round)),
-            }
-            disk.write_whole(note, json.dumps(noted).encode(), disk.OWNER)
-            try:
-                self._pay(round, cost, note_name(note))
-            except (LedgerError, RefusedError):
-                note.unlink()  # it is useless, and a server may ask any number of times
-                raise
-            if isinstance(round, CheckRound):
-                self.ledger.mark_drawn(self._charge(round), round.id + note_name(note))
-                client_roles.begin(self.folder, round)
-        self._check_named(round, note_name(note))
-        return noted_entropy(note, cells, records_at_once(round))
-
-    def _path(self, round: Round, suffix: str) -> Path:
-        return self.folder / f"{round.id}.{suffix}"
-
-    @contextmanager
-    def _says_if_paid(self, round: Round, words: str) -> Iterator[None]:
-        """Add words to an error of the operating system if the round is paid for."""
-        try:
-            yield
-        except OSError as error:
-            if self._charge(round):
-                error.add_note(words)
-            raise
-
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Keep other processes of this client out.
@@ -444,17 +306,18 @@ class Prepared:
           RefusedError: If the client already took part in this round.
           LedgerError: If the budget does not allow the round.
         """
+        payments = self.client._payments
         with self.client._locked():
-            if self.client._path(self.round, NOTED).exists() or self.client._begun(self.round):
+            if payments.path(self.round, NOTED).exists() or payments.begun(self.round):
                 raise RefusedError(
                     "Expected a new round, got one whose sum this client has had its part in; it "
                     "takes part once."
                 )
             # Called by step 2 of the sum, after all else was checked: whoever drops out earlier
             # pays nothing.
-            with self.client._says_if_paid(self.round, TAKEN_ONCE):
-                entropy = self.client._spend(self.round, self.cost, self.contribution)
-                note = self.client._path(self.round, NOTED)
+            with payments.says_if_paid(self.round, TAKEN_ONCE):
+                entropy = payments.entropy(self.round, self.cost, self.contribution)
+                note = payments.path(self.round, NOTED)
                 # The note stays without its seed, since nothing on disk may unmask a sum.
                 disk.write_whole(note, json.dumps({"round": self.round.id}).encode(), disk.OWNER)
         return self.round.sum.vector(self.contribution, entropy)

@@ -162,7 +162,9 @@ def node_client(config: Mapping[str, Any]) -> Client:
         )
     words = [word for name, value in options.items() for word in _words(name, value)]
     try:
-        settings = tyro.cli(Join, args=words, console_outputs=False)
+        settings = tyro.cli(
+            Join, args=words, console_outputs=False, config=(tyro.conf.OmitArgPrefixes,)
+        )
     except SystemExit:
         raise ValueError(
             f"Expected values of options of rknn join in --node-config, got {dict(config)!r}; "

@@ -1,0 +1,181 @@
+"""What a client pays for a round: its note, the charge of its ledger, and the seed that was paid.
+
+`client` has the order of steps and the reasons.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from rknn_jax._internal import disk
+from rknn_jax.federation import client_roles
+from rknn_jax.federation.agreement import RefusedError
+from rknn_jax.federation.check_rounds import CheckRound
+from rknn_jax.federation.messages import records_at_once
+from rknn_jax.federation.notes import NAME, note_name, noted_entropy, seal
+from rknn_jax.federation.rounds import Round
+from rknn_jax.privacy.entropy import SEED_BYTES, Entropy
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.ledger import Amount, BudgetExceededError, Entry, Ledger, LedgerError
+
+NOTED = "noted"
+"""Suffix of the file of a round that is noted and not yet answered."""
+
+
+@dataclass(frozen=True)
+class Payments:
+    """Payments of a client's rounds.
+
+    Attributes:
+      ledger: Ledger of its records; None for simulated noise alone.
+      folder: Folder of the rounds' notes.
+    """
+
+    ledger: Ledger | None
+    folder: Path
+
+    def check_affordable(self, cost: Guarantee, round: Round) -> None:
+        """Raise an error if the ledger would refuse the charge, before the data is read."""
+        if self.ledger is None:
+            raise RefusedError(
+                "Expected a ledger, got none, and real noise is not drawn without one."
+            )
+        if not self.charge_of(round) and not self.ledger.affords(cost):
+            asked = Amount(Fraction(str(cost.epsilon)), Fraction(str(cost.delta)))
+            raise BudgetExceededError(
+                f"The round costs {asked}, and {self.ledger.path} has {self.ledger.remaining} left."
+            )
+
+    def charge_of(self, round: Round, subject: str = "") -> str:
+        """Return the purpose of a round's charge, or of its part of a subject; empty if none."""
+        return self._entry(round, "spend", lambda one: one.purpose, subject)
+
+    def _entry(
+        self, round: Round, kind: str, told: Callable[[Entry], str], subject: str = ""
+    ) -> str:
+        """Return what the ledger's first line of a kind tells about a round; empty if none."""
+        # The purpose of the charge names the round: the ledger is what remembers, also if the
+        # folder is lost.
+        begins = f"round {round.account}: {subject}"
+        found = self.ledger.entries_of(begins) if self.ledger else ()
+        return next((told(one) for one in found if one.kind == kind), "")
+
+    def begun(self, round: Round) -> bool:
+        """Return whether an answer may have been sent, so that none is made without its note."""
+        if not isinstance(round, CheckRound):
+            return self.charge_of(round) != ""
+        noted = client_roles.begun(self.folder, round)
+        known = self._entry(round, "drawn", lambda one: one.result).partition(NAME)[0]
+        paid = client_roles.same_check(round, known)
+        return noted or paid or self.charge_of(round, round.subject) != ""
+
+    def _pay(self, round: Round, cost: Guarantee, name: str) -> None:
+        """Charge the ledger, unless the round of votes was charged for this check too.
+
+        The charge names the roles, so that no record votes by some and checks by others.
+
+        Args:
+          round: Round that nothing has been said to.
+          cost: Privacy cost of the round.
+          name: Name of the round's note.
+
+        Raises:
+          RefusedError: If another folder of this client was paid for.
+          LedgerError: If the budget does not allow the round.
+        """
+        assert self.ledger is not None
+        roles = client_roles.mark(self.folder, round) if round.has_roles else ""
+        charged = self.charge_of(round)
+        if not charged:
+            self.ledger.charge(cost, f"round {round.account}: {round.subject}{roles}{name}")
+        elif not isinstance(round, CheckRound):  # by another process, since `_begun` was asked
+            raise self._elsewhere()
+        elif roles not in charged:
+            raise RefusedError(
+                f"Expected the roles that {self.ledger.path} was charged for, got others in "
+                f"{self.folder}; answer from the folder that answered first."
+            )
+
+    def _check_named(self, round: Round, name: str) -> None:
+        """Refuse a note that is not the one that was paid for: its messages would be second ones.
+
+        Args:
+          round: Round that the ledger was charged for.
+          name: Name of the round's note.
+        """
+        assert self.ledger is not None
+        begins = f"round {round.account}: "
+        is_check = isinstance(round, CheckRound)
+        lines = self.ledger.entries_of(begins + round.subject if is_check else begins)
+        told = [one.purpose for one in lines if one.kind == "spend"]
+        if is_check:
+            told.append(self._entry(round, "drawn", lambda one: one.result))
+        # Lines of earlier versions name no note.
+        if any(NAME in one for one in told) and not any(one.endswith(name) for one in told):
+            raise self._elsewhere()
+
+    def _elsewhere(self) -> RefusedError:
+        assert self.ledger is not None
+        return RefusedError(
+            f"Expected the note of the answer that {self.ledger.path} was charged for, got another "
+            f"one in {self.folder}; answer from the folder that answered first."
+        )
+
+    def entropy(self, round: Round, cost: Guarantee, cells: np.ndarray) -> Entropy:
+        """Note the round and charge the ledger, unless both were done before a crash.
+
+        The note is sealed with the votes, because two messages from one seed with different votes
+        would reveal more than one.
+
+        Returns:
+          The entropy that the note has for these cells.
+        """
+        assert self.ledger is not None
+        note = self.path(round, NOTED)
+        begun = self.begun(round)
+        # Charged, and the seed is gone: another draw would be a second message for one charge.
+        if begun and not note.exists():
+            raise RefusedError(
+                f"Expected the answer to a round that {self.ledger.path} was charged for, got "
+                f"none in {self.folder}; not again."
+            )
+        if not begun:
+            # Note, charge, draw, in this order. A crash before the charge costs nothing, and one
+            # after it is finished from the note with the same seed.
+            seed = secrets.token_bytes(SEED_BYTES)
+            noted = {
+                "round": round.id,
+                "seed": seed.hex(),
+                "seal": seal(seed, cells, records_at_once(round)),
+            }
+            disk.write_whole(note, json.dumps(noted).encode(), disk.OWNER)
+            try:
+                self._pay(round, cost, note_name(note))
+            except (LedgerError, RefusedError):
+                note.unlink()  # it is useless, and a server may ask any number of times
+                raise
+            if isinstance(round, CheckRound):
+                self.ledger.mark_drawn(self.charge_of(round), round.id + note_name(note))
+                client_roles.begin(self.folder, round)
+        self._check_named(round, note_name(note))
+        return noted_entropy(note, cells, records_at_once(round))
+
+    def path(self, round: Round, suffix: str) -> Path:
+        """Return the file of a round with a suffix."""
+        return self.folder / f"{round.id}.{suffix}"
+
+    @contextmanager
+    def says_if_paid(self, round: Round, words: str) -> Iterator[None]:
+        """Add words to an error of the operating system if the round is paid for."""
+        try:
+            yield
+        except OSError as error:
+            if self.charge_of(round):
+                error.add_note(words)
+            raise
