@@ -112,6 +112,18 @@ def test_rounds_that_cannot_be_are_refused(rknn, tmp_path, options, words):
     assert not (tmp_path / "out").exists()
 
 
+def test_of_two_processes_that_begin_a_run_one_draws_the_roles(tmp_path, monkeypatch):
+    written(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    asked = {"classes": "4", "out": Path("out"), "rounds": 2, "check_share": 0.3}
+    settings = named_settings(Settings, "public.npz", "private.npz", 1.0, **asked)
+    first = rounds.prepare(settings, 1, None)
+    read, looks = rounds.Note.read, iter([lambda folder: None])  # before the other one wrote
+    monkeypatch.setattr(rounds.Note, "read", lambda folder: next(looks, read)(folder))
+    assert rounds.prepare(settings, 1, None).checkers.roles == first.checkers.roles
+    assert rounds.Note.read(Path("out")).roles == first.checkers.roles
+
+
 def test_a_stopped_run_goes_on_after_its_first_round(rknn, tmp_path):
     options = written(tmp_path)
     settings = named_settings(

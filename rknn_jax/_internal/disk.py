@@ -56,6 +56,21 @@ def write_whole(path: Path, data: bytes, mode: int = PUBLIC) -> None:
     sync_folder(path.parent)
 
 
+def write_new(path: Path, data: bytes, mode: int = PUBLIC) -> None:
+    """Write a file as `write_whole` does, if there is none of its name: of two writers one fails.
+
+    Raises:
+      FileExistsError: If there is one.
+      OSError: If the file cannot be written.
+    """
+    with part_of(path, mode) as (file, part):
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+        os.link(part, path)
+    sync_folder(path.parent)
+
+
 @contextmanager
 def part_of(path: Path, mode: int) -> Iterator[tuple[IO[bytes], Path]]:
     """Yield a new open file beside `path` and its own path, to be renamed when it is complete.

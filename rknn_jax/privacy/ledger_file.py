@@ -37,16 +37,7 @@ def write_new(path: Path, line: bytes, undone: str) -> None:
     """
     _check_mount(path, undone)
     with clear_errors(path, "created", undone):
-        with disk.part_of(path, disk.OWNER) as (file, part):
-            file.write(line + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-            os.link(part, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        disk.write_new(path, line + b"\n", disk.OWNER)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from rknn_jax._internal.disk import OWNER, read_arrays, read_json, write_whole
+from rknn_jax._internal.disk import OWNER, read_arrays, read_json, write_new
 from rknn_jax._internal.option_names import option
 from rknn_jax.privacy import accounting, roles
 from rknn_jax.privacy.guarantee import Guarantee
@@ -198,10 +198,10 @@ class Note:
         return cls(str(found["request"]), Roles.of(words) if words else None)
 
     def write(self, folder: Path) -> None:
-        """Write the note, for the owner alone."""
+        """Write the note, for the owner alone; `FileExistsError` if another run has written one."""
         folder.mkdir(parents=True, exist_ok=True)
         told = {"request": self.request, "roles": self.roles and self.roles.words()}
-        write_whole(folder / NOTE, json.dumps(told).encode(), OWNER)
+        write_new(folder / NOTE, json.dumps(told).encode(), OWNER)
 
     def check(self, other: Self, folder: Path) -> None:
         """Raise ValueError if a run with another note goes on here."""
@@ -246,7 +246,10 @@ def prepare(settings: "Settings", number: int, before: Before | None) -> "Plan":
         check_budget(left, plan)
     if note is None:
         chosen = None if plan.checkers is None else plan.checkers.roles
-        Note.of(settings, plan, chosen).write(settings.out)
+        try:
+            Note.of(settings, plan, chosen).write(settings.out)
+        except FileExistsError:  # another process has begun this run, whose roles count
+            return prepare(settings, number, before)
     return plan
 
 
