@@ -397,6 +397,9 @@ def test_a_file_that_is_named_twice_is_refused(tmp_path):
     ):
         with pytest.raises(ValueError, match="twice"):
             find([str(name) for name in names], "--private")
+    for cache in ("simplecache", "filecache"):
+        with pytest.raises(ValueError, match="twice"):
+            find([str(one), f"{cache}::file://{one}"], "--private")
     fsspec.filesystem("memory").pipe("/twice/x.npz", one.read_bytes())
     for name in ("memory:///twice/x.npz", "memory://twice"):
         with pytest.raises(ValueError, match="twice"):

@@ -178,7 +178,8 @@ def _answer(
         _note_counted(client, round_id, tell)
         tell("answered", f"round {round_id[:12]} with {len(payload):,} bytes; waiting for its end")
         return True
-    tell("not counted", f"the server calls the answer {printable(fate)}; it was charged")
+    spent = "it was charged" if payload else "it says nothing, and cost nothing"
+    tell("not counted", f"the server calls the answer {printable(fate)}; {spent}")
     return False
 
 

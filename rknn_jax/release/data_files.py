@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import fsspec
+from fsspec.implementations.cached import CachingFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from rknn_jax import formats
@@ -89,6 +90,8 @@ def _states(names: Sequence[str], argument: str) -> dict[str, tuple[int, int, in
 def identities(name: str) -> set[object]:
     """Return what a file has in common with itself under other names."""
     system, path = fsspec.core.url_to_fs(name)
+    while isinstance(system, CachingFileSystem):  # simplecache::file.npz is the file itself
+        system = system.fs
     plain = _plain(path)
     if not isinstance(system, LocalFileSystem):
         return {(system.protocol, plain)}
