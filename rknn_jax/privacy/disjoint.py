@@ -3,7 +3,7 @@
 Two hospitals hold other records, and each has a ledger. Whoever has a record at one of them pays
 that one's epsilon, whatever the other spends. So both together cost the larger amount, and not the
 sum. This holds if every record is in the data of one ledger only, which a public fact decides, such
-as the hospital that made the record. `docs/method/composition.md` has the proof.
+as the hospital that made the record. `docs/method/ledger.md` has the proof.
 """
 
 from collections.abc import Sequence
