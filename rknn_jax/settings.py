@@ -27,10 +27,10 @@ class NamedColumns:
     """Columns of tables, or arrays of .npz files, by their names.
 
     Attributes:
-      embedding: name of the array or list column of the embeddings, or of a column for each feature.
+      embedding: name of the array or list column of the embeddings, or names of the feature columns.
       label: name of the array or column of the labels.
-      drop: names of columns of tables that are no features, such as an id, on both sides. Those of the public side come along to the labels.
-      person: name of the array or column that tells whose a record is. Epsilon then protects a person with all records, not a record, and n is the number of persons. A record that names no person casts no vote.
+      drop: table columns that are not features, such as an id, in both data sets. Those of the public data are copied to the labels.
+      person: name of the array or column that identifies the person of each record. Epsilon then protects all records of a person together, and n is the number of persons. A record that names no person casts no vote.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
     embedding: tuple[str, ...] = ()
@@ -73,8 +73,8 @@ class GivenClasses:
     """Classes of the labels, which are public. Name them in one of two ways.
 
     Attributes:
-      classes: number of classes, or their names, with commas between them or as words; a list in a file of options. If a name is a number, numbers among the labels are names, and otherwise class numbers from 0 on.
-      classes_file: file with a name of a class a line, or a .json file with a list of them.
+      classes: number of classes, or their names, separated by commas or spaces; in a file of options, a list. If a name is a number, numbers among the labels are names. Otherwise they are class numbers from 0 on.
+      classes_file: file with one class name per line, or a .json file with a list of names.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
     classes: str | tuple[str, ...] | None = None
@@ -89,11 +89,11 @@ class Spending:
     """What may be spent on private records in all. Their ledger keeps account of it.
 
     Attributes:
-      budget: epsilon that may be spent on these records in all, for a ledger that does not exist yet. The default is that of this release; rknn join has none.
-      budget_delta: delta that may be spent on these records in all, for a ledger that does not exist yet. The default is that of this release, or 0 for rknn join.
-      accounting: of a ledger that does not exist yet. sum adds epsilons up, which is the default; renyi lets many small releases cost less than their sum, and needs --budget-delta. Later releases may be chosen in view of earlier ones under both.
-      ledger: file of the budget. The default is <private file>.ledger.jsonl. Keep one for all copies of the same records.
-      patience: seconds to wait for another process that holds the ledger.
+      budget: total epsilon that may ever be spent on these records, for a new ledger. The default is the epsilon of this release; rknn join has no default.
+      budget_delta: total delta that may ever be spent on these records, for a new ledger. The default is the delta of this release, or 0 for rknn join.
+      accounting: how a new ledger adds up costs. sum, the default, adds epsilons. renyi lets many small releases cost less than their sum, and needs --budget-delta. With both, you may choose later releases after seeing earlier ones.
+      ledger: file that keeps the budget. The default is <private file>.ledger.jsonl. Use one ledger for all copies of the same records.
+      patience: seconds to wait while another process uses the ledger.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
     budget: Epsilon | None = None

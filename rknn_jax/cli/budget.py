@@ -33,7 +33,7 @@ class Show:
 
     Attributes:
       ledger: file of the budget.
-      expect_head: a head that was noted elsewhere. The exit status is 5 if the ledger has forgotten
+      expect_head: a head that you noted earlier. The exit status is 5 if the ledger no longer has
         it.
       json: end with one line of JSON on stdout.
     """
@@ -45,14 +45,15 @@ class Show:
 
 @dataclass(frozen=True)
 class Repair:
-    """Close the damage at the end of a ledger: count it as spent, on the record.
+    """Count the damage at the end of a ledger as spent, and log it there.
 
     Attributes:
       ledger: file of the budget.
-      reason: what happened to the file, and who decided what it counts as.
-      epsilon: what the damaged bytes count as. Defaults to what they tell, or to all that remained.
+      reason: what happened to the file, and who decided how much it counts as.
+      epsilon: epsilon that the damaged bytes count as. Defaults to what they say, or to all that
+        remained.
       delta: delta that the damaged bytes count as, with the same default.
-      patience: seconds to wait for another process that holds the ledger.
+      patience: seconds to wait while another process uses the ledger.
       json: end with one line of JSON on stdout.
     """
 
@@ -70,11 +71,11 @@ class Raise:
 
     Attributes:
       ledger: file of the budget.
-      epsilon: that may be spent in all, what was spent before counted in.
+      epsilon: new total that may be spent, including what was spent before.
       reason: why more may be spent on these people's data than was promised at first, and who
         decided it.
-      delta: that may be spent in all. By default it stays as it is.
-      patience: seconds to wait for another process that holds the ledger.
+      delta: new total that may be spent. By default it stays as it is.
+      patience: seconds to wait while another process uses the ledger.
       json: end with one line of JSON on stdout.
     """
 
@@ -96,11 +97,11 @@ class Adopt:
       ledger: file of the budget.
       private: private records, in files, folders, patterns or URLs.
       reason: why these are the same people's data, such as "March export, embedded by model 2".
-      public: public embeddings, if the order of their columns is another one.
+      public: public embeddings, if their columns are in another order.
       columns: columns of the records. Labels and persons are not read.
-      representation: as in `rknn label`, for raw records in place of embeddings. The records are adopted as they are, so that any later representation of them is too.
-      unrelated: adopt data that share neither a file nor the number of rows with those that the ledger has.
-      patience: seconds to wait for another process that holds the ledger.
+      representation: encoder as in `rknn label`, for raw records instead of embeddings. The raw records are adopted, and with them every later representation of them.
+      unrelated: adopt data that share neither a file nor the number of rows with the data of the ledger.
+      patience: seconds to wait while another process uses the ledger.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
@@ -172,7 +173,7 @@ def show(settings: Show) -> dict[str, Any]:
 
 
 def repair(settings: Repair) -> dict[str, Any]:
-    """Close the damage of a ledger, print it, and return what `--json` prints."""
+    """Log the damage of a ledger, print it, and return what `--json` prints."""
     ledger = Ledger(settings.ledger, None, settings.patience)
     ledger.repair(settings.reason, settings.epsilon, settings.delta)
     _tell_account(err if settings.json else out, ledger)

@@ -21,16 +21,16 @@ SHOWN = 20
 
 @dataclass(frozen=True)
 class Check:
-    """Count the private records that a release could not use, by reason, for the curator's eyes alone.
+    """Count the private records that a release could not use, by reason, for the curator only.
 
-    A release never says what private records hold, so a misspelt class costs the budget and gives noise. This command says it before. Its output is private. It spends nothing and writes nothing. Name the records as in rknn label.
+    A release never says what private records contain, so with misspelt classes it spends the budget and returns noise. This command finds such mistakes first. Its output is private. It spends nothing and writes nothing. Use the same options as for rknn label.
 
     Attributes:
       private: private embeddings and labels, in files, folders, patterns or URLs.
-      public: public embeddings, if they tell the columns and the number of dimensions.
-      private_labels: private labels, if the private files do not hold them.
+      public: public embeddings, if the columns or the number of dimensions follow from them.
+      private_labels: files of the private labels, if the private files do not contain them.
       columns: columns of the records.
-      labels_per_record: most labels of a record that count, if a record may have several.
+      labels_per_record: largest number of labels that count for each record, if records may have several.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 

@@ -27,12 +27,12 @@ class SelectClasses:
 
     Attributes:
       private: private records, in files, folders, patterns or URLs.
-      epsilon: what the selection may cost. Without it and --delta, the classes that the files declare are printed.
-      delta: probability that a class of a single record shows.
-      public: public embeddings, if the order of their columns is another one.
+      epsilon: privacy budget that the selection spends. Without --epsilon and --delta, the classes that the files declare are printed.
+      delta: largest probability that a class with a single record is shown.
+      public: public embeddings, if their columns are in another order.
       columns: columns of the records. Of a person, one record is drawn.
       relation: replace-one or add-remove, as in every release on these records.
-      representation: as in rknn label, for raw records.
+      representation: encoder as in rknn label, for raw records.
       spending: what may be spent in all.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand

@@ -14,30 +14,30 @@ from rknn_jax.settings import Spending
 class Join:
     """Take part in a federation with private records, as far as their ledger and these options allow.
 
-    What is sent is randomized here, on the operating system's entropy, and charged first. Asked the same again, after a crash too, it says the same again and spends nothing. Leaves when the server says that the round is over.
+    What is sent is charged first, and randomized here with the operating system's entropy. If the client is asked the same again, also after a crash, it sends the same again and spends nothing. It ends when the server says that the round is over.
 
     Attributes:
-      private: .npz with `images` uint8 [n, h, w, c] or `embeddings` [n, f], and `labels` [n], negative where there is none; several of a record as a mask of bool [n, classes], or as a column of lists of class numbers. Embeddings and tables may be a folder or a pattern of files.
+      private: .npz with `images` uint8 [n, h, w, c] or `embeddings` [n, f], and `labels` [n], negative if missing. Several labels per record are a bool mask [n, classes] or a column of lists of class numbers. Embeddings and tables may be a folder or a pattern of files.
       server: host:port, or https://host:port.
-      dimensions: of the embeddings, for a file of lists; a record with another number casts no vote. Lists without a length by their type need it.
+      dimensions: length of the embeddings, for files that store them as lists of no fixed length. A record of another length casts no vote.
       spending: what may be spent in all; a new ledger needs a budget.
-      unit: what a ledger that does not exist yet protects: a record, or all that is in the file.
-      most_epsilon: epsilon that one round may cost.
-      most_delta: delta that one round may cost.
+      unit: what a new ledger protects: a record, or everything in the file.
+      most_epsilon: largest epsilon that one round may cost.
+      most_delta: largest delta that one round may cost.
       allow_large_epsilon: answer a round that costs an epsilon above 50, which protects next to nothing.
-      most_cells: cells, queries times classes, that one round may have.
-      most_bytes: bytes that one question may have, and one answer.
-      most_work: cells times records that one round may have; an answer of the default's size takes some minutes.
-      networks: ONNX files that the server's representation may read, by the paths that it names. The default is none. A file that is not listed is never opened.
-      trust: shuffle believes the server not to look who sent what, among --honest messages; central believes it to follow the protocol of secure aggregation.
-      honest: messages that you believe to follow the protocol, your own counted, for --trust shuffle.
-      dishonest: clients of a sum that you believe may not follow it, for --trust central.
-      rounds: folder where each round's answer is kept, as it was sent. The default is <private file>.rounds.
+      most_cells: largest number of cells, queries times classes, of one round.
+      most_bytes: largest size of one question and of one answer, in bytes.
+      most_work: largest product of cells and records in one round. An answer at the default limit takes some minutes.
+      networks: ONNX files that the server's representation may read, by the paths that it names. A file that is not listed is never opened.
+      trust: trust that a round may ask of you. local allows only rounds that trust nobody. shuffle also allows those that trust the server not to look at who sent what, among --honest messages; central those that trust it to follow the protocol of secure aggregation.
+      honest: number of messages that you believe to follow the protocol, including your own, for --trust shuffle.
+      dishonest: number of clients that you believe may not follow the protocol, for --trust central.
+      rounds: folder that keeps each round's answer as it was sent. The default is <private file>.rounds.
       ca: the server's root certificate.
-      certificate: certificate by which the server knows this client.
-      key: its private key.
-      drop: names of columns of a table in --private that are no features, as the server dropped them.
-      wait: seconds to try to reach a server that does not answer; inf never gives up.
+      certificate: certificate that identifies this client to the server.
+      key: private key of --certificate.
+      drop: columns of a table in --private that are not features, the same as the server dropped.
+      wait: seconds to keep trying if the server does not answer; inf never gives up.
       json: end with one line of JSON on stdout.
     """  # noqa: E501
 

@@ -32,7 +32,7 @@ else:  # the choices of the command line are those of `rknn_jax.trust`
 PORT = 9092
 
 CLIENTS_FILES = ("ca.pem", "party.pem", "party.key")
-"""Names in the place of a client's root, certificate and key."""
+"""Names in place of a client's root, certificate and key."""
 
 VOTES = "rknn"
 """Labeler whose records vote, under any trust."""
@@ -52,49 +52,49 @@ OF_VOTES = (
 class Serve:
     """Ask the clients of a federation to label public data, train a student, and publish labels and guarantee.
 
-    Killed at any time, the same command goes on where it was. Outside this host it needs certificates and the clients' keys.
+    If it is killed at any time, the same command continues where it was. To serve other hosts, it needs certificates and the clients' keys.
 
     Attributes:
-      public: .npz with `images` uint8 [m, h, w, c] or `embeddings` [m, f], or a table of features; or a folder or pattern of files of embeddings or tables.
-      epsilon: of one record, or with --unit client of one client; above 50 only with --allow-large-epsilon.
-      clients: that are waited for.
-      out: folder of the round.
+      public: .npz with `images` uint8 [m, h, w, c] or `embeddings` [m, f], or a table of features; or a folder or a pattern of such files, without images.
+      epsilon: privacy budget that this round spends for each record, or with --unit client for each client. Above 50 only with --allow-large-epsilon.
+      clients: number of clients to wait for.
+      out: folder for the results of the round.
       classes: classes of the labels.
-      drop: names of columns of a table in --public that are no features; they come along to the labels.
-      quorum: clients of whom something is published after the deadline, and with --trust central that must stay until the end. The default is all of --clients.
-      deadline: seconds that the round is open, or each of several.
-      labeler: rknn, whose records vote for queries; or prototypes, least_squares or public_prototypes, whose clients add up one sum, with --trust central.
-      trust: local trusts nobody; shuffle trusts this server not to look who sent what, and counts on --honest messages; central trusts it to follow the protocol of secure aggregation, and --honest clients to add their share of the noise.
-      honest: messages, or with --trust central clients, that follow the protocol; nothing is published of fewer. With --trust central the default is all of --quorum.
-      delta: for --trust shuffle and central.
-      amplification: bound that --trust shuffle counts by; variation-ratio looks at the mechanism and needs less noise, general holds for every mechanism.
-      mechanism: of each message; a file of rknn_jax/mechanisms whose messages a client can draw exactly, such as subset_selection, or with --trust central one whose noise clients add in shares. collision, or with --trust central binomial, if not given.
-      queries: number of queries s. The default is one a class. For public_prototypes they are candidates, three a class; for other sums public rows that tell center and spread, 4,096.
+      drop: columns of a table in --public that are not features. They are copied to the labels.
+      quorum: number of clients whose answers are enough to publish something after the deadline. With --trust central, so many must stay until the end. The default is all of --clients.
+      deadline: seconds that each round is open.
+      labeler: rknn, where records vote for queries; or prototypes, least_squares or public_prototypes, where clients compute one sum, with --trust central.
+      trust: local trusts nobody. shuffle trusts this server not to look at who sent what, and --honest messages to follow the protocol. central trusts it to follow the protocol of secure aggregation, and --honest clients to add their share of the noise.
+      honest: number of messages, or with --trust central of clients, that follow the protocol. Nothing is published from fewer. With --trust central, the default is all of --quorum.
+      delta: delta of this round, for --trust shuffle and central.
+      amplification: bound that computes the epsilon of --trust shuffle. variation-ratio uses the mechanism and needs less noise; general holds for every mechanism.
+      mechanism: kind of noise in each message, one of the files in rknn_jax/mechanisms that a client can draw exactly, such as subset_selection; or with --trust central, one whose noise clients can add in shares. The default is collision, or binomial with --trust central.
+      queries: number of queries s. The default is one per class. With public_prototypes, it is the number of candidates, by default three per class. With other sums, it is the number of public rows from which center and spread are computed, by default 4096.
       neighbors: number of queries k that each record votes for, with --labeler rknn.
-      metric: of the features, with --labeler rknn.
-      unit: what is protected: a record, or all that a client holds.
-      records_per_client: messages, or records that vote, of a client under --unit client; other sums have all records of a client, scaled to the norm of one.
-      labels_per_record: most labels r of a record that count, if a record may have several; each public row then gets a set of classes. 0 is one label a record. No student learns sets.
-      rounds: number T of rounds of Algorithm 1, which share epsilon and delta: each later round asks in features that the labels of the last one teach, and has more of them. --out holds the folder round-1 and so on, each with a statement of its own. Every client needs a budget for all of them. Several rounds are seldom worth their share of epsilon.
-      check_share: share of the records, or clients with --unit client, that do not vote, but tell in a second question whether they agree with the labels; each client draws who does. Costs no epsilon.
-      representation: learned from the public images; a file of rknn_jax/representations.
-      student: trained on the labeled public images; none for labels alone. The default is cnn for images with one label each, and none otherwise.
-      epochs: of the student. The default is the student's own number.
-      test: .npz with `images` and `labels` that measure the student.
-      seed: of clustering and training, which are public. No option fixes the noise.
-      host: that clients reach.
-      port: that clients reach.
-      accounts: file in which the rounds of each client add up, for the server's owner; the page then says how many clients have answered how many rounds, and what that cost them. It is made if there is none. The default is none.
-      metrics_port: port on this host alone, for /metrics (Prometheus) and /health. The default is none.
+      metric: distance between features, with --labeler rknn.
+      unit: what epsilon protects: a record, or everything that a client holds.
+      records_per_client: number of messages, or of records that vote, per client under --unit client. Other sums include all records of a client, scaled to the norm of one.
+      labels_per_record: largest number r of labels that count for each record, if records may have several. Each public row then gets a set of classes. 0 means one label per record. Students cannot learn sets.
+      rounds: number T of rounds of Algorithm 1, which share epsilon and delta; later rounds get more of them. Each later round uses features that were learned from the labels of the round before. --out has folders round-1 and so on, each with a statement of its own. Every client needs a budget for all rounds. Several rounds seldom help.
+      check_share: share of the records, or of the clients with --unit client, that do not vote, but answer in a second question whether they agree with the labels. Each client draws its own. This costs no extra epsilon.
+      representation: encoder, learned from the public images; a file of rknn_jax/representations.
+      student: model to train on the labeled public images, or none. The default is cnn for images with one label each, and none otherwise.
+      epochs: number of epochs of the student. The default, 0, uses the student's own number.
+      test: .npz with `images` and `labels` on which the student is measured.
+      seed: seed of clustering and training, which are public. No option fixes the noise.
+      host: host name or address on which clients connect.
+      port: port on which clients connect.
+      accounts: file, for the server's owner, that adds up the rounds of each client over time; it is made if it does not exist. The report then says how many clients have answered how many rounds, and what that cost them. By default, there is none.
+      metrics_port: port for /metrics (Prometheus) and /health, on this host only. By default, there is none.
       certificates: folder of server.pem and server.key, for HTTPS.
-      keys: file of the clients' certificates, one after the other (PEM); nobody else is let in, and a client counts once by its key.
-      make_test_certificates: new folder of certificates for a test of the federation, which is then served with them: a root, this server's for --host, and party0, party1 and so on for --clients. They end after a week. Beyond tests, every client makes its own.
-      question: folder of another server whose question is asked here too, with the same options; see --merge.
-      collect_only: publish nothing; --merge counts the folder.
-      merge: folders of servers that asked one question; nobody is asked, and the answers of all are counted in --out and published.
+      keys: file of all clients' certificates, one after the other (PEM). Nobody else may connect, and each key counts as one client.
+      make_test_certificates: new folder for test certificates, which the server then uses: a root, one for this server at --host, and party0, party1 and so on for --clients. They expire after a week. For real records, every client makes its own.
+      question: folder of another server whose question this server asks too, with the same options; see --merge.
+      collect_only: only collect answers and publish nothing; --merge publishes them later.
+      merge: folders of servers that asked the same question. No client is asked; all their answers are counted together and published in --out.
       responsible: who answers for the round.
       allow_large_epsilon: ask at an epsilon above 50, which protects next to nothing.
-      dry_run: check the settings, and tell the command for the clients. Asks nobody, writes nothing.
+      dry_run: check the settings and print the command for the clients. This asks nobody and writes nothing.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 
