@@ -136,7 +136,7 @@ WHOLE = {kind: [np.iinfo(kind).min, np.iinfo(kind).max] for kind in ("i1", "i8",
 
 
 def characters():
-    """Text of NumPy with numbers of 32 bits that are no characters."""
+    """Text of NumPy with numbers of 32 bits that are not characters."""
     usual = np.array(["a", "b"] * 5, "U4")
     odd = usual.copy()
     points = odd.view("u4").reshape(-1, 4)

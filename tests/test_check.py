@@ -64,7 +64,7 @@ def test_columns_without_numbers_are_told_without_the_public_side(rknn, tmp_path
     assert (
         "numbers with a decimal comma, a thousands separator or a unit, save them plainly" in told
     )
-    assert "no finite numbers in 'x0' in 1 records" in told
+    assert "not finite numbers in 'x0' in 1 records" in told
     assert "ward" not in rknn("check", "R.csv", "--classes", 3, "--drop", "ward").out
 
 
@@ -105,7 +105,7 @@ def test_records_that_cannot_be_read_are_counted_by_reason(rknn, tmp_path, form)
     reasons = done.json["reasons"]
     lost = {"csv": [0, 0, 0], "jsonl": [0, 0]}[form]
     assert done.json["usable"] == 90 - len(lost)
-    assert reasons["broken record, bytes that are no UTF-8"] == 1
+    assert reasons["broken record, bytes that are not UTF-8"] == 1
     assert sum(count for reason, count in reasons.items() if "broken" in reason) == 3
     advice, absent = done.json["advice"][::-1]
     assert "another encoding than UTF-8" in advice

@@ -192,7 +192,7 @@ def test_a_header_may_hold_line_breaks_and_must_be_whole():
         (b"1,2", "another number of fields in row 1"),
         (b'1,"a"b,3', "a quote or a carriage return that is not in quotes in row 1"),
         (b'1,"a,3', "not in quotes in row 1"),
-        (b"1,\xff,3", "no UTF-8 in row 1"),
+        (b"1,\xff,3", "not UTF-8 in row 1"),
     ],
 )
 def test_a_broken_public_record_is_refused_by_its_row(tmp_path, record, words):
@@ -212,7 +212,7 @@ def test_private_records_in_another_encoding_are_told_with_the_remedy(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes("text,label\ncaf\u00e9,a\nplain,b\n".encode("cp1252"))
     columns = Columns(("text",), "label", raw=True)
-    with pytest.warns(UserWarning, match="1 have bytes that are no UTF-8.*iconv -f ENCODING"):
+    with pytest.warns(UserWarning, match="1 have bytes that are not UTF-8.*iconv -f ENCODING"):
         (block,) = FileShard(str(path), "--private", columns).blocks(10)
     assert block.labels.tolist() == ["", "b"]
 

@@ -259,7 +259,7 @@ def test_a_private_csv_in_another_encoding_is_told_to_the_curator(rknn):
     Path("r.csv").write_bytes("text,labels\ncafé noir,a\nplain,b\n".encode("latin-1"))
     done = rknn("embed", "--text", "r.csv", "--private", "--out", "o.parquet")
     assert done.status == 0, done.err
-    assert "row 0 (bytes that are no UTF-8)" in done.err
+    assert "row 0 (bytes that are not UTF-8)" in done.err
     assert np.isfinite(embeddings("o.parquet")).all(axis=1).tolist() == [False, True]
 
 
@@ -379,7 +379,7 @@ def test_many_private_records_in_another_encoding_are_told_with_the_remedy(rknn,
         done = rknn("embed", "--text", name, "--private", "--out", f"{name}.parquet")
         assert done.status == 0, done.err
         told = " ".join(done.err.split())
-        assert f"{count} of {count + others:,} records hold bytes that are no UTF-8" in told
+        assert f"{count} of {count + others:,} records hold bytes that are not UTF-8" in told
         assert "iconv -f WINDOWS-1252 -t UTF-8" in told
 
 

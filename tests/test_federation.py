@@ -516,7 +516,7 @@ def test_what_was_said_is_said_again_whatever_has_become_of_the_data(tmp_path):
 
 
 def test_nothing_in_the_data_decides_whether_there_is_an_answer(tmp_path):
-    """A rare class, features that are no numbers or that overflow: an answer of the same length."""
+    """A rare class, features that are not numbers or overflow: an answer of the same length."""
     plain = a_client(tmp_path / "plain")
     strange = a_client(tmp_path / "strange")
     strange.labels[0] = 40

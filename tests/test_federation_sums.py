@@ -360,7 +360,7 @@ def test_a_client_refuses_what_its_owner_did_not_allow(tmp_path):
 
 @each_labeler
 def test_no_value_in_the_data_keeps_a_client_from_answering(kind, tmp_path, monkeypatch):
-    """Records that are no numbers, or have no class, add nothing."""
+    """Records that are not numbers, or have no class, add nothing."""
     round = a_sum(kind)
     party = a_party(tmp_path, 1)
     broken = party.inputs.copy()

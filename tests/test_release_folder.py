@@ -407,7 +407,7 @@ def test_the_room_that_a_release_asks_for_holds_all_that_it_writes(files):
 
 @pytest.mark.parametrize("labeler", ["rknn", "prototypes", "public_prototypes"])
 def test_a_sum_that_no_such_records_have_is_neither_charged_nor_drawn(files, labeler):
-    """Too many votes for three records, or numbers that are no integers."""
+    """Too many votes for three records, or numbers that are not integers."""
     voted = labeler == "rknn"
     settings = dataclasses.replace(SETTINGS, labeler=labeler, queries=2 if voted else None)
     question = planning.prepare(settings).question

@@ -161,7 +161,7 @@ def find_result(experiment: Experiment) -> dict[str, Any] | None:
     """Return the result in the experiment's folder, or None if it is not finished. Changes nothing.
 
     Raises:
-      ValueError: If the folder holds a run of other settings, files that are no run, or a result
+      ValueError: If the folder holds a run of other settings, files that are not a run, or a result
         that cannot be read.
     """
     folder = experiment.out

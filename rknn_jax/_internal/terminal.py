@@ -99,7 +99,7 @@ out = _console(stdout)
 def tell(told: Console, name: str, text: str) -> None:
     """Print a line under a name.
 
-    Bytes of a file name that are no text appear as their numbers, and so do control characters,
+    Bytes of a file name that are not text appear as their numbers, and so do control characters,
     which would command the terminal.
     """
     plain = text.encode(errors="backslashreplace").decode()

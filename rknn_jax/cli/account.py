@@ -32,11 +32,11 @@ class Shuffle:
 
     Attributes:
       clients: number of clients, one message each.
-      delta: of the shuffled messages.
-      local_epsilon: of one message; give this or epsilon.
-      epsilon: of the shuffled messages; give this or local-epsilon.
-      bound: variation-ratio, by which rknn releases, of the named mechanism, and the default with --mechanism; general, of every mechanism, and the default without; closed-form, which the papers print.
-      mechanism: a local one, such as collision; needed for --bound variation-ratio.
+      delta: delta of the shuffled messages.
+      local_epsilon: epsilon of one message; give this or epsilon.
+      epsilon: epsilon of the shuffled messages together; give this or local-epsilon.
+      bound: variation-ratio, for the named mechanism, is what rknn uses in releases, and the default with --mechanism. general holds for every mechanism, and is the default without. closed-form is the formula of the papers.
+      mechanism: a local mechanism, such as collision; needed for --bound variation-ratio.
       queries: number of queries s of the mechanism.
       classes: number of classes of the mechanism.
       neighbors: number of queries k that each client of the mechanism votes for.
@@ -60,11 +60,11 @@ class Rounds:
     """Tell what several releases on one data set cost together, by every accountant that applies.
 
     Attributes:
-      epsilon: of each release.
+      epsilon: epsilon of each release.
       rounds: number of releases.
-      delta: of all together; 0 adds epsilons up.
+      delta: delta of all releases together; 0 adds epsilons up.
       neighbors: number of queries k that each private record votes for.
-      mechanism: of each release; a file of rknn_jax/mechanisms for a trusted curator.
+      mechanism: noise of each release; a file of rknn_jax/mechanisms for a trusted curator.
       release_delta: delta of each release, for a mechanism that needs one, such as gaussian.
       relation: which data sets are neighbors.
       json: end with one line of JSON on stdout.

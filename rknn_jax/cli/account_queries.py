@@ -31,14 +31,14 @@ class PrivateKNN:
     """Tell what Private-kNN's queries cost. Noise is given as in the paper, in votes.
 
     Attributes:
-      delta: of all queries together.
-      screens: queries that are screened; 0 for none.
-      answers: queries that are answered at most.
-      screening_stddev: of the noise on the greatest count.
-      aggregation_stddev: of the noise on every count.
-      sampling_prob: with which a record takes part in one step of one query.
+      delta: delta of all queries together.
+      screens: number of queries that are screened; 0 for none.
+      answers: largest number of queries that are answered.
+      screening_stddev: standard deviation of the noise on the largest count.
+      aggregation_stddev: standard deviation of the noise on every count.
+      sampling_prob: probability that a record takes part in one step of one query.
       neighbors: number of records k that vote.
-      threshold: votes that the greatest count must reach.
+      threshold: number of votes that the largest count must reach.
       relation: which data sets are neighbors.
       json: end with one line of JSON on stdout.
     """
@@ -60,13 +60,13 @@ class GNMax:
     """Tell what PATE's queries cost with Gaussian noise, screened (Confident-GNMax) or not.
 
     Attributes:
-      delta: of all queries together.
-      screens: queries that are screened; 0 for none.
-      answers: queries that are answered at most.
-      screening_stddev: of the noise on the greatest count.
-      aggregation_stddev: of the noise on every count.
-      teachers: that vote.
-      threshold: votes that the greatest count must reach.
+      delta: delta of all queries together.
+      screens: number of queries that are screened; 0 for none.
+      answers: largest number of queries that are answered.
+      screening_stddev: standard deviation of the noise on the largest count.
+      aggregation_stddev: standard deviation of the noise on every count.
+      teachers: number of teachers that vote.
+      threshold: number of votes that the largest count must reach.
       votes: .npy file of the teachers' votes on all queries, integers [n, classes], for what
         depends on them and is private.
       json: end with one line of JSON on stdout.
@@ -88,9 +88,9 @@ class LNMax:
     """Tell what PATE's queries cost with Laplace noise.
 
     Attributes:
-      delta: of all queries together; 0 adds them up.
-      answers: queries, all of which are answered.
-      scale: of the noise on every count.
+      delta: delta of all queries together; 0 adds epsilons up.
+      answers: number of queries, all of which are answered.
+      scale: scale of the noise on every count.
       votes: .npy file of the teachers' votes, integers [n, classes], for what depends on them and
         is private.
       json: end with one line of JSON on stdout.

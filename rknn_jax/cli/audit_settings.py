@@ -30,24 +30,24 @@ class Audit:
 
     Attributes:
       epsilon: claimed epsilon.
-      mechanism: a file of rknn_jax/mechanisms; give this, or one of the next five.
-      labeler: a file of rknn_jax/labelers, on 24 small pictures of three classes, of which one is a canary.
+      mechanism: mechanism to audit, a file of rknn_jax/mechanisms. Give this, or one of --labeler, --release, --selection, --federation and --ledger.
+      labeler: labeler to audit, a file of rknn_jax/labelers, on 24 small pictures of three classes, one of which is a canary.
       release: audit `rknn label` itself, from a plan to the files it writes, on a small table with a canary.
       check_share: with --release, share of the records that check labels instead of voting.
       selection: audit the selection of classes of `rknn classes`, with a canary that is alone in its class, or in a common one.
       federation: audit a client of a round, by its messages, or by a secure sum with dropouts, whose server shares what it sees with another client.
-      ledger: buy releases from a ledger in many orders, until it refuses, and compute the epsilon of all that it sold; nothing is drawn by chance.
+      ledger: buy releases from a ledger in many orders, until it refuses, and compute the epsilon of everything that it sold. This needs no random draws.
       one_run: plant 3,000 canaries in every run of a labeler that sums noisy gradients, such as noisy_sgd, and guess which they are.
-      delta: claimed delta; 1e-5 if noise needs one and none is given.
+      delta: claimed delta. The default is 1e-5 if the noise needs one.
       relation: which data sets are neighbors.
-      unit: what is protected, a record or a person; a person who is the canary has many records, and in a federation is a client.
+      unit: what is protected, a record or a person. The canary is then a person with many records, or in a federation a client.
       neighbors: number of queries k that a record votes for.
       queries: number of queries s.
       classes: number of classes.
-      runs: runs of each input; if not given, 200,000 of a mechanism, 2,000 of a labeler, 100 of a release, 200 of a selection or a sum, 4,000 of messages, and 20 with --one-run.
-      confidence: confidence of the lower bound; an honest mechanism is called broken with 1 less that, at most.
-      sampler: release audits the exact noise of a mechanism, on the operating system's entropy.
-      skip_power: do not audit the same with half the noise.
+      runs: number of runs of each input. The default is 200,000 for a mechanism, 2,000 for a labeler, 100 for a release, 200 for a selection or a sum, 4,000 for messages, and 20 with --one-run.
+      confidence: confidence of the lower bound. An honest mechanism is called broken with probability at most 1 - confidence.
+      sampler: noise to audit. simulation is that of jax.random; release is the exact noise from the operating system's entropy.
+      skip_power: do not measure the power, by an audit with half the noise.
       seed: seed of the audit's own draws.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand

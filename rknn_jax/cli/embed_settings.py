@@ -19,17 +19,17 @@ class Embed:
 
     Attributes:
       out: Parquet file to write, with columns `embeddings`, `labels` if there are any, and `file` or `row`.
-      images: folder of images, and folders in it are the classes; or a column of images in .parquet, .feather or .arrow files, as `datasets` and its hub have them. Transparent images lie on white.
+      images: folder of images, whose subfolders are the classes; or .parquet, .feather or .arrow files with a column of images, as the `datasets` package saves them. Transparent images get a white background.
       text: .csv, .jsonl, .parquet, .feather or .arrow file with a column of text, or a folder or pattern of such files. They may be compressed by gzip, bzip2 or xz, as in .csv.gz.
-      table: file, folder or pattern as for --text, with columns of numbers, and text of few different values. Numbers are standardized and text is one-hot, as the public table has them.
+      table: file, folder or pattern as for --text, with columns of numbers, and text of few different values. Numbers are standardized and text becomes one-hot, by the values of the public table.
       model: for images, an ONNX file with its card beside it; for text, wordllama, which is the default, a .safetensors or .npy file of vectors with tokenizer.json beside it, an .onnx file with tokenizer.json and its card beside it, or sentence-transformers/NAME or a folder of such a model, which the package sentence-transformers loads without a download.
-      card: card of the embedded public records. The model must be the same, a text has the same columns, and a table is transformed as the public one.
-      columns: names of the columns of text, those of --card or else `text` if none is given, or of a table's features, all but the label, --keep and --drop if none is given, or of the column of images.
-      drop: names of columns of a table that are no features.
-      image_table: for a folder of image files, a table as for --table with a row for each image, whose columns --label and --keep name, in place of classes as folders. An image of which no row tells, or several do, has no label.
+      card: card of the embedded public records, to embed the private ones in the same way: by the same model, from the same columns of text, and with the same transformation of tables.
+      columns: names of the columns of text, of a table's features, or of images. The default for text is the columns of --card, or `text`. The default for a table is all columns except the label, --keep and --drop.
+      drop: table columns that are not features.
+      image_table: for a folder of image files, a table as for --table with a row for each image, whose columns --label and --keep name, instead of subfolders as classes. An image without a row, or with several, has no label.
       file_column: name of the column of --image-table that names the images.
-      file_match: name to compare the names of files without their folders, so that images which share a name have no label; path to compare their paths in the folder.
-      label: name of the column of the labels, for columns of text, tables and images, which may do without it.
+      file_match: name compares the names of files without their folders, so images with the same name have no label. path compares their paths in the folder.
+      label: name of the column of the labels, if text, tables or images in columns have one.
       keep: names of further columns to copy, such as that of the persons.
       private: the records are private. A record that cannot be used stays as a row of NaN, which casts no vote; a public one is left out.
       json: end with one line of JSON on stdout.

@@ -17,11 +17,11 @@ class Export:
     """Write the labels, networks or statement of a finished folder in a form that other programs read, beside the files that are there.
 
     Attributes:
-      folder: that rknn label, rknn serve or train.distill wrote.
+      folder: folder that rknn label, rknn serve or train.distill wrote.
       format: parquet or csv, for the labels; label-studio, argilla or cleanlab, for the labels in programs
         for annotation; onnx, stablehlo or safetensors, for networks that onnxruntime, jax.export or
         other programs load; registry, for the statement as a record of the OpenDP Deployments Registry.
-      threshold: least probability of a label, so that a record below it has none.
+      threshold: smallest probability of a label; records below it get no label.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 

@@ -36,8 +36,8 @@ class Inspect:
     The folder's released files are all that is read, so it costs no privacy.
 
     Attributes:
-      folder: that rknn label, rknn serve or train.distill wrote.
-      out: write the release as a page, such as report.html, in place of the tables.
+      folder: folder that rknn label, rknn serve or train.distill wrote.
+      out: write the release as a page, such as report.html, instead of the tables.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 

@@ -160,7 +160,7 @@ def _result(plan: "Plan", done: "Release") -> dict[str, Any]:
 
 
 def keep_options(settings: Settings, folder: Path) -> None:
-    """Write the options that are no defaults for `--config`. They name private files."""
+    """Write the options that are not defaults for `--config`. They name private files."""
     chosen = {
         name: value
         for name, (field, value) in by_option(settings).items()

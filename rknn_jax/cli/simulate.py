@@ -14,20 +14,21 @@ class Simulate:
 
     Attributes:
       clients: number of clients, such as 1e6.
-      mechanism: a local one, or best.
+      mechanism: a local mechanism, or best, which chooses one.
       queries: number of queries s.
       classes: number of classes.
       neighbors: number of queries k that each client votes for.
-      epsilon: of each client's message.
-      level: message draws every message; count draws the totals from their exact joint law.
-      seed: of votes and messages.
-      processes: number of processes, on as many hosts, that simulate together; each is started with
-        the same arguments but for process.
-      process: number of this one, from 0.
+      epsilon: epsilon of each client's message.
+      level: message draws every message; count draws the totals from their exact joint
+        distribution.
+      seed: seed of votes and messages.
+      processes: number of processes, on as many hosts, that simulate together; start each
+        with the same arguments except --process.
+      process: number of this process, from 0.
       coordinator: host:port of process 0.
-      engine: local is this machine's devices, and those of the other processes; ray is a Ray
-        cluster, or one that is started here, for level=message.
-      address: of the Ray cluster.
+      engine: local uses the devices of this machine and of the other processes. ray uses the Ray
+        cluster at --address, or one that it starts here, for --level message.
+      address: address of the Ray cluster.
       json: end with one line of JSON on stdout.
     """  # noqa: E501 tyro shows the lines of a paragraph as they stand
 

@@ -68,7 +68,7 @@ class Number:
         return numbers(column, self.name)[0]
 
     def review(self, column: Any, found: doubts.Unread) -> None:
-        """Count the values of a private Arrow column that are no numbers."""
+        """Count the values of a private Arrow column that are not numbers."""
         values = self.features(column)[:, 0]
         held = values[np.abs(values) <= LARGEST]  # the square of a larger one may overflow
         found.sum += float(held.sum())

@@ -51,7 +51,7 @@ LINES_WITH_NAMES = 100
 """Lines of a JSON-lines file that tell the names of its columns."""
 
 NO_TEXT = (bool, int, float, list, dict)
-"""Values of JSON that are no text."""
+"""Values of JSON that are not text."""
 
 NO_CELL = (list, dict)
 """Values of JSON that are neither text nor a number."""
@@ -229,7 +229,7 @@ def _num_rows_of(path: Path, argument: str) -> int:
 
 
 def num_no_utf8(path: Path, argument: str) -> int:
-    """Return the number of private records of CSV or JSON lines with bytes that are no UTF-8."""
+    """Return the number of private records of CSV or JSON lines with bytes that are not UTF-8."""
     return sum(_num_no_utf8_of(one, argument) for one in files(path, argument))
 
 
@@ -287,7 +287,7 @@ def tables(
       size: Number of rows of a table.
       refuse: Whether a broken record of a CSV file, and a value of `unlike`, is an error.
       label: Name of the column of labels, of which JSON lines may hold lists. Defaults to None.
-      unlike: Types of JSON that are no values of a column, and missing then. Defaults to none.
+      unlike: Types of JSON that are not values of a column, and missing then. Defaults to none.
 
     Raises:
       ValueError: If `refuse`, and a record of a CSV file is broken, or a value is in `unlike`.
@@ -419,7 +419,7 @@ def _refuse_unlike(
     Args:
       records: Records.
       odd: Names of the columns with such values, for each record.
-      unlike: Types that are no values of a column.
+      unlike: Types that are not values of a column.
       first: Number of the first record.
     """
     for row, (record, names) in enumerate(zip(records, odd, strict=True), first):

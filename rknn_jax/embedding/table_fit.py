@@ -48,7 +48,7 @@ MOST_TOLD = 5
 
 
 def no_feature() -> str:
-    """Return the remedy for a column that is no feature."""
+    """Return the remedy for a column that is not a feature."""
     drop, columns = option("drop"), option("columns")
     return f"leave it out with {drop}, or name the columns of features with {columns}"
 

@@ -20,7 +20,7 @@ def read_public(path: Path, test: Path | None, drop: tuple[str, ...] = ()) -> Pu
     Args:
       path: File of the public records, or a folder or pattern of such files.
       test: File of images and labels that measure the student, or None.
-      drop: Names of columns of the public records that are no features. Defaults to none.
+      drop: Names of columns of the public records that are not features. Defaults to none.
 
     Raises:
       ValueError: If a file cannot be used.

@@ -34,7 +34,7 @@ MOST_CHECK = 0.5
 
 
 def check_types(round: Any) -> None:
-    """Refuse what a hostile server may write in the place of settings."""
+    """Refuse what a hostile server may write in place of settings."""
     for name in ("records_per_client", "honest", "labels_per_record"):
         if type(getattr(round, name)) is not int or getattr(round, name) < 0:
             raise ValueError(

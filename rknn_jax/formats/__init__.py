@@ -55,7 +55,7 @@ class Columns(NamedTuple):
         Defaults to None, which reads none.
       public: Whether a record that cannot be parsed is an error. In a private file, it is a record
         that casts no vote. Defaults to False.
-      drop: Names of columns that are no features. Defaults to none.
+      drop: Names of columns that are not features. Defaults to none.
     """
 
     embedding: tuple[str, ...] | None = None
@@ -83,7 +83,7 @@ class Columns(NamedTuple):
 
     @property
     def aside(self) -> tuple[str, ...]:
-        """Names of columns that are no features."""
+        """Names of columns that are not features."""
         return (*self.roles, *self.drop)
 
 

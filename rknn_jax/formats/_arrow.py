@@ -137,7 +137,7 @@ def _rebuilt(kind: Any, change: Callable[[Any], Any]) -> Any:
 def check_offsets(column: Any) -> None:
     """Raise ArrowInvalid if a column points beyond its data, which would end the process.
 
-    What a value is, is no error, such as text that is no UTF-8, a date within a day, or a decimal
+    What a value is, is no error, such as text that is not UTF-8, a date within a day, or a decimal
     of too many digits: it would tell which record has it.
     """
     pa = pyarrow()

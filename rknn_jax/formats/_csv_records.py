@@ -3,7 +3,7 @@ r"""Records of a CSV file (RFC 4180), so that each changes one row and no other.
 A quote opens a field only where the field begins. Inside, `""` is a quote, and commas and line
 breaks are text. A record ends at the first line break outside quotes. A record is **broken** if it
 has another number of fields than the header, a quote elsewhere, a carriage return outside quotes,
-or bytes that are no UTF-8. It is one row of empty fields.
+or bytes that are not UTF-8. It is one row of empty fields.
 
 **What is proved.** Call a record *closed* if it is quoted as RFC 4180 says, however many fields and
 lines it has, or if it is one line that closes each quote it opens. Where a closed record ends
@@ -45,7 +45,7 @@ LONGEST_HEADER = 2**24
 UTF8_MARK = b"\xef\xbb\xbf"
 """Bytes that may begin a file in UTF-8. Before a record, they are text of its first field."""
 
-NO_UTF8 = "bytes that are no UTF-8"
+NO_UTF8 = "bytes that are not UTF-8"
 """Reason why a record is broken that is in another encoding."""
 
 _TEXT = rb'"[^"]*+(?:""[^"]*+)*+'
@@ -95,7 +95,7 @@ MAGIC = {
     b"PK\x03\x04": "a ZIP archive or a spreadsheet",
     b"PAR1": "Parquet",
 }
-"""First bytes of files that are no text."""
+"""First bytes of files that are not text."""
 
 
 def _header_text(line: bytes) -> str:

@@ -51,7 +51,7 @@ def remedy(lines: Iterable[bytes]) -> str:
     """Return how to save a file in UTF-8, with the encodings in which lines of it read as words.
 
     Args:
-      lines: Lines that are no UTF-8, whose content the reader of the words may see; or none.
+      lines: Lines that are not UTF-8, whose content the reader of the words may see; or none.
     """
     names = readings(list(lines))
     told = " or ".join(f"as {text!r} in {name}" for name, text in names.items() if text)
@@ -113,7 +113,7 @@ def _words(lines: list[bytes], codec: str) -> list[str]:
 
 
 def _is_word(word: str) -> bool:
-    """Return whether letters that are no ASCII stand as in a word of one script."""
+    """Return whether letters that are not ASCII stand as in a word of one script."""
     letters = [sign for sign in word if not sign.isascii() and sign not in SIGNS]
     if any(unicodedata.category(sign)[0] not in "LM" for sign in letters):
         return False
@@ -139,7 +139,7 @@ def _has_one_case(letters: str) -> bool:
 
 
 def lines_of(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield lines of a file that are no UTF-8, from its beginning."""
+    """Yield lines of a file that are not UTF-8, from its beginning."""
     file.seek(0)
     seen = told = 0
     while seen < MOST_BYTES and told < MOST_LINES and (line := file.readline(MOST_BYTES)):

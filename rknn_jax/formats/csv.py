@@ -2,7 +2,7 @@
 
 A record of RFC 4180 is a row; see `_csv_records`, which says what is proved of it. A broken record
 of a private file is a row of NaN in its place, which casts no vote. An error would reveal it. A
-file has no types, so that none are guessed from private rows: a field that is no number is NaN,
+file has no types, so that none are guessed from private rows: a field that is not a number is NaN,
 too.
 """
 

@@ -71,7 +71,7 @@ class Noise(NamedTuple):
     draw: Callable[[np.ndarray], np.ndarray]
 
     def check(self, totals: np.ndarray, num_units: int) -> None:
-        """Raise ValueError for totals that are no int64: `Tally` bounds what each unit adds."""
+        """Raise ValueError for totals that are not int64: `Tally` bounds what each unit adds."""
         del num_units
         if totals.dtype != np.int64:
             raise ValueError(f"Expected totals of int64, got {totals.dtype}; sum integers.")

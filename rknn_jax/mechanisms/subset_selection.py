@@ -326,7 +326,7 @@ def _uniform_set(
         chosen = jnp.where(count <= small, grown, chosen)
         held = jnp.where(count <= small, count, held)
 
-    # Numbers below a power of two are exactly uniform; those that are no symbols are not free.
+    # Numbers below a power of two are exactly uniform; those that are not symbols are not free.
     shift = WORD - (num_symbols - 1).bit_length()
 
     def join(state: State) -> State:

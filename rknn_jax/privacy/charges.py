@@ -42,7 +42,7 @@ def exact_fraction(value: Number, name: str) -> Fraction:
       name: Name of the number, for the error.
 
     Raises:
-      LedgerError: If the value is no finite number.
+      LedgerError: If the value is not a finite number.
     """
     try:
         return Fraction(str(value))

@@ -2,7 +2,7 @@
 
 A record casts k·r votes for different cells. A person's votes are weighted so that they move the
 totals no more than a record's do. Then every mechanism, calibrated for records, protects persons,
-with the number of persons in the place of the number of records. There are three bounds:
+with the number of persons in place of the number of records. There are three bounds:
 
 - `shared`: all records of a person, j of them, count 1/j each.
 - `limited`: at most m of a person's records are drawn, and count 1/m each.

@@ -22,8 +22,8 @@ costs nothing and cannot be undone.
   cannot read counts as spent. Delta and epsilon come first in a line, so a last line that was cut
   short usually still shows them, and they count. If they cannot be read, all that remained counts
   as spent. Any other line that does not fit the chain blocks all spending, from the next time that
-  the ledger is opened if a summary stands between. `Ledger.repair` closes
-  such damage on the record. Nothing is ever removed from the file.
+  the ledger is opened if a summary stands between. `Ledger.repair`
+  counts such damage as spent and logs it. Nothing is ever removed from the file.
 - **Not tamper-proof.** Anyone who can write the file can also replace it. A rollback is detectable
   only against a published `head`, so print the head with every release.
 
@@ -427,7 +427,7 @@ class Ledger:
         return self._append(body, UNCHARGED)
 
     def raise_budget(self, epsilon: Number, delta: Number, reason: str) -> Entry:
-        """Set the whole budget anew, on the record.
+        """Set the whole budget anew, and log the reason.
 
         The budget can also be lowered, down to the amount spent.
 
@@ -458,7 +458,7 @@ class Ledger:
         return self._append(body, "the budget is as it was")
 
     def adopt(self, data: DataSet, reason: str, *, unrelated: bool = False) -> Entry:
-        """Let other data of the same people be charged to this budget, on the record.
+        """Let other data of the same people be charged to this budget, and log it.
 
         Such data are another embedding, or the records after some were added or removed. Data that
         the ledger has already are not recorded twice.

@@ -31,7 +31,7 @@ FREE = ("repair", "drawn", "adopt", "summary")  # kinds that may cost nothing
 _CORRUPT = (
     "it is no ledger, or something else has changed it. Nothing can be spent until the last good "
     "copy is back, or until "
-    "`rknn budget repair` has closed the damage on the record."
+    "`rknn budget repair` has logged the damage."
 )
 _AMOUNT = re.compile(r"\d{1,400}(/\d{1,400})?")
 _READABLE = re.compile(

@@ -326,7 +326,7 @@ def page(statement: Statement) -> str:
             for before in BELIEFS
         ],
     )
-    return made.encode(errors="replace").decode()  # A file's name may hold bytes that are no text.
+    return made.encode(errors="replace").decode()  # A file's name may hold bytes that are not text.
 
 
 def right_guesses(epsilon: float, delta: float) -> float:

@@ -1,4 +1,4 @@
-"""Text of NumPy, whose memory may hold numbers that are no characters."""
+"""Text of NumPy, whose memory may hold numbers that are not characters."""
 
 import numpy as np
 

@@ -96,7 +96,7 @@ def choose(kinds: Mapping[str, str]) -> list[str]:
 
     Args:
       kinds: `NUMBER` for floats, bools and decimals, `WHOLE` for integers, `FIELD` in a format
-        without types, or the name of another type, for each column that is no label, person or
+        without types, or the name of another type, for each column that is not a label, person or
         index by the file's own word.
 
     Raises:
@@ -197,7 +197,7 @@ def refuse_shared(
       embedding: Names of the features that the user gives.
       label: Name of the label.
       person: Name of the person, or None.
-      drop: Names of columns that are no features. Defaults to none.
+      drop: Names of columns that are not features. Defaults to none.
     """
     named = {option("label"): label, option("person"): person}
     for flag, name in named.items():

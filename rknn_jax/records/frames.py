@@ -21,7 +21,7 @@ TIME_TYPES = ("date", "time", "duration", "period", "interval")
 """Beginnings of the names of types of columns, in small letters."""
 
 _NO_CLASS = "\ufffd"
-"""Text that is no class, for what cannot be read."""
+"""Text that is not a class, for what cannot be read."""
 
 
 def single(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndarray]:
@@ -176,7 +176,7 @@ def _is_temporal(kind: Any) -> bool:
 
 
 def _at(values: Any, place: int) -> Any:
-    """Return the value at a place, or text that is no class if it cannot be read."""
+    """Return the value at a place, or text that is not a class if it cannot be read."""
     try:
         value = values[place]
         return value.as_py() if hasattr(value, "as_py") else value

@@ -181,7 +181,7 @@ def plain(labels: np.ndarray, where: str) -> np.ndarray:
       where: Name of the shard, for the errors.
 
     Returns:
-      int64 `[n]`, `MISSING` if a record has no label and `FOREIGN` for a number that is no class
+      int64 `[n]`, `MISSING` if a record has no label and `FOREIGN` for a number that is not a class
       number; or text `[n]`, "" if a record has no label.
 
     Raises:

@@ -109,7 +109,7 @@ def _refuse_texts(finite: np.ndarray, names: Sequence[str], where: str) -> None:
 
 
 def _refuse_holes(finite: np.ndarray, names: Sequence[str], where: str) -> None:
-    """Raise ValueError for rows with a value that is no finite number."""
+    """Raise ValueError for rows with a value that is not finite."""
     some = np.asarray(finite.any(axis=0)) if names else np.ones(finite.shape[1], bool)
     holes = ~finite & some
     if holes.any():

@@ -65,7 +65,7 @@ def open_ledger(
         if given is not None and wanted != recorded:
             raise LedgerError(
                 f"Expected {flag} {float(recorded)} as {path} has it, got {flag} {given}; leave "
-                "it out, or change it on the record: "
+                "it out, or raise the budget: "
                 f"{raising} E --reason TEXT"
             )
     if asked.accounting not in (None, ledger.accounting):

@@ -19,7 +19,7 @@ FEWEST = 10
 BY_CHANCE = 2.0
 """Times as often as a private record and a public row by which two private records are equal.
 
-Features of few values, such as answers of yes and no, make records equal that are no copies.
+Features of few values, such as answers of yes and no, make records equal that are not copies.
 """
 
 

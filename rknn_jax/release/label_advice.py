@@ -19,7 +19,7 @@ from rknn_jax.records.labels import MASK, NUMBERED, SEPARATOR, encode
 BOOL = "bool"
 NUMBER = "numbers"
 WHOLE = "whole numbers"
-"""Words for labels that are no text."""
+"""Words for labels that are not text."""
 
 MOST_NUMBERS = 10_000
 """Most different numbers that are counted one by one."""
@@ -54,7 +54,7 @@ def reading_of(layout: Layout, classes: Classes | None) -> str:
 
 
 def reading(what: str, classes: Classes) -> str:
-    """Return how labels that are no text are read as classes whose names are no numbers, or "".
+    """Return how labels that are not text are read as classes whose names are not numbers, or "".
 
     Args:
       what: `BOOL`, `NUMBER` or `WHOLE`, or "" for text.

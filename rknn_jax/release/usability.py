@@ -218,7 +218,7 @@ def _advice_on_files(broken: Mapping[str, int], lines: Iterable[bytes]) -> Itera
 
     Args:
       broken: Number of broken records, by reason.
-      lines: Lines of the files that are no UTF-8.
+      lines: Lines of the files that are not UTF-8.
     """
     if count := broken.get(NO_UTF8, 0) + broken.get(REPLACED, 0):
         yield (
@@ -249,13 +249,13 @@ def _advice_on_columns(
     if some:
         told = [f"{name!r} in {count:,}" for name, count in list(some.items())[:MOST_NAMED]]
         yield (
-            f"Features are no finite numbers in {', '.join(told)} records; mend these values, or "
+            f"Features are not finite numbers in {', '.join(told)} records; mend these values, or "
             f"leave the columns out on both sides with {option('drop')}."
         )
 
 
 def _holes(block: Block, names: Sequence[str]) -> dict[str, int]:
-    """Return how many records have no finite number in each column of features that has a name."""
+    """Return how many records have no finite value in each column of features that has a name."""
     rows = block.embeddings
     if rows is None or rows.shape[1:] != (len(names),) or rows.dtype.kind != "f":
         return {}

@@ -34,6 +34,6 @@ def epsilon_text(value: Any) -> str:
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Cut a name that is too long for a table. Bytes that are no text become question marks."""
+    """Cut a name that is too long for a table. Bytes that are not text become question marks."""
     whole = text.encode(errors="replace").decode()
     return whole if len(whole) <= most else f"{whole[: most - 1]}…"

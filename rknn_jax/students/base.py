@@ -24,7 +24,7 @@ from rknn_jax.types import Array
 Kind = TypeVar("Kind", bound="StudentSettings")
 
 FEATURES_MODEL = "mlp"
-"""Network of features in the place of the default network, which takes images alone."""
+"""Network of features in place of the default network, which takes images alone."""
 
 
 class Training(NamedTuple):

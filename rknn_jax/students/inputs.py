@@ -146,7 +146,7 @@ def _one_hot(labels: np.ndarray, num_classes: int | None) -> np.ndarray:
 
 
 def _outlier(labels: np.ndarray) -> float:
-    """Return one label that is no class number."""
+    """Return one label that is not a class number."""
     number = np.isfinite(labels) & (labels == np.round(labels)) & (labels >= -1)
     return float(labels[~number][0])
 

@@ -181,7 +181,7 @@ def under_one_hash(mechanism, seed, key, votes):
 
 
 def private_part(message):
-    """Return the parts of messages that are no seed, int `[n, parts]`."""
+    """Return the parts of messages that are not the seed, int `[n, parts]`."""
     leaves = [np.asarray(leaf) for leaf in message if leaf.dtype == np.int32]
     return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in leaves], axis=1)
 

@@ -130,7 +130,7 @@ def _beside_papers(claims: Sequence[dict[str, Any]]) -> Section | None:
     words = (
         "Recomputed: what the stated noise costs at the claimed δ where one record is "
         "replaced, by this library's accountants. Ours "
-        "is the measured row with the ε nearest to the claimed one, of those that are no "
+        "is the measured row with the ε nearest to the claimed one, of those that are not "
         "more than the recomputed one. "
         "Protocols differ, so no claim is beaten or missed by a table.",
     )
