@@ -1,0 +1,103 @@
+"""Faults that the histories of secure sums must find: masks that stay, early charges, long waits."""
+
+from benchmarks._world_faults import WorldFault
+from rknn_jax.cli import serving
+from rknn_jax.federation import hosting, participation, round_folder, round_sequence
+from rknn_jax.federation.client import Client, Prepared
+from rknn_jax.federation.secure_sum import Participant
+from rknn_jax.federation.secure_sum_server import Summation
+
+FAULTS = (
+    WorldFault(
+        "a vector that comes twice is added twice",
+        Summation,
+        "receive",
+        "if client in self._answered[step]:",
+        "if False:",
+    ),
+    WorldFault(
+        "the masks of a client that left stay in the sum",
+        Summation,
+        "_opened",
+        "for other in inside:",
+        "for other in ():",
+    ),
+    WorldFault(
+        "a vector that comes late is added",
+        Summation,
+        "receive",
+        "if step < self.step or client not in self._members[step]:",
+        "if client not in self._members[step]:",
+    ),
+    WorldFault(
+        "a client shows a share of the mask key of one that is in the sum",
+        Participant,
+        "_open",
+        "[number in inside]",
+        "[number == self._number]",
+    ),
+    WorldFault(
+        "a client opens the sum of any number of clients",
+        Prepared,
+        "least_threshold",
+        "return max(",
+        "return min(2, ",
+    ),
+    WorldFault(
+        "a client that paid for a sum is in another one of the same round",
+        Client,
+        "ready",
+        "if self._path(round, NOTED).exists() or self._begun(round):",
+        "if False:",
+    ),
+    WorldFault("nothing is charged for a sum", Client, "_pay", "if not charged:", "if False:"),
+    WorldFault(
+        "a client pays when it is ready",
+        participation,
+        "_add",
+        "length = prepared.round.num_cells\n",
+        "length = prepared.round.num_cells\n    vector = prepared.vector()\n",
+    ),
+    WorldFault(
+        "clients pay before the server has noted the sum",
+        hosting,
+        "sum_up",
+        "    begin()\n",
+        "",
+    ),
+    WorldFault(
+        "a sum that was begun is begun again",
+        round_folder,
+        "kept_sum",
+        "if (folder / BEGUN).exists():",
+        "if False:",
+    ),
+    WorldFault(
+        "a sum is published before it is on disk",
+        serving,
+        "_answers",
+        "hosting.when_there_is_room(keep, say)",
+        "pass",
+    ),
+    WorldFault(
+        "a step of a sum waits for a lost client",
+        hosting,
+        "_take_step",
+        "(left := ends - time.monotonic()) > 0",
+        "(left := TICK)",
+    ),
+    WorldFault(
+        "a sum waits for clients beyond the deadline",
+        hosting,
+        "_wait_for_clients",
+        "or time.time() >= desk.closes",
+        "or False",
+    ),
+    WorldFault(
+        "a sum that is over is taken for one that goes on",
+        round_sequence,
+        "finished",
+        "if not (step.folder / OVER).exists():",
+        "if True:",
+    ),
+)
