@@ -1,4 +1,4 @@
-"""Faults that the histories of secure sums must find: masks that stay, early charges, long waits."""
+"""Faults that the histories of secure sums must find: masks that stay, early charges."""
 
 from benchmarks._world_faults import WorldFault
 from rknn_jax.cli import serving

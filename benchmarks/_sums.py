@@ -5,7 +5,6 @@ before its sum is on disk cannot go on, so that its owner begins again in a new 
 """
 
 import hashlib
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +37,8 @@ LEAST = ((3, 3, 0), (4, 3, 1), (4, 4, 0))
 CARELESS = 2
 """Quorum of a server that no client agrees to."""
 
+OPENED = "opened.json"
+
 LATER = ("labels.npz", "queries.npz", "privacy.json", "report.html")
 """Files that are there only after a sum."""
 
@@ -52,6 +53,7 @@ class SumHistory(NetworkHistory):
     Attributes:
       attempt: Number of folders that the server had before.
       deadline: Deadline of the server, which its owner may move.
+      moved: True if the server's owner will give the round more time.
       quorum: Least clients of a sum, by the server.
       honest: Honest clients, by the server.
       dishonest: Dishonest clients, by the clients.
@@ -78,6 +80,7 @@ class SumHistory(NetworkHistory):
     rounds: int = 1
     careless: bool = False
     leave: float = 0.0
+    moved: bool = False
     doomed: dict[str, int] = field(default_factory=dict)
     stage: tuple[Any, ...] = ()
     since: float = 0.0
@@ -122,6 +125,9 @@ class SumHistory(NetworkHistory):
         return [*earlier, self._out()]
 
     def _serve_settings(self) -> Serve:
+        if self.moved:
+            self.deadline = self.world.now + self.world.wall - self._opened_at() + DEADLINE
+            self.moved = False
         careless = self.careless and not self.attempt
         return Serve(
             public=self.folder / "public.npz",
@@ -164,9 +170,17 @@ class SumHistory(NetworkHistory):
         head = f"{'POST' if post else 'GET'} {path} HTTP/1.1\r\nhost: a\r\nrknn-ticket: 7\r\n"
         return head.encode() + f"content-length: {len(body) * post}\r\n\r\n".encode() + body * post
 
+    def _current(self) -> Path:
+        """Return the folder of the round that is not over, or else of the last one."""
+        return next((one for one in self._rounds() if not (one / OVER).exists()), self._out())
+
+    def _opened_at(self) -> float:
+        """Return when the current round was opened, by the wall clock."""
+        return float(read_json(self._current() / OPENED)["opened"])
+
     def _round_id(self) -> str:
-        begun = [one / QUESTION for one in self._rounds() if (one / QUESTION).exists()]
-        return hashlib.sha256(begun[-1].read_bytes()).hexdigest() if begun else "0" * 64
+        begun = [one for one in self._rounds() if (one / QUESTION).exists()]
+        return _id_of(begun[-1]) if begun else "0" * 64
 
     # Course
 
@@ -190,11 +204,11 @@ class SumHistory(NetworkHistory):
 
     def _goes_on(self, error: BaseException) -> bool:
         if "nothing was spent, nothing is published" in str(error):
-            current = next(one for one in self._rounds() if not (one / OVER).exists())
-            round_id = hashlib.sha256((current / QUESTION).read_bytes()).hexdigest()
+            current = self._current()
+            round_id = _id_of(current)
             if (current / BEGUN).exists() or any(round_id in self._spends(k) for k in self._all()):
                 raise BrokenError("clients spent on a round of which the server says they did not")
-            self.deadline += DEADLINE
+            self.moved = True
             return True
         if "could not be opened" in str(error) or "begun and not opened" in str(error):
             if self.careless and not self.attempt and self.watch.added[self._round_id()]:
@@ -214,11 +228,7 @@ class SumHistory(NetworkHistory):
 
     def _noted(self, round_id: str) -> bool:
         """Return True if a server has noted that clients spend on a round."""
-        return any(
-            hashlib.sha256((one / QUESTION).read_bytes()).hexdigest() == round_id
-            for one in self._rounds()
-            if (one / BEGUN).exists()
-        )
+        return any(_id_of(one) == round_id for one in self._rounds() if (one / BEGUN).exists())
 
     def _check_counted(self) -> None:
         """Check that who is told that it was added has paid, and was counted."""
@@ -268,7 +278,7 @@ class SumHistory(NetworkHistory):
         if self.kept.get(path, (digest, 0))[0] != digest:
             raise BrokenError("a sum on disk becomes another one")
         self.kept[path] = digest, stamp
-        round_id = hashlib.sha256((folder / QUESTION).read_bytes()).hexdigest()
+        round_id = _id_of(folder)
         arrays = read_arrays(path)
         totals, clients = self.watch.opened[round_id]
         if (arrays["totals"] != totals).any() or arrays["num_clients"] != len(clients):
@@ -282,16 +292,15 @@ class SumHistory(NetworkHistory):
         if self.over or not any(one.name == SERVER for one in world.actors):
             self.stage = ()
             return
-        folder = next((one for one in self._rounds() if not (one / OVER).exists()), self._out())
-        opened = folder / "opened.json"
+        folder = self._current()
+        opened = (folder / OPENED).exists()
         marks = tuple((folder / name).exists() for name in (BEGUN, SUM))
-        stage = (self.starts, folder, opened.exists(), *marks)
+        stage = (self.starts, folder, opened, *marks)
         waits = 0.0
         if marks == (True, False):
             waits = STEPS * hosting.STEP_SECONDS
-        elif marks == (False, False) and opened.exists():
-            began = json.loads(opened.read_bytes())["opened"]
-            if world.now + world.wall < began + self.deadline:
+        elif marks == (False, False) and opened:
+            if world.now + world.wall < self._opened_at() + self.deadline:
                 stage = ()
         if stage != self.stage:
             self.stage, self.since = stage, world.now
@@ -303,7 +312,7 @@ class SumHistory(NetworkHistory):
         self._check_counted()
         inside: set[int] = set()
         for folder in self._rounds():
-            round_id = hashlib.sha256((folder / QUESTION).read_bytes()).hexdigest()
+            round_id = _id_of(folder)
             card = read_json(folder / "privacy.json")
             clients = self.watch.opened[round_id][1]
             inside |= clients
@@ -321,3 +330,8 @@ class SumHistory(NetworkHistory):
             if round_id not in self._spends(number):
                 raise BrokenError(f"client {number} has not paid for what it gave away")
         self._check_held()
+
+
+def _id_of(folder: Path) -> str:
+    """Return the id of the round in a folder."""
+    return hashlib.sha256((folder / QUESTION).read_bytes()).hexdigest()
