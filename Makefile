@@ -78,14 +78,17 @@ fuzz: $(VENV)/.dev  ## mutated files for every reader of bytes, SECONDS each, tw
 faults: $(VENV)/.dev  ## every system call of every command fails once: what is told is true, and another run finishes: hours
 	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m benchmarks.faults $(FAULTS)
 
-simulate: $(VENV)/.dev  ## releases and their ledger under faults of disk, processes and power, and rounds under those of a network: a million steps each; SEED=17 or NETWORK_SEED=17 for one history
+simulate: $(VENV)/.dev  ## releases and their ledger under faults of disk, processes and power, and rounds and secure sums under those of a network: a million steps each; SEED=17, NETWORK_SEED=17 or SUMS_SEED=17 for one history
 ifdef SEED
 	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m benchmarks.simulate --seed $(SEED)
 else ifdef NETWORK_SEED
 	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m benchmarks.simulate_network --seed $(NETWORK_SEED)
+else ifdef SUMS_SEED
+	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m benchmarks.simulate_sums --seed $(SUMS_SEED)
 else
 	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m benchmarks.simulate
 	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m benchmarks.simulate_network
+	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m benchmarks.simulate_sums
 endif
 
 soak: $(VENV)/.dev  ## a server with TLS and 2,000 clients who come and go, some of them hostile: three hours, and it continues; SOAK="--minutes 20" for less

@@ -73,6 +73,8 @@ class NetworkHistory:
     counts: ClassVar[str]
     """Word of a client for an answer that counts."""
     faulty_steps: ClassVar[int] = FAULTY_STEPS
+    start: ClassVar[float] = 0.01
+    """Probability that a process that is missing starts, at a step."""
 
     folder: Path
     seed: int
@@ -185,9 +187,13 @@ class NetworkHistory:
     def _strange_bytes(self) -> bytes:
         return mutated(self.world.random, self._round_id())
 
+    def repeated_after(self) -> float:
+        """Return the most seconds until a proxy repeats a request."""
+        return 40.0
+
     def _repeat(self, data: bytes) -> None:
         """Send a request once more, later, as a proxy may that heard no answer."""
-        self.world.sleep(self.world.random.random() * 40)
+        self.world.sleep(self.world.random.random() * self.repeated_after())
         try:
             wire = self.world.connect(60)
         except (OSError, TimeoutError):
@@ -230,7 +236,7 @@ class NetworkHistory:
             return True
         if "stranger" not in here and world.rates.cut and world.random.random() < 0.01:
             world.start("stranger", "stranger", self._strange)
-        if left and (not world.actors or world.random.random() < 0.01):
+        if left and (not world.actors or world.random.random() < self.start):
             name, work = world.random.choice(left)
             self.starts += name == SERVER
             world.start(name, name, work)

@@ -20,7 +20,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,6 +53,9 @@ HANGS = 60.0
 
 DISK_SECONDS = (0.0, 0.0, 0.0, 0.5)
 """Times that a call of the disk may take."""
+
+UNTIL_FAULTS = (0, 40, 300, 2000)
+"""Most bytes in one direction until a connection's fault comes."""
 
 LOCK_SECONDS = 0.005
 """Seconds between two tries to lock a file."""
@@ -185,6 +188,7 @@ class NetworkWorld:
       steps: Number of actors that were let go on, and of pieces that arrived.
       ended: Actors that have ended, until somebody takes note.
       wires: Connections whose server's end is open.
+      until_faults: Most bytes in one direction until a connection's fault comes.
     """
 
     def __init__(self, random: Random, rates: Rates) -> None:
@@ -199,6 +203,7 @@ class NetworkWorld:
         self.wires: list[Wire] = []
         self.gates: list[WorldGate] = []
         self.parted_until = 0.0
+        self.until_faults: Sequence[int] = UNTIL_FAULTS
         self.connections = 0
         self._back = threading.Semaphore(0)
         self._local = threading.local()
@@ -350,7 +355,7 @@ class NetworkWorld:
         wire = Wire(self.connections, owner, theirs, ours, fault=fault, slow=slow)
         if fault:
             struck = self.random.choice((wire.up, wire.down))
-            struck.left = self.random.choice((0, 40, 300, 2000)) * self.random.random()
+            struck.left = self.random.choice(self.until_faults) * self.random.random()
         wire.up.moved = wire.down.moved = self.now
         self.wires.append(wire)
         self._by_file[ours.fileno()] = wire

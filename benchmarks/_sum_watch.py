@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.stats  # noqa: F401 it draws random numbers as it is imported, which are the world's
 
 from benchmarks._network_history import number_of, private_file
 from benchmarks._network_world import NetworkWorld

@@ -13,17 +13,17 @@ from typing import Any
 
 from benchmarks._histories import BrokenError
 from benchmarks._network_history import PATIENCE, NetworkHistory, private_file
-from benchmarks._network_world import SERVER
+from benchmarks._network_world import SERVER, Rates
 from benchmarks._sum_watch import SumWatch, spends
 from rknn_jax._internal.disk import read_arrays, read_json
-from rknn_jax.federation import hosting
+from rknn_jax.federation import hosting, participation
 from rknn_jax.federation.collector import QUESTION
 from rknn_jax.federation.participation import GONE
 from rknn_jax.federation.round_folder import BEGUN, OVER, SUM
 from rknn_jax.federation.secure_sum_keys import SEALED_BYTES, STEPS
 from rknn_jax.federation.settings import Join, Serve
 
-DEADLINE = 120.0
+DEADLINE = 60.0
 EPSILON = 1.0
 BUDGET = 100.0
 DELTA_BUDGET = 0.01
@@ -42,7 +42,10 @@ OPENED = "opened.json"
 LATER = ("labels.npz", "queries.npz", "privacy.json", "report.html")
 """Files that are there only after a sum."""
 
-MOST_MOMENT = 6
+UNTIL_FAULTS = (0, 300, 1000, 3000, 6000)
+"""Most bytes in one direction until a connection's fault comes, at any step of a sum."""
+
+MOST_MOMENT = 40
 """Most steps of the world from a client's step of a sum until it is killed."""
 
 
@@ -71,6 +74,7 @@ class SumHistory(NetworkHistory):
     clients = 5
     counts = "added"
     faulty_steps = 3000
+    start = 0.05
 
     attempt: int = 0
     deadline: float = DEADLINE
@@ -92,12 +96,24 @@ class SumHistory(NetworkHistory):
         self.quorum, self.honest, self.dishonest = random.choice(LEAST)
         self.rounds = random.choice((1, 1, 2))
         self.careless = random.random() < 0.1
-        self.leave = random.choice((0.0, 0.03, 0.1))
+        self.leave = random.choice((0.0, 0.04, 0.1))
+        # A sum takes hundreds of steps, in which not everybody should be killed.
+        rates = self.world.rates
+        self.world.rates = rates._replace(
+            kill_client=rates.kill_client / 20, kill_server=rates.kill_server / 10
+        )
+        self.world.until_faults = UNTIL_FAULTS
         least = self.honest + self.dishonest
         self.watch = SumWatch(self.world, self.folder, least, self._noted, self._moment)
 
     def _changes(self) -> list[tuple[Any, str, Any]]:
-        return super()._changes() + self.watch.changes()
+        # Steps are for what clients and the server do, and not for looks at the clock.
+        ticks = [
+            (hosting, "SHORT_TICK", hosting.TICK),
+            (hosting, "POLL", hosting.TICK),
+            (participation, "CLOSED_SECONDS", 20 * participation.CLOSED_SECONDS),
+        ]
+        return super()._changes() + ticks + self.watch.changes()
 
     def found(self) -> Counter[str]:
         """Return how often what happened in sums."""
@@ -112,7 +128,7 @@ class SumHistory(NetworkHistory):
             }
         )
         names = ("keys", "shares", "vectors", "openings")
-        return counts + Counter({f"without {names[one]}": n for one, n in watch.stages.items()})
+        return counts + Counter({f"left before {names[one]}": n for one, n in watch.stages.items()})
 
     # Processes
 
@@ -182,13 +198,16 @@ class SumHistory(NetworkHistory):
         begun = [one for one in self._rounds() if (one / QUESTION).exists()]
         return _id_of(begun[-1]) if begun else "0" * 64
 
+    def repeated_after(self) -> float:
+        """Return the most seconds until a proxy repeats a request: often within a step."""
+        return self.world.random.choice((1.0, 40.0))
+
     # Course
 
     def _moment(self, group: str, step: int) -> None:
         """Doom a process to be killed a little after a step of a sum, by chance."""
-        rates = self.world.rates
-        rate = rates.kill_server if group == SERVER else rates.kill_client
-        if rate and self.world.random.random() < self.leave:
+        rate = self.leave / 4 if group == SERVER else self.leave
+        if self.world.rates != Rates() and self.world.random.random() < rate:
             self.world.note(f"{group}: will be killed in step {step}")
             self.doomed[group] = self.world.random.randrange(MOST_MOMENT)
 

@@ -9,8 +9,10 @@ from random import Random
 
 import pytest
 
-from benchmarks import _network_faults, _world_faults
+from benchmarks import _network_faults, _sum_faults, _world_faults
 from benchmarks._disk_model import DiskModel
+from benchmarks._network_program import run as run_history
+from benchmarks._sums import SumHistory
 
 ROOT = Path(__file__).parents[1]
 NEEDS_CC = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -94,7 +96,7 @@ def test_a_name_that_was_removed_and_given_again_means_the_new_file(tmp_path):
 
 
 def test_planted_faults_fit_the_source():
-    for fault in (*_world_faults.FAULTS, *_network_faults.FAULTS):
+    for fault in (*_world_faults.FAULTS, *_network_faults.FAULTS, *_sum_faults.FAULTS):
         sound = getattr(fault.place, fault.name)
         with fault.planted():
             assert getattr(fault.place, fault.name) is not sound
@@ -172,6 +174,41 @@ def test_a_seed_is_one_history_of_a_network():
 def test_a_planted_fault_of_the_network_is_found(only):
     status, told = run("simulate_network", "--planted", "--only", only)
     assert status == 0, told
+
+
+SHORT_SEED = 1
+"""Seed of one sum."""
+
+
+class ShortHistory(SumHistory):
+    """History of a sum with few faulty steps."""
+
+    faulty_steps = 120
+
+
+def planted(words):
+    """Plant a fault of sums while a context lasts."""
+    [fault] = [one for one in _sum_faults.FAULTS if one.words == words]
+    return fault.planted()
+
+
+@pytest.fixture
+def short(tmp_path, monkeypatch):
+    """Return a function that runs a short history of a seed, and returns it and what it broke."""
+    monkeypatch.setenv("RKNN_STATE_DIR", "set by each history")
+    return lambda seed: run_history(ShortHistory, tmp_path, seed)
+
+
+def test_a_sum_is_that_of_its_clients_in_a_faulty_network(short):
+    history, broken = short(SHORT_SEED)
+    assert broken is None
+    assert history.found()["sums opened"] == 1
+
+
+def test_a_sum_with_a_fault_breaks_a_promise(short):
+    with planted("nothing is charged for a sum"):
+        _, broken = short(SHORT_SEED)
+    assert "has paid 0 times for its vector" in str(broken)
 
 
 @NEEDS_CC

@@ -14,8 +14,8 @@ def tried() -> str:
     calls = load("faults")["results"]
     fuzz = load("fuzz")["results"]
     kills = load("kills")["results"]
-    world, network, soak = (
-        load(name)["results"] for name in ("simulate", "simulate_network", "soak")
+    world, network, sums, soak = (
+        load(name)["results"] for name in ("simulate", "simulate_network", "simulate_sums", "soak")
     )
     lost = sum(kills[name] for name in ("forgotten", "overspent", "drawn twice", "lost"))
     hostile = sum(count for name, count in soak["visits"].items() if name.startswith("hostile"))
@@ -51,6 +51,12 @@ def tried() -> str:
             "simulate_network",
             f"{network['steps']:,} steps in {network['seeds']} histories of a round",
             _broken(len(network["broken"])),
+        ),
+        (
+            "simulate_sums",
+            f"{sums['steps']:,} steps in {sums['seeds']} histories of secure sums, "
+            f"{sums['sums opened']} of {sums['sums begun']} opened",
+            _broken(len(sums["broken"])),
         ),
         (
             "soak",
@@ -238,6 +244,34 @@ def simulate_network() -> str:
 def simulate_network_planted() -> str:
     """Faults in the code that a simulated network finds, with the first seed that does."""
     return _planted("simulate_network_planted")
+
+
+def simulate_sums() -> str:
+    """Histories of secure sums in a simulated network, and who left in them."""
+    names = (
+        "seeds",
+        "steps",
+        "connections",
+        "refused",
+        "cut",
+        "mute",
+        "repeated",
+        "strangers",
+        "kills",
+        "jumps of the clock",
+        "partitions",
+        "sums begun",
+        "sums opened",
+        *(f"left before {step}" for step in ("keys", "shares", "vectors", "openings")),
+        "vectors in sums",
+        "vectors paid",
+    )
+    return _histories("simulate_sums", names)
+
+
+def simulate_sums_planted() -> str:
+    """Faults in the code that histories of secure sums find, with the first seed that does."""
+    return _planted("simulate_sums_planted")
 
 
 def _histories(name: str, counts: tuple[str, ...]) -> str:
