@@ -40,7 +40,8 @@ class SumWatch:
       folder: Folder of the world.
       honest: Number of clients that must be in a sum, by the clients' agreement.
       noted: Function that returns True if a server has noted that clients spend on a round.
-      moments: Function of a process and the step of a sum that it has taken.
+      moments: Function of a process, the step of a sum that it has taken, and `counted`, whether
+        the server has its message.
       broken: Promises that were seen to be broken.
       clients: Clients by their tickets.
       seeds: Seed of the noise, by client and round.
@@ -56,7 +57,7 @@ class SumWatch:
     folder: Path
     honest: int
     noted: Callable[[str], bool]
-    moments: Callable[[str, int], None]
+    moments: Callable[..., None]
     broken: list[str] = field(default_factory=list)
     clients: dict[int, int] = field(default_factory=dict)
     seeds: dict[tuple[int, str], bytes] = field(default_factory=dict)
@@ -82,7 +83,7 @@ class SumWatch:
                 watch.clients[self._number] = number_of(group)
                 if number == STEPS - 1:
                     watch._check_shares(self, data, reply)
-                watch.moments(group, number)
+                watch.moments(group, number, counted=False)
                 return reply
 
         class WatchedSummation(Summation):
@@ -96,6 +97,8 @@ class SumWatch:
 
             def receive(self, client: int, step: int, data: bytes) -> str:
                 fate = super().receive(client, step, data)
+                if fate == "counted" and client in watch.clients:
+                    watch.moments(f"client {watch.clients[client]}", step, counted=True)
                 if fate == "counted" and step == MASKED:
                     watch.added[self._round_id].add(client)
                 return fate
@@ -104,7 +107,7 @@ class SumWatch:
                 step, left = self.step, len(self.waiting())
                 super().advance()
                 watch.stages[step] += left
-                watch.moments(watch.group(), step)
+                watch.moments(watch.group(), step, counted=False)
                 if self.result is not None:
                     watch._check_sum(self._round_id, *self.result, self._members[STEPS - 1])
 

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from benchmarks._histories import BrokenError
-from benchmarks._network_history import PATIENCE, NetworkHistory, private_file
+from benchmarks._network_history import PATIENCE, NetworkHistory, number_of, private_file
 from benchmarks._network_world import SERVER, Rates
 from benchmarks._sum_watch import SumWatch, spends
 from rknn_jax._internal.disk import read_arrays, read_json
@@ -63,6 +63,7 @@ class SumHistory(NetworkHistory):
       rounds: Number of rounds.
       careless: True if the server's first quorum is one that no client agrees to.
       leave: Probability that a process is killed at a moment of a sum.
+      leavers: Clients that are killed once the server has counted their message of a step.
       doomed: Processes that are killed in so many steps of the world.
       stage: Files of the server's folder that tell how far it is.
       since: Time at which that stage began, or at which it could have ended.
@@ -85,6 +86,7 @@ class SumHistory(NetworkHistory):
     careless: bool = False
     leave: float = 0.0
     moved: bool = False
+    leavers: dict[int, int] = field(default_factory=dict)
     doomed: dict[str, int] = field(default_factory=dict)
     stage: tuple[Any, ...] = ()
     since: float = 0.0
@@ -96,7 +98,9 @@ class SumHistory(NetworkHistory):
         self.quorum, self.honest, self.dishonest = random.choice(LEAST)
         self.rounds = random.choice((1, 1, 2))
         self.careless = random.random() < 0.1
-        self.leave = random.choice((0.0, 0.04, 0.1))
+        self.leave = random.choice((0.0, 0.0, 0.04))
+        for number in random.sample(self._all(), random.randrange(3)):
+            self.leavers[number] = random.randrange(STEPS)
         # A sum takes hundreds of steps, in which not everybody should be killed.
         rates = self.world.rates
         self.world.rates = rates._replace(
@@ -204,8 +208,18 @@ class SumHistory(NetworkHistory):
 
     # Course
 
-    def _moment(self, group: str, step: int) -> None:
-        """Doom a process to be killed a little after a step of a sum, by chance."""
+    def _moment(self, group: str, step: int, *, counted: bool) -> None:
+        """Doom a process to be killed a little after a step of a sum.
+
+        Args:
+          group: Name of the process.
+          step: Step of the sum.
+          counted: True if the server has counted this client's message of the step.
+        """
+        if group != SERVER and self.leavers.get(number_of(group)) == step and counted:
+            del self.leavers[number_of(group)]
+            self.doomed[group] = 0
+            return
         rate = self.leave / 4 if group == SERVER else self.leave
         if self.world.rates != Rates() and self.world.random.random() < rate:
             self.world.note(f"{group}: will be killed in step {step}")
