@@ -50,6 +50,7 @@ class SumWatch:
       opened: Open sums and the clients in them, by round.
       begun: Rounds whose sums were begun.
       shown: Kinds of the shares that a client has shown of a peer, by round and both tickets.
+      parts: Round of the sum that a process has its part in.
       stages: How many clients had left when a step ended, by step.
     """
 
@@ -67,6 +68,7 @@ class SumWatch:
     begun: set[str] = field(default_factory=set)
     shown: dict[tuple[str, int, int], set[int]] = field(default_factory=lambda: defaultdict(set))
     stages: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    parts: dict[str, str] = field(default_factory=dict)
     _steps: dict[str, int] = field(default_factory=dict)
 
     def changes(self) -> list[tuple[Any, str, Any]]:
@@ -79,6 +81,7 @@ class SumWatch:
             def step(self, number: int, data: bytes) -> bytes:
                 group = watch.group()
                 watch._steps[group] = number
+                watch.parts[group] = self._round_id
                 reply = super().step(number, data)
                 watch.clients[self._number] = number_of(group)
                 if number == STEPS - 1:

@@ -67,6 +67,7 @@ class SumHistory(NetworkHistory):
       doomed: Processes that are killed in so many steps of the world.
       stage: Files of the server's folder that tell how far it is.
       since: Time at which that stage began, or at which it could have ended.
+      added: Clients that were told that they are in a sum, and its round.
       kept: Digests of sums, and when they were written, by path.
       paid: Charges of each client.
       sizes: Bytes of each client's ledger.
@@ -90,6 +91,7 @@ class SumHistory(NetworkHistory):
     doomed: dict[str, int] = field(default_factory=dict)
     stage: tuple[Any, ...] = ()
     since: float = 0.0
+    added: set[tuple[int, str]] = field(default_factory=set)
     kept: dict[Path, tuple[str, int]] = field(default_factory=dict)
     paid: dict[int, int] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
@@ -118,6 +120,16 @@ class SumHistory(NetworkHistory):
             (participation, "CLOSED_SECONDS", 20 * participation.CLOSED_SECONDS),
         ]
         return super()._changes() + ticks + self.watch.changes()
+
+    def _tell(self, name: str, text: str) -> None:
+        super()._tell(name, text)
+        if name == "too late" and "Nothing was spent" in text:
+            number = number_of(self.watch.group())
+            if any(paid[:12] in text for paid in self._spends(number)):
+                raise BrokenError(f"client {number} is told that it spent nothing, and has paid")
+        if name == self.counts:
+            group = self.watch.group()
+            self.added.add((number_of(group), self.watch.parts[group]))
 
     def found(self) -> Counter[str]:
         """Return how often what happened in sums."""
@@ -359,6 +371,9 @@ class SumHistory(NetworkHistory):
             took_part = outcome is not None and outcome["exit_status"] == 0
             if took_part and number not in inside and outcome["statement"] != GONE:
                 raise BrokenError(f"client {number} took part and is in no sum")
+            told_so = any((number, _id_of(folder)) in self.added for folder in self._rounds())
+            if outcome is not None and told_so and not took_part:
+                raise BrokenError(f"client {number} is told that it took no part in its sum")
         for number, round_id in self.watch.drawn:
             if round_id not in self._spends(number):
                 raise BrokenError(f"client {number} has not paid for what it gave away")

@@ -13,6 +13,7 @@ from benchmarks import _network_faults, _sum_faults, _world_faults
 from benchmarks._disk_model import DiskModel
 from benchmarks._network_program import run as run_history
 from benchmarks._sums import SumHistory
+from rknn_jax.federation import hosting
 
 ROOT = Path(__file__).parents[1]
 NEEDS_CC = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -161,10 +162,19 @@ def test_no_round_breaks_a_promise():
     assert status == 0, told
 
 
+@pytest.mark.long
+def test_no_secure_sum_breaks_a_promise():
+    status, told = run("simulate_sums", "--steps", "10000")
+    assert status == 0, told
+
+
 @pytest.mark.slow
-def test_a_seed_is_one_history_of_a_network():
-    for seed in NETWORK_SEEDS:
-        once, again = (run("simulate_network", "--seed", str(seed)) for _ in range(2))
+@pytest.mark.parametrize(
+    ("program", "seeds"), [("simulate_network", NETWORK_SEEDS), ("simulate_sums", (0, 1))]
+)
+def test_a_seed_is_one_history_of_a_network(program, seeds):
+    for seed in seeds:
+        once, again = (run(program, "--seed", str(seed)) for _ in range(2))
         assert once == again
         assert once[0] == 0, once[1]
 
@@ -176,14 +186,17 @@ def test_a_planted_fault_of_the_network_is_found(only):
     assert status == 0, told
 
 
-SHORT_SEED = 1
-"""Seed of one sum."""
+SHORT_SEED = 3
+"""Seed of one sum, which a client leaves between its shares and its vector."""
 
 
 class ShortHistory(SumHistory):
-    """History of a sum with few faulty steps."""
+    """History of a sum with few faulty steps, and short ones of the sum."""
 
     faulty_steps = 120
+
+    def _changes(self):
+        return [*super()._changes(), (hosting, "STEP_SECONDS", 15.0)]
 
 
 def planted(words):
@@ -202,7 +215,9 @@ def short(tmp_path, monkeypatch):
 def test_a_sum_is_that_of_its_clients_in_a_faulty_network(short):
     history, broken = short(SHORT_SEED)
     assert broken is None
-    assert history.found()["sums opened"] == 1
+    found = history.found()
+    assert (found["sums opened"], found["left before vectors"]) == (1, 1)
+    assert found["vectors in sums"] == found["vectors paid"] == 4
 
 
 def test_a_sum_with_a_fault_breaks_a_promise(short):

@@ -189,6 +189,11 @@ class Client:
         data = path.read_bytes()
         return int.from_bytes(data[:8], "little"), data[8:]
 
+    def has_paid(self, round_id: str) -> bool:
+        """Return True if the ledger was charged for a round of this id."""
+        lines = self.ledger.entries_of(f"round {round_id}:") if self.ledger else ()
+        return any(line.kind == "spend" for line in lines)
+
     def note_counted(self, round_id: str) -> None:
         """Note that a round counts this client, whose end is not known yet."""
         disk.make_folder(self.folder, 0o700)

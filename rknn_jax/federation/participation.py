@@ -27,6 +27,13 @@ CLOSED_SECONDS = 1.0
 GONE = "The server has gone. The answer was counted; how the round ended is not known."
 """Statement of a round whose server ends before this client hears of it."""
 
+APART = "takes no more answers, and this client was not in it. Nothing was spent"
+PAID = (
+    "takes no more answers. This client has paid for it and was stopped in its sum; whether its "
+    "numbers are in it is not known"
+)
+"""What a closed round does, for a client that does not know itself to be in it."""
+
 MASKED = 2
 """Step of a sum in which a client sends its vector."""
 
@@ -138,10 +145,10 @@ def _question(client: Client, connection: Connection, tell: Tell) -> tuple[str, 
             return received.round, b""
         if received.status != 200 and received.round != told:
             told = received.round
+            part = PAID if client.has_paid(told) else APART
             tell(
                 "too late",
-                f"round {told[:12]} takes no more answers, and this client was not in it. Nothing "
-                "was spent. Waiting for the next round; Ctrl-C leaves",
+                f"round {told[:12]} {part}. Waiting for the next round; Ctrl-C leaves",
             )
         time.sleep(random.uniform(0.5, 1.5) * CLOSED_SECONDS)
 
@@ -204,8 +211,8 @@ def _add(
         if step == MASKED:
             tell("added", f"{length:,} numbers under masks")
             added = True
-    if added:
-        _note_counted(client, round_id, tell)
+            # At once: the sum may be opened without this client, which then is in it all the same.
+            _note_counted(client, round_id, tell)
     if not added:
         tell("not counted", "the sum was taken without this client")
     return added
