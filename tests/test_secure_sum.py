@@ -14,12 +14,19 @@ from scipy import stats
 pytest.importorskip("cryptography")
 
 from rknn_jax.federation import client as client_side
-from rknn_jax.federation import round_folder, secure_sum, secure_sum_keys, secure_sum_layout
+from rknn_jax.federation import (
+    participation,
+    round_folder,
+    secure_sum,
+    secure_sum_keys,
+    secure_sum_layout,
+)
 from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.collector import Sum
+from rknn_jax.federation.connection import Received
 from rknn_jax.federation.rounds import Round
 from rknn_jax.federation.secure_sum import Participant
-from rknn_jax.federation.secure_sum_keys import SumRefusedError
+from rknn_jax.federation.secure_sum_keys import STEPS, SumRefusedError
 from rknn_jax.federation.secure_sum_server import Summation
 from rknn_jax.labelers import rknn
 from rknn_jax.privacy.ledger import BudgetExceededError
@@ -831,6 +838,52 @@ def test_a_client_adds_to_a_sum_once(tmp_path):
         a_party(tmp_path, 1).ready(round.data)
     assert party.ledger.spent.epsilon == 1
     assert float(party.ledger.spent.delta) == 1e-4
+
+
+class Line:
+    """Connection to a server whose round is closed, or that is lost at the last step of a sum."""
+
+    def __init__(self, round_id):
+        self.ticket = None
+        self.round_id = round_id
+
+    def get(self, path, most):
+        return Received(410, self.round_id, b"")
+
+    def poll(self, path, most):
+        if path.endswith(f"/{STEPS - 1}"):
+            raise KeyboardInterrupt
+        return Received(200, self.round_id, b"")
+
+    def post(self, path, data):
+        return "counted"
+
+
+@pytest.mark.parametrize(
+    ("pays", "words"), [(True, "has paid for it"), (False, "Nothing was spent")]
+)
+def test_a_client_that_was_stopped_in_a_sum_is_told_what_it_paid(tmp_path, pays, words):
+    round = a_round()
+    prepared = a_party(tmp_path, 1).ready(round.data)
+    if pays:
+        prepared.vector()
+
+    def leave(name, text):
+        raise KeyboardInterrupt(f"{name}: {text}")
+
+    with pytest.raises(KeyboardInterrupt, match=f"too late: .* {words}"):
+        participation._question(a_party(tmp_path, 1), Line(round.id), leave)
+
+
+def test_a_vector_that_counts_is_noted_before_the_sum_is_opened(tmp_path, monkeypatch):
+    """A client that is stopped in the last step is in the sum, and knows it when it comes back."""
+    round = a_round()
+    party = a_party(tmp_path, 1)
+    stub = SimpleNamespace(step=lambda number, data: b"")
+    monkeypatch.setattr(participation, "Participant", lambda *_: stub)
+    with pytest.raises(KeyboardInterrupt):
+        participation._add(party, Line(round.id), round.id, round.data, lambda *_: None)
+    assert party.counted() == [round.id]
 
 
 def test_the_note_of_a_sum_keeps_no_seed(tmp_path, monkeypatch):

@@ -226,6 +226,16 @@ def test_a_sum_with_a_fault_breaks_a_promise(short):
     assert "has paid 0 times for its vector" in str(broken)
 
 
+SUM_FAULTS = ("the masks of a client that left", "a share of the mask key", "has noted the sum")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("only", SUM_FAULTS)
+def test_a_planted_fault_of_secure_sums_is_found(only):
+    status, told = run("simulate_sums", "--planted", "--only", only)
+    assert status == 0, told
+
+
 @NEEDS_CC
 @pytest.mark.long
 @pytest.mark.parametrize(("only", "step"), [("label", 61), ("budget raise", 31), ("export", 31)])
