@@ -3,7 +3,7 @@
 from benchmarks._world_faults import WorldFault
 from rknn_jax.cli import serving
 from rknn_jax.federation import hosting, participation, round_folder, round_sequence
-from rknn_jax.federation.client import Client, Prepared
+from rknn_jax.federation.client import Client
 from rknn_jax.federation.secure_sum import Participant
 from rknn_jax.federation.secure_sum_server import Summation
 
@@ -23,32 +23,11 @@ FAULTS = (
         "for other in ():",
     ),
     WorldFault(
-        "a vector that comes late is added",
-        Summation,
-        "receive",
-        "if step < self.step or client not in self._members[step]:",
-        "if client not in self._members[step]:",
-    ),
-    WorldFault(
         "a client shows a share of the mask key of one that is in the sum",
         Participant,
         "_open",
         "[number in inside]",
         "[number == self._number]",
-    ),
-    WorldFault(
-        "a client opens the sum of any number of clients",
-        Prepared,
-        "least_threshold",
-        "return max(",
-        "return min(2, ",
-    ),
-    WorldFault(
-        "a client that paid for a sum is in another one of the same round",
-        Client,
-        "ready",
-        "if self._path(round, NOTED).exists() or self._begun(round):",
-        "if False:",
     ),
     WorldFault("nothing is charged for a sum", Client, "_pay", "if not charged:", "if False:"),
     WorldFault(
@@ -92,6 +71,13 @@ FAULTS = (
         "_wait_for_clients",
         "or time.time() >= desk.closes",
         "or False",
+    ),
+    WorldFault(
+        "a client that was stopped in a sum is told that it spent nothing",
+        participation,
+        "_question",
+        "PAID if client.has_paid(told) else APART",
+        "APART",
     ),
     WorldFault(
         "a sum that is over is taken for one that goes on",
