@@ -19,10 +19,11 @@ from benchmarks._network_world import SERVER, Actor, DeadlockError, NetworkWorld
 from rknn_jax.cli import federation, serving
 from rknn_jax.federation import listener
 from rknn_jax.federation.connection import UnreachableError
+from rknn_jax.federation.join_settings import Join
 from rknn_jax.federation.listener import CHECK_SECONDS
 from rknn_jax.federation.participation import FailedError
 from rknn_jax.federation.server import POLL_SECONDS, Resources
-from rknn_jax.federation.settings import Join, Serve
+from rknn_jax.federation.settings import Serve
 
 PATIENCE = 60.0
 FAULTY_STEPS = 1500

@@ -3,7 +3,7 @@
 from benchmarks._world_faults import WorldFault
 from rknn_jax.cli import serving
 from rknn_jax.federation import hosting, participation, round_folder, round_sequence
-from rknn_jax.federation.client import Client
+from rknn_jax.federation.client_payments import Payments
 from rknn_jax.federation.secure_sum import Participant
 from rknn_jax.federation.secure_sum_server import Summation
 
@@ -29,7 +29,7 @@ FAULTS = (
         "[number in inside]",
         "[number == self._number]",
     ),
-    WorldFault("nothing is charged for a sum", Client, "_pay", "if not charged:", "if False:"),
+    WorldFault("nothing is charged for a sum", Payments, "_pay", "if not charged:", "if False:"),
     WorldFault(
         "a client pays when it is ready",
         participation,

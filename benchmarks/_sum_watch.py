@@ -17,7 +17,8 @@ import scipy.stats  # noqa: F401 it draws random numbers as it is imported, whic
 from benchmarks._network_history import number_of, private_file
 from benchmarks._network_world import NetworkWorld
 from rknn_jax.federation import hosting, participation
-from rknn_jax.federation.client import NOTED, Client, Prepared
+from rknn_jax.federation.client import Prepared
+from rknn_jax.federation.client_payments import NOTED, Payments
 from rknn_jax.federation.participation import MASKED
 from rknn_jax.federation.rounds import Round
 from rknn_jax.federation.secure_sum import Participant
@@ -117,7 +118,7 @@ class SumWatch:
         return [
             (participation, "Participant", WatchedParticipant),
             (hosting, "Summation", WatchedSummation),
-            (Client, "_spend", self._spending(Client._spend)),
+            (Payments, "entropy", self._spending(Payments.entropy)),
             (Prepared, "vector", self._drawing(Prepared.vector)),
         ]
 
@@ -127,9 +128,9 @@ class SumWatch:
         return self.world.actor.group
 
     def _spending(self, spend: Callable[..., Entropy]) -> Callable[..., Entropy]:
-        def made(client: Client, round: Round, *arguments: Any) -> Entropy:
-            entropy = spend(client, round, *arguments)
-            note = json.loads(client._path(round, NOTED).read_bytes())
+        def made(payments: Payments, round: Round, *arguments: Any) -> Entropy:
+            entropy = spend(payments, round, *arguments)
+            note = json.loads(payments.path(round, NOTED).read_bytes())
             self.seeds[number_of(self.group()), round.id] = bytes.fromhex(note["seed"])
             return entropy
 

@@ -18,10 +18,12 @@ from benchmarks._sum_watch import SumWatch, spends
 from rknn_jax._internal.disk import read_arrays, read_json
 from rknn_jax.federation import hosting, participation
 from rknn_jax.federation.collector import QUESTION
+from rknn_jax.federation.join_settings import Join
 from rknn_jax.federation.participation import GONE
 from rknn_jax.federation.round_folder import BEGUN, OVER, SUM
 from rknn_jax.federation.secure_sum_keys import SEALED_BYTES, STEPS
-from rknn_jax.federation.settings import Join, Serve
+from rknn_jax.federation.settings import Serve
+from rknn_jax.settings import GivenClasses, Spending
 
 DEADLINE = 60.0
 EPSILON = 1.0
@@ -164,7 +166,7 @@ class SumHistory(NetworkHistory):
         return Serve(
             public=self.folder / "public.npz",
             epsilon=EPSILON,
-            classes="3",
+            classes=GivenClasses("3"),
             clients=self.clients,
             quorum=CARELESS if careless else self.quorum,
             honest=self.honest,
@@ -179,8 +181,7 @@ class SumHistory(NetworkHistory):
         return Join(
             private_file(self.folder, number),
             "127.0.0.1:80",
-            budget=BUDGET,
-            budget_delta=DELTA_BUDGET,
+            spending=Spending(budget=BUDGET, budget_delta=DELTA_BUDGET),
             trust="central",
             dishonest=self.dishonest,
             wait=PATIENCE,
