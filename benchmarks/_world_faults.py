@@ -108,7 +108,7 @@ FAULTS = (
     ),
     WorldFault(
         "a second new ledger replaces the first",
-        ledger_file,
+        disk,
         "write_new",
         "os.link(part, path)",
         "os.replace(part, path)",

@@ -46,7 +46,7 @@ from tests.test_statement import RELEASE, WORDS, Page
 LAPLACE = DiscreteLaplace(2.0, 2)
 FULL = replace(
     WORDS,
-    responsible=Responsible("St. Mary's", "privacy@example.org", "Research"),
+    responsible=Responsible("St. Mary's", "privacy@example.org", "Research", "The board chose it."),
     tuning=PUBLIC_TUNING,
     audit=AuditBound(0.7, 0.95, "rknn audit --mechanism discrete_laplace --epsilon 1"),
 )
@@ -295,9 +295,11 @@ REGISTRY = {
 def test_a_release_tells_who_answers_for_it_and_is_ready_for_the_registry(rknn, tmp_path):
     make_files(tmp_path)
     words = {"controller": "Clinic Ä <b>", "contact": "a@b.org", "purpose": "triage: a study"}
+    words["justification"] = "the ethics board, 3 March"
     assert rknn(*arguments(budget=2, **words)).status == 0
     card = json.loads((tmp_path / "new/privacy.json").read_text())
     assert {name: card[name] for name in words} == words
+    assert card["class_names"] == []
     assert card["release"] in (tmp_path / "R.npz.ledger.jsonl").read_text()
     text = Page((tmp_path / "new/privacy.html").read_text()).text
     assert all(word in text for word in words.values())
@@ -312,6 +314,7 @@ def test_a_release_tells_who_answers_for_it_and_is_ready_for_the_registry(rknn, 
     assert {name: " ".join(part) for name, part in fields.items()} == REGISTRY
     assert fields["basic"]["data_curators"] == ["Clinic Ä <b>"]
     assert fields["basic"]["intended_use"] == "triage: a study"
+    assert fields["implementation"]["justification"] == "the ethics board, 3 March"
     assert fields["basic"]["publication_date"] == card["time"][:10]
     assert fields["dp_variant"]["variant_name"] == "Pure DP"
     assert fields["privacy_loss"]["privacy_parameters"] == {"epsilon": 1.0}
@@ -331,8 +334,21 @@ def test_the_words_do_not_make_another_release(tmp_path):
     rows = np.eye(3, dtype=np.float32)
     data = data_of(rows, rows, np.arange(3, dtype=np.int32), Classes(3))
     plain = Settings("P", "R", 1.0, queries=3)
-    named = replace(plain, responsible=Responsible("A", "B", "C"))
+    named = replace(plain, responsible=Responsible("A", "B", "C", "D"))
     assert planning.request(plain, data) == planning.request(named, data)
+
+
+def test_the_statement_names_the_classes_that_were_given_and_no_others(rknn, tmp_path):
+    make_files(tmp_path)
+    given = {"classes": "<b>cat,dog,rat", "person": None}
+    assert rknn(*arguments(**given, budget=3)).status == 0
+    card = json.loads((tmp_path / "new/privacy.json").read_text())
+    assert card["class_names"] == ["<b>cat", "dog", "rat"]
+    text = Page((tmp_path / "new/privacy.html").read_text()).text
+    assert "The classes: <b>cat, dog, rat." in text
+    inferred = arguments(classes=None, infer_classes=True, out="other", budget=None)
+    assert rknn(*inferred).status == 0
+    assert json.loads((tmp_path / "other/privacy.json").read_text())["class_names"] == []
 
 
 def written(folder: Path, card) -> Path:

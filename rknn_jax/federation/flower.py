@@ -61,7 +61,7 @@ MOST_LETTERS = 500
 CONNECTION = ("server", "ca", "certificate", "key", "wait", "json")
 """Options of `rknn join` that a node does not have, because Flower has the connection."""
 
-WORDS = ("controller", "contact", "purpose")
+WORDS = ("controller", "contact", "purpose", "justification")
 """Options of a run that say who answers for it, in the order of `Responsible`."""
 
 Tell = Callable[[str, str], None]

@@ -320,6 +320,7 @@ def _statement(
         contribution=round_labels.contribution(round),
         tuning=PUBLIC_TUNING,
         assumptions=tuple(assumptions),
+        class_names=asked.classes,
     )
 
 

@@ -11,8 +11,10 @@ class Responsible:
       controller: person or organization that answers for it.
       contact: address for questions.
       purpose: what the labels are for.
+      justification: why this epsilon is right for these records, and who decided it.
     """
 
     controller: str = ""
     contact: str = ""
     purpose: str = ""
+    justification: str = ""

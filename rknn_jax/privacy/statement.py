@@ -183,6 +183,7 @@ class Statement:
       assumptions: Assumptions of the accountant, beside those that the guarantee itself tells.
         Defaults to none.
       remark: Sentence that belongs to the guarantee's. Defaults to none.
+      class_names: Names of the classes, if they are public. Defaults to none.
     """
 
     guarantee: Guarantee
@@ -202,6 +203,7 @@ class Statement:
     audit: AuditBound | None = None
     assumptions: tuple[str, ...] = ()
     remark: str = ""
+    class_names: tuple[str, ...] = ()
 
     def card(self, **others: Any) -> dict[str, Any]:
         """Return the content of `privacy.json`, in the shape of `schema`.
@@ -223,6 +225,8 @@ def _core(statement: Statement) -> dict[str, Any]:
         "controller": statement.responsible.controller,
         "contact": statement.responsible.contact,
         "purpose": statement.responsible.purpose,
+        "justification": statement.responsible.justification,
+        "class_names": list(statement.class_names),
         "time": statement.date,
         "holders": statement.holders,
         "released": list(statement.released),

@@ -178,6 +178,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         not stated.
       contact: Address for questions, in `card_`. Defaults to "".
       purpose: Purpose of the release, in `card_`. Defaults to "".
+      justification: Why this epsilon, in `card_`. Defaults to "".
 
     Attributes:
       n_features_in_: Number of features f.
@@ -226,6 +227,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         "controller": [str],
         "contact": [str],
         "purpose": [str],
+        "justification": [str],
     }
 
     def __init__(
@@ -258,6 +260,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         controller: str = "",
         contact: str = "",
         purpose: str = "",
+        justification: str = "",
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -286,6 +289,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         self.controller = controller
         self.contact = contact
         self.purpose = purpose
+        self.justification = justification
 
     @option_names(_as_parameter)
     def fit(self, X: ArrayLike, y: ArrayLike | None = None) -> "ReverseKNNLabeler":
@@ -569,7 +573,9 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             seed=self._seed,
             delta=self.delta,
             allow_large_epsilon=self.allow_large_epsilon,
-            responsible=Responsible(self.controller, self.contact, self.purpose),
+            responsible=Responsible(
+                self.controller, self.contact, self.purpose, self.justification
+            ),
             dry_run=labels is None,
             labeler=self.labeler,
             mechanism=self.mechanism,

@@ -56,6 +56,7 @@ UNSEEN = (
     "controller",
     "contact",
     "purpose",
+    "justification",
 )
 """Settings on which the noisy sum of a release does not depend."""
 

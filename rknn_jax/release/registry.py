@@ -187,7 +187,7 @@ def _implementation(card: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "preprocessing_and_hyperparameter_tuning": tuning.get("words", ""),
         "mechanisms": f"{mechanism} Exact noise: {checklists.exactness(card)}" if mechanism else "",
-        "justification": "",
+        "justification": card.get("justification", ""),
     }
 
 

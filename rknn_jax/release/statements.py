@@ -136,6 +136,12 @@ def _before(plan: Plan) -> dict[str, str]:
     return {} if before is None else before.details(plan.cost)
 
 
+def _class_names(plan: Plan) -> tuple[str, ...]:
+    """Return the names of the classes, unless they were read from private labels."""
+    classes = plan.data.classes
+    return classes.names or () if classes.source == "given" else ()
+
+
 def _inferred(plan: Plan) -> str:
     """Return a sentence on classes that were read from private labels, or an empty string."""
     if plan.data.classes.source != "inferred":
@@ -200,6 +206,7 @@ def statement(
         tuning=_tuning(plan),
         assumptions=(ONE_LEDGER,),
         remark=_inferred(plan),
+        class_names=_class_names(plan),
     )
 
 
