@@ -1,0 +1,330 @@
+"""Cells of benchmarks/results that sentences of README.md and docs tell of; see test_claims.py.
+
+Each function returns numbers as a sentence prints them, or values that it is made of.
+"""
+
+import functools
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+from benchmarks._tables import _format
+
+Row = dict[str, Any]
+
+CIFAR10, COMPONENTS = "CIFAR-10, ImageNet features", "MNIST, 50 components"
+RIVALS = ("rknn", "class means", "public prototypes", "least squares", "noisy_sgd")
+LABELERS = ("rknn", "prototypes", "least_squares", "public_prototypes")
+CELLS = ("200 queries, 50 classes, kr = 4", "100 queries, 10 classes, kr = 1")
+
+
+@functools.cache
+def load(name: str) -> Any:
+    """Return the results of one file of benchmarks/results."""
+    return _format.load(name)["results"]
+
+
+def find(rows: list[Row], /, **wanted: Any) -> Row:
+    """Return the one row with these values. Raises ValueError if there are none or several."""
+    (row,) = [row for row in rows if all(row.get(name) == one for name, one in wanted.items())]
+    return row
+
+
+def share(value: float, digits: int = 1) -> str:
+    """Return a share as percent, without the sign."""
+    return f"{100 * value:.{digits}f}"
+
+
+def ends(values: Iterable[float], digits: int = 0) -> tuple[str, str]:
+    """Return the least and the largest of some values."""
+    values = list(values)
+    return f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
+
+
+# ---- labelers
+
+
+def rival(space: str, records: int, epsilon: float, method: str) -> float:
+    rows = load("rivals")["rows"]
+    row = find(rows, space=space, num_records=records, epsilon=epsilon, method=method)
+    return float(row["label_accuracy"]["mean"])
+
+
+def _rivals() -> dict[tuple[str, int, float], dict[str, float]]:
+    """Return the rows of the table of rivals."""
+    found: dict[tuple[str, int, float], dict[str, float]] = {}
+    for row in load("rivals")["rows"]:
+        if row["method"] in RIVALS and row["epsilon"] in (0.01, 0.1, 1.0):
+            place = (row["space"], row["num_records"], row["epsilon"])
+            found.setdefault(place, {})[row["method"]] = row["label_accuracy"]["mean"]
+    return found
+
+
+def rows_won() -> tuple[str, str]:
+    won = [max(cell, key=cell.__getitem__) == "rknn" for cell in _rivals().values()]
+    return str(sum(won)), str(len(won))
+
+
+def behind_on_spectral() -> str:
+    gaps = [
+        100 * (max(cell.values()) - cell["rknn"])
+        for (space, _, _), cell in _rivals().items()
+        if space == "MNIST, spectral"
+    ]
+    assert sum(gap > 0 for gap in gaps) == 2
+    return next(f"{bound / 10:.1f}" for bound in range(1, 1000) if max(gaps) < bound / 10)
+
+
+def second(space: str, records: int, epsilon: float) -> float:
+    return max(rival(space, records, epsilon, name) for name in RIVALS[1:])
+
+
+def above(space: str, records: int, epsilon: float, method: str) -> str:
+    ours = rival(space, records, epsilon, "rknn")
+    return share(rival(space, records, epsilon, method) - ours)
+
+
+def purity(space: str) -> float:
+    return float(load("rivals")["nothing_private"][space]["purity"])
+
+
+def behind() -> tuple[str, ...]:
+    """Cells of `choosing` in which reverse k-NN labeling is 3 points below the best."""
+    weak, strong = [], []
+    every = load("choosing")["cells"]
+    for cell in every:
+        gap = 100 * (max(cell["right"][name] for name in LABELERS) - cell["right"]["rknn"])
+        if gap > 3:
+            heard = cell["num_records"] * cell["epsilon"] / cell["num_classes"]
+            (weak if heard <= 20 else strong).append(round(gap, 6))
+    assert len(weak) == 5
+    others = (f"{gap:.2f}" for gap in strong)
+    return str(len(weak + strong)), str(len(every)), f"{max(weak):.0f}", *others
+
+
+def gains() -> tuple[str, str]:
+    halves = load("choosing")["gain_over_rknn"].values()
+    return ends((100 * one for half in halves for one in half.values()), 1)
+
+
+def with_delta(labeler: str, epsilon: float, case: str) -> str:
+    right = find(load("choosing")["cells"], case=case, epsilon=epsilon)["right"]
+    return share(right[f"{labeler}, with delta"] - right["rknn"])
+
+
+def writers(title: str, epsilon: float, of: str = "mean", digits: int = 1) -> str:
+    row = find(load("persons_labelers"), title=title, epsilon=epsilon)
+    return share(row["label_accuracy"][of], digits)
+
+
+def of_writers(part: str) -> str:
+    wanted = {"parties": 10, "trust": "central", "epsilon": 0.1}
+    if part == "labelers":
+        wanted["labeler"] = "rknn"
+    return share(find(load("federation")[part], **wanted)["label_accuracy"]["mean"])
+
+
+# ---- how counts become labels
+
+
+def decoded(case: str, epsilon: float, method: str = "decoded") -> Row:
+    return find(load("decoding"), case=case, epsilon=epsilon, method=method)
+
+
+def _by_default() -> list[Row]:
+    return [row for row in load("decoding") if row["method"] == "decoded"]
+
+
+def told_well(error: str, bound: float) -> tuple[str, str]:
+    rows = [row for row in _by_default() if row["epsilon"] >= 1]
+    return str(sum(abs(row[error]) <= bound for row in rows)), str(len(rows))
+
+
+def hopeless() -> tuple[str, str]:
+    rows = [row for row in _by_default() if row["epsilon"] == 0.01]
+    return str(sum(row["right"] < row["constant"] for row in rows)), str(len(rows))
+
+
+def lead(case: str, method: str) -> str:
+    """Return the most points that a method is ahead of the default at any epsilon."""
+    rows = [row for row in load("decoding") if (row["case"], row["method"]) == (case, method)]
+    return share(max(row["right"] - decoded(case, row["epsilon"])["right"] for row in rows), 0)
+
+
+def three_queries() -> tuple[str, ...]:
+    case = "wine, 3 queries"
+    alike = [100 * row["right"] for row in load("decoding") if row["case"] == case]
+    epsilons = [row["epsilon"] for row in load("decoding") if row["case"] == case]
+    alike = [one for one, epsilon in zip(alike, epsilons, strict=True) if epsilon >= 0.5]
+    first = (share(decoded(case, 0.1, name)["right"]) for name in ("one_to_one", "decoded"))
+    return (*first, *ends(alike, 1))
+
+
+def rare_class_found() -> str:
+    rows = [row for row in load("decoding") if row["case"] == "MNIST, class 3 at 1%"]
+    worst = max(row["worst_class"] for row in rows)
+    return next(str(bound) for bound in range(0, 101, 10) if 100 * worst <= bound)
+
+
+def spaces() -> list[float]:
+    """Return the points that spectral coordinates add, the least first."""
+    rows = load("spaces")
+    own = {(row["case"], row["epsilon"]): row["right"] for row in rows if row["space"] == "own"}
+    other = [row for row in rows if row["space"] == "spectral"]
+    return sorted(100 * (row["right"] - own[row["case"], row["epsilon"]]) for row in other)
+
+
+def _components(case: str, way: str, epsilon: float | None = None) -> float:
+    cells = [one for one in load("components")["cells"] if one["case"] == case]
+    return 100 * statistics.mean(
+        one["right"][way] for one in cells if epsilon in (None, one["epsilon"])
+    )
+
+
+def added_by_mixtures(case: str) -> str:
+    return f"{_components(case, 'with') - _components(case, 'without'):.1f}"
+
+
+def worse_in_300_dimensions() -> str:
+    case = "300 dimensions"
+    strong, weak = (_components(case, "with", epsilon) for epsilon in (3.0, 0.1))
+    assert strong <= weak
+    lost = _components(case, "without", 0.1) - _components(case, "without", 0.5)
+    return f"{lost:.0f}"
+
+
+# ---- the papers' experiments
+
+
+def labels(representation: str, queries: int, epsilon: float, way: str = "plain") -> float:
+    rows = load("labels")
+    row = find(rows, representation=representation, queries=queries, epsilon=epsilon)
+    return float(row[way]["mean"])
+
+
+def balanced(*, public: bool) -> list[float]:
+    """Return the points that prices add to the arg max, by public ones or by all others, the least
+    first.
+    """
+    keys = ("representation", "population", "epsilon")
+    found = []
+    for row in load("balance"):
+        if row["prices"] == "none":
+            continue
+        base = find(load("balance"), prices="none", **{name: row[name] for name in keys})
+        named = (row["representation"], row["population"], row["prices"], row["amount"])
+        mild = named == ("spectral", "as the public", "public", "part")
+        for way in ("plain", "shared"):
+            if (mild and way == "plain") == public:
+                found.append(100 * (row[way]["mean"] - base[way]["mean"]))
+    return sorted(found)
+
+
+def appendix(epsilon: float) -> float:
+    name = "concatenation, as published"
+    return float(find(load("appendix_b"), mechanism=name, epsilon=epsilon, clients=10**6)["right"])
+
+
+def concatenated() -> float:
+    return max(appendix(row["epsilon"]) for row in load("appendix_b") if row["clients"] == 10**6)
+
+
+def separated() -> list[float]:
+    """Return the variance of Separation in that of Collision, for each epsilon."""
+    rows = [row for row in load("appendix_b") if row["clients"] == 1]
+    return [
+        row["expected"] / find(rows, mechanism="collision", epsilon=row["epsilon"])["expected"]
+        for row in rows
+        if row["mechanism"] == "separation"
+    ]
+
+
+def _variance(name: str, epsilon: str, problem: str) -> float:
+    return float(find(load("mechanisms"), problem=problem, name=name)["variance"][epsilon])
+
+
+def saved_by_sets(epsilon: str) -> str:
+    names = ("subset_selection", "collision")
+    sets, collision = (_variance(name, epsilon, CELLS[0]) for name in names)
+    return share(1 - sets / collision, 0)
+
+
+def saved_by_collision(epsilon: str) -> str:
+    names = ("collision", "randomized_response")
+    collision, response = (_variance(name, epsilon, CELLS[1]) for name in names)
+    return share(1 - collision / response, 0).replace("-", "−")
+
+
+def gain_of_collision(epsilon: str) -> float:
+    names = ("randomized_response", "collision")
+    response, collision = (_variance(name, epsilon, CELLS[0]) for name in names)
+    return response / collision
+
+
+def table1(name: str, epsilon: float) -> str:
+    return share(find(load("cifar10_rows")["rows"], name=name, epsilon=epsilon)["right"]["mean"])
+
+
+def papers_row(name: str) -> str:
+    return share(find(load("rows"), name=name)["label_accuracy"])
+
+
+def cifar10(name: str) -> str:
+    return share(load("cifar10")[0][name])
+
+
+def cifar10_neighbors() -> str:
+    return share(load("cifar10_labels")["knn_ceiling"])
+
+
+# ---- rounds and records from elsewhere
+
+
+def rounds() -> list[float]:
+    """Return the points that a second round adds on average of splits, the least first."""
+    added: dict[Any, list[float]] = {}
+    for row in load("rounds"):
+        for epsilon, (one, two, *_) in row["right"].items():
+            added.setdefault((row["data"], epsilon), []).append(two - one)
+    return sorted(100 * statistics.mean(one) for one in added.values())
+
+
+def _added(remedy: str, *data: str) -> list[list[float]]:
+    """Return the points that a remedy adds in each split, for each data set and epsilon."""
+    added: dict[Any, list[float]] = {}
+    for row in load("sites"):
+        for epsilon, cell in row["right"].items():
+            if not data or row["data"] in data:
+                points = 100 * (cell[remedy] - cell["as it is"])
+                added.setdefault((row["data"], epsilon), []).append(points)
+    return list(added.values())
+
+
+def sites(remedy: str, *data: str) -> list[float]:
+    return sorted(statistics.mean(one) for one in _added(remedy, *data))
+
+
+def site(data: str, epsilon: str) -> float:
+    cells = [row["right"][epsilon] for row in load("sites") if row["data"] == data]
+    return 100 * statistics.mean(cell["as it is"] for cell in cells)
+
+
+def added_by_features() -> tuple[str, str]:
+    odd = ("one of two sites turned by 30°", "one of two sites noisy")
+    return ends(sites("HOG", "thicker", "turned by 15°", *odd))
+
+
+def added_by_copies() -> tuple[str, str]:
+    far = "turned by 45°"
+    copies, both = sites("public copies", far), sites("HOG, public copies", far)
+    others = [
+        one for name in ("records that check", "two rounds", "HOG") for one in sites(name, far)
+    ]
+    assert max(others) < 5 < min(copies)
+    return "5", f"{both[-1]:.0f}"
+
+
+def second_round_at_sites() -> tuple[str, str, str]:
+    averages = sites("two rounds")
+    worst = min(min(one) for one in _added("two rounds"))
+    return f"{-averages[0]:.0f}", f"{-worst:.0f}", f"{averages[-1]:.0f}"
