@@ -277,6 +277,28 @@ def cifar10_neighbors() -> str:
     return share(load("cifar10_labels")["knn_ceiling"])
 
 
+def cifar10_default() -> str:
+    rows = load("cifar10_labels")["rows"]
+    return share(find(rows, trust="central", epsilon=1.0, queries=500)["spread"]["mean"])
+
+
+def least_epsilon(trust: str, right: float) -> str:
+    """Return the least epsilon at which some mechanism has a share of the labels right."""
+    rows = [row for row in load("local") if row["trust"] == trust]
+    return f"{min(row['epsilon'] for row in rows if row['label_accuracy']['mean'] >= right):g}"
+
+
+def preset() -> tuple[str, ...]:
+    row = find(load("distill"), name="`--preset mnist-fast`, epsilon 0.01")
+    kinds = (row["label_accuracy"], row["test_accuracy"])
+    return tuple(share(kind[of], 2) for kind in kinds for of in ("mean", "stddev"))
+
+
+def three_students() -> str:
+    row = find(load("distill"), name="`--preset mnist`, epsilon 0.01")
+    return share(row["test_accuracy"]["mean"])
+
+
 # ---- rounds and records from elsewhere
 
 

@@ -135,6 +135,24 @@ MEASURED: dict[str, list[Phrase]] = {
         ),
         ("at 5,000 cells the kernel reaches {}% of that", cells_of_rivals.reached_by_decoding),
     ],
+    "docs/choosing_privacy.md": [
+        (
+            "randomizes its own votes | {} |",
+            lambda: cells.least_epsilon("local", 0.981),
+        ),
+        ("adds the noise | {} |", lambda: cells.least_epsilon("central", 0.981)),
+    ],
+    "docs/embedding.md": [
+        (
+            "{}% right from 1,000 private images at ε = 1, and {}% from 40,000",
+            lambda: tuple(share(cells.rival(CIFAR10, n, 1, "rknn"), 0) for n in (1000, 40_000)),
+        ),
+    ],
+    "docs/reproducing.md": [
+        ("labels {}% ± {}, student {}% ± {}", cells.preset),
+        ("({}% on test images)", cells.three_students),
+        ("at ε = 1: labels {}%", cells.cifar10_default),
+    ],
     "docs/results/choice.md": [
         ("ten clusters are {}% pure", lambda: share(cells.purity("MNIST, spectral"), 0)),
         (
