@@ -27,6 +27,7 @@ from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import planning
 from rknn_jax.release.release_folder import RESULTS, STAGING
+from rknn_jax.settings import Spending
 
 BUDGET = 20
 
@@ -38,7 +39,7 @@ def write_plan(folder: Path) -> None:
     os.chdir(folder)
     os.environ["RKNN_STATE_DIR"] = os.devnull
     kills.make_files(folder)
-    plan = planning.prepare(replace(kills.SETTINGS, budget=float(BUDGET)))
+    plan = planning.prepare(replace(kills.SETTINGS, spending=Spending(budget=float(BUDGET))))
     asked = plan.question
     features = np.asarray(asked.queries.features)
     queries = replace(asked.queries, features=features)

@@ -260,3 +260,17 @@ def checkouts() -> str:
     before = found["before"]
     header = ["command", f"CPU, {before}", "CPU, now", f"memory, {before}", "memory, now"]
     return table(header, rows, "checkouts")
+
+
+def silence() -> str:
+    """Longest time without a word of long commands, worst first."""
+    rows = [
+        [
+            row["command"],
+            "terminal" if row["terminal"] else "pipe",
+            f"{row['longest silence']:.1f} s",
+            f"{row['seconds']:.0f} s{', stopped' if row['stopped'] else ''}",
+        ]
+        for row in sorted(load("silence")["results"], key=lambda row: -row["longest silence"])
+    ]
+    return table(["command", "output to a", "longest silence", "ran for"], rows, "silence")

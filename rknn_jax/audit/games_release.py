@@ -41,6 +41,7 @@ from rknn_jax.release.planning import Plan
 from rknn_jax.release.rehearsal import mechanism_of
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrayShard, Records
+from rknn_jax.settings import NamedColumns
 
 NUM_CLASSES = 3
 NUM_QUERIES = 3
@@ -96,13 +97,18 @@ def of_release(
     return [_game(world) for world in played], guarantee
 
 
-def worlds(epsilon: float, relation: Relation = "replace-one", **settings: Any) -> list[World]:
+def worlds(
+    epsilon: float,
+    relation: Relation = "replace-one",
+    person: str | None = None,
+    **settings: Any,
+) -> list[World]:
     """Return plans of releases of neighboring tables.
 
     The canary is a record near a cluster; half of the cluster's other records have one label and
     half another. The canary's variants are: any label or none, this cluster or that, an embedding
     that is not finite, and, under add-remove, present or absent. It votes for every cell in turn.
-    With `person` in the settings, the canary is a person with `OF_CANARY` such records.
+    With the name of a column of persons, the canary is a person with `OF_CANARY` such records.
     """
     rng = np.random.default_rng(0)
     centers = 4 * np.eye(NUM_QUERIES, dtype=np.float32)
@@ -115,6 +121,7 @@ def worlds(epsilon: float, relation: Relation = "replace-one", **settings: Any) 
         epsilon,
         queries=NUM_QUERIES,
         relation=relation,
+        columns=NamedColumns(person=person),
         **settings,
     )
 
