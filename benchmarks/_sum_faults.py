@@ -29,7 +29,13 @@ FAULTS = (
         "[number in inside]",
         "[number == self._number]",
     ),
-    WorldFault("nothing is charged for a sum", Payments, "_pay", "if not charged:", "if False:"),
+    WorldFault(
+        "nothing is charged for a sum",
+        Payments,
+        "_pay",
+        'self.ledger.charge(cost, f"round {round.account}: {round.subject}{roles}{name}")',
+        "pass",
+    ),
     WorldFault(
         "a client pays when it is ready",
         participation,

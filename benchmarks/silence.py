@@ -2,7 +2,7 @@
 
     RKNN_MNIST_DIR=... python -m benchmarks.silence
 
-Each command runs for at most two minutes, then gets Ctrl-C: what counts is the longest time without
+Each command runs for at most 45 seconds, then gets Ctrl-C: what counts is the longest time without
 a byte of output, from its start to its end. Loading of libraries and compilation count too. A
 command must not be silent for 10 seconds.
 """
@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks._measure import mnist_folder, save
 
-LIMIT = 120.0
+LIMIT = 45.0
 PATIENCE = 60.0
 """Seconds for a command that got Ctrl-C, which saves its work first."""
 

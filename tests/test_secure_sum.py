@@ -13,7 +13,7 @@ from scipy import stats
 
 pytest.importorskip("cryptography")
 
-from rknn_jax.federation import client as client_side
+from rknn_jax.federation import client_payments as client_side
 from rknn_jax.federation import (
     participation,
     round_folder,
