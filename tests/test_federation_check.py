@@ -813,6 +813,7 @@ def a_federation(folder, clients, records, *, trust="local", unit="record", **se
             trust=trust,
             unit=unit,
             honest=served.honest or None,
+            wait=PATIENCE,  # a server that could not begin is not waited for
             **budgets,
         )
         for i in range(clients)
