@@ -267,10 +267,9 @@ def silence() -> str:
     rows = [
         [
             row["command"],
-            "terminal" if row["terminal"] else "pipe",
             f"{row['longest silence']:.1f} s",
             f"{row['seconds']:.0f} s{', stopped' if row['stopped'] else ''}",
         ]
         for row in sorted(load("silence")["results"], key=lambda row: -row["longest silence"])
     ]
-    return table(["command", "output to a", "longest silence", "ran for"], rows, "silence")
+    return table(["command", "longest silence", "ran for"], rows, "silence")
