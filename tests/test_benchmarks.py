@@ -141,6 +141,7 @@ def test_a_table_says_that_its_code_has_changed(tmp_path, monkeypatch):
     assert mark(sources) == " The code that it measures has changed since."
 
 
+@pytest.mark.long
 def test_every_result_from_now_on_names_its_sources(tmp_path, monkeypatch):
     monkeypatch.setattr(_measure, "RESULTS", tmp_path)
     _measure.save("a", [1])

@@ -245,6 +245,7 @@ def test_all_layers_begin_at_the_networks_and_learn(task, model):
     assert tuned.config.model == model.config.model
 
 
+@pytest.mark.long
 def test_records_of_none_of_the_classes_are_paid_for_and_left_out(task, model):
     index = np.arange(80)
     labels = task.public.true_labels[:80].copy()

@@ -429,6 +429,7 @@ def test_simulated_checks_choose_the_best_and_measure_it_within_their_intervals(
     assert covered >= 33
 
 
+@pytest.mark.long
 def test_exact_draws_are_those_of_a_release():
     checkers = a_check(epsilon=5.0)
     rng = np.random.default_rng(5)

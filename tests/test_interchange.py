@@ -481,6 +481,7 @@ def test_an_operation_that_onnx_is_not_told_of_is_named():
         onnx_file.onnx_bytes(lambda x: jax.numpy.cumsum(x), (3,), np.float32, {})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["mlp head", "ensemble of cnn"])
 def test_safetensors_hold_every_weight_by_name(name, tmp_path):
     folder = folder_of(tmp_path)

@@ -124,6 +124,7 @@ def test_answers_leave_room_for_results(tmp_path, monkeypatch):
     assert [name for name, _ in running.told][:2] == ["no room", "room"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bound", ["HANDSHAKES", "HANDSHAKES_OF_AN_ADDRESS"])
 def test_handshakes_have_a_rate(tmp_path, secured, monkeypatch, caplog, bound):  # noqa: F811
     monkeypatch.setattr(gate, bound, 3)

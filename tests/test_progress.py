@@ -147,6 +147,7 @@ def test_no_program_is_silent_on_a_pipe():
     assert done.stderr.startswith("working     running, for 0 s\n")
 
 
+@pytest.mark.long
 def test_long_work_counts_its_steps(monkeypatch):
     """Phases with steps by name: the longest parts of clustering, graphs and a simulation."""
     events = []

@@ -214,6 +214,7 @@ def test_rounds_of_gaussian_noise_cost_what_was_asked_at_most(tmp_path, accounti
     assert Ledger.open(ledger).num_spends == 2
 
 
+@pytest.mark.long
 def test_rounds_with_a_check_cost_what_they_are_charged(tmp_path):
     public, private, labels, _ = sides(num_private=1500)
     labeler = ReverseKNNLabeler(
@@ -232,6 +233,7 @@ def test_rounds_with_a_check_cost_what_they_are_charged(tmp_path):
     assert {event.kind for event in cost.events} == {"pure"}
 
 
+@pytest.mark.long
 def test_the_key_of_the_roles_does_not_outlive_a_complete_run(rknn, tmp_path):
     options = written(tmp_path)
     asked = ["label", *options, "--epsilon", "9", "--rounds", "2", "--out", "out"]
@@ -261,6 +263,7 @@ def test_the_key_of_the_roles_does_not_outlive_a_complete_run(rknn, tmp_path):
     assert not left[1].exists()
 
 
+@pytest.mark.long
 def test_what_holds_for_a_release_holds_for_its_rounds_together(rknn, tmp_path):
     options = written(tmp_path)
     refused = rknn("label", *options, "--epsilon", "90", "--rounds", "3", "--out", "out")
@@ -293,6 +296,7 @@ def test_a_run_that_is_killed_pays_once_for_each_round(tmp_path):
     assert [one["epsilon"] for one in found] == PARTS
 
 
+@pytest.mark.long
 def test_the_estimator_asks_in_rounds(tmp_path):
     public, private, labels, truth = sides()
     ledger = tmp_path / "ledger.jsonl"

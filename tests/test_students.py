@@ -261,6 +261,7 @@ def test_equal_keys_give_equal_students_and_other_keys_others(data):
     assert not np.allclose(first["params"]["Conv_0"]["kernel"], other["params"]["Conv_0"]["kernel"])
 
 
+@pytest.mark.long
 def test_records_of_weight_zero_leave_no_trace(data):
     images, targets = data
     kept = np.delete(np.arange(23), [0, 4, 22])
