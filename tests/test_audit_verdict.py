@@ -185,7 +185,7 @@ BUGS = [
     Bug(
         "a client's duplicate votes are kept",
         duplicate_votes_are_kept,
-        "--federation sum --unit person --runs 120",
+        "--federation sum --unit person --runs 300",
     ),
     Bug(
         "INFINITE: a client without a vote sends no seed",
