@@ -129,7 +129,7 @@ def test_a_killed_process_changes_nothing_and_costs_once(tmp_path, two_machines,
     np.testing.assert_array_equal(votes.counts, expected.counts)
     assert (votes.rows, votes.dataset) == (SHARDS * ROWS, expected.dataset)
     label.release(plan, votes)
-    assert float(Ledger.open(given.ledger).spent.epsilon) == 1.0
+    assert float(Ledger.open(given.ledger_path).spent.epsilon) == 1.0
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ def test_a_shard_that_cannot_be_read_ends_the_job_and_nothing_is_spent(tmp_path)
     plan = planning.prepare(given, shards(tmp_path, BrokenShard))
     with pytest.raises(ValueError, match=r"5\.npz is damaged.*Nothing was spent"):
         label.count(plan)
-    assert not given.ledger.exists()
+    assert not given.ledger_path.exists()
 
 
 @pytest.mark.slow
