@@ -1,6 +1,5 @@
 """Program that runs histories of a federation in a network, for each kind of history."""
 
-import argparse
 import gc
 import hashlib
 import logging
@@ -80,14 +79,7 @@ class Program:
 
     def main(self) -> None:
         """Run histories, or one of them with all that happens."""
-        parser = argparse.ArgumentParser(description=self.about)
-        parser.add_argument("--seed", type=int)
-        parser.add_argument("--first", type=int, default=0)
-        parser.add_argument("--steps", type=int, default=1_000_000)
-        parser.add_argument("--planted", action="store_true")
-        parser.add_argument("--only", default="", help="planted faults whose words contain this")
-        parser.add_argument("--save", action="store_true")
-        options = parser.parse_args()
+        options = _seeds.options(self.about)
         if os.environ.get("PYTHONHASHSEED") != "0":
             words = [sys.executable, "-m", f"benchmarks.{self.name}", *sys.argv[1:]]
             os.execve(sys.executable, words, os.environ | {"PYTHONHASHSEED": "0"})

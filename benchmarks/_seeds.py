@@ -1,5 +1,6 @@
 """Histories from seed to seed: how many break a promise, and which seed finds a planted fault."""
 
+import argparse
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,6 +12,22 @@ from benchmarks._tables._format import load
 
 Ran = tuple[Counter[str], BrokenError | None]
 """How often what happened in a history, and the promise that it broke."""
+
+
+def options(about: str) -> argparse.Namespace:
+    """Return the options of a program of histories.
+
+    Args:
+      about: One line about the program.
+    """
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("--planted", action="store_true")
+    parser.add_argument("--only", default="", help="planted faults whose words contain this")
+    parser.add_argument("--save", action="store_true")
+    return parser.parse_args()
 
 
 def run_all(

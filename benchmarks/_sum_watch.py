@@ -34,7 +34,7 @@ MASK, SEED = range(2)
 
 @dataclass
 class SumWatch:
-    """What was seen of all sums of a history.
+    """Record of all sums of a history.
 
     Attributes:
       world: World of the history.

@@ -12,7 +12,6 @@ and odd ones charges alone.
     python -m benchmarks.simulate --planted        # faults in the code, which must be found
 """
 
-import argparse
 import hashlib
 import os
 import shutil
@@ -116,14 +115,7 @@ def digest(trace: list[str]) -> str:
 
 def main() -> None:
     """Run histories, one of them call by call, or those that find planted faults."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=1_000_000)
-    parser.add_argument("--planted", action="store_true")
-    parser.add_argument("--only", default="", help="planted faults whose words contain this")
-    parser.add_argument("--save", action="store_true")
-    options = parser.parse_args()
+    options = _seeds.options(__doc__.splitlines()[0])
     run_under("benchmarks.simulate")
     shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
     root = Path(tempfile.mkdtemp(dir=shared))

@@ -1,4 +1,4 @@
-"""Parts that the settings of several commands have: columns, classes, and what may be spent.
+"""Parts that the settings of several commands have: columns, classes, and the budget.
 
 A command's settings are a dataclass whose fields are options or parts. On a command line, in a file
 of options and in messages an option has its own name, whatever part it is in: `--ledger`, not
@@ -86,7 +86,7 @@ class GivenClasses:
 
 @dataclass(frozen=True)
 class Spending:
-    """What may be spent on private records in all. Their ledger keeps account of it.
+    """Budget of private records for all releases together, and the ledger that keeps account of it.
 
     Attributes:
       budget: total epsilon that may ever be spent on these records, for a new ledger. The default is the epsilon of this release; rknn join has no default.

@@ -5,6 +5,21 @@ import re
 from benchmarks._mutated import TESTS
 from benchmarks._tables._format import load, source, table
 
+OF_NETWORKS = (
+    "seeds",
+    "steps",
+    "connections",
+    "refused",
+    "cut",
+    "mute",
+    "repeated",
+    "strangers",
+    "kills",
+    "jumps of the clock",
+    "partitions",
+)
+"""Counts of all histories of a simulated network."""
+
 
 def tried() -> str:
     """All that was done to break a promise: how often, and how often it broke."""
@@ -225,17 +240,7 @@ def simulate_planted() -> str:
 def simulate_network() -> str:
     """Histories of a simulated network, and the faults in them."""
     names = (
-        "seeds",
-        "steps",
-        "connections",
-        "refused",
-        "cut",
-        "mute",
-        "repeated",
-        "strangers",
-        "kills",
-        "jumps of the clock",
-        "partitions",
+        *OF_NETWORKS,
         "answers counted",
     )
     return _histories("simulate_network", names)
@@ -249,17 +254,7 @@ def simulate_network_planted() -> str:
 def simulate_sums() -> str:
     """Histories of secure sums in a simulated network, and who left in them."""
     names = (
-        "seeds",
-        "steps",
-        "connections",
-        "refused",
-        "cut",
-        "mute",
-        "repeated",
-        "strangers",
-        "kills",
-        "jumps of the clock",
-        "partitions",
+        *OF_NETWORKS,
         "sums begun",
         "sums opened",
         *(f"left before {step}" for step in ("keys", "shares", "vectors", "openings")),

@@ -1,4 +1,4 @@
-"""What a client pays for a round: its note, the charge of its ledger, and the seed that was paid.
+"""Payment of a client for a round: its note, the charge of its ledger, and the seed of its noise.
 
 `client` has the order of steps and the reasons.
 """
@@ -94,7 +94,7 @@ class Payments:
         charged = self.charge_of(round)
         if not charged:
             self.ledger.charge(cost, f"round {round.account}: {round.subject}{roles}{name}")
-        elif not isinstance(round, CheckRound):  # by another process, since `_begun` was asked
+        elif not isinstance(round, CheckRound):  # by another process, since `begun` was asked
             raise self._elsewhere()
         elif roles not in charged:
             raise RefusedError(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Responsible:
-    """Who answers for what is released, in public words for the statement.
+    """Party that answers for a release, in public words for the statement.
 
     Attributes:
       controller: person or organization that answers for it.
