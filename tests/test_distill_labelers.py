@@ -223,7 +223,7 @@ def test_one_private_record_moves_one_vote_of_each_query_of_other_labelers(tmp_p
         (ReverseKNN(), "person", "shared"),
         (ReverseKNN(mechanism="gaussian"), "person", "clipped"),
         (ReverseKNN(trust="local"), "person", 1),
-        (PATE(), "person", "shared"),
+        (PATE(), "person", "all"),
     ],
 )
 def test_a_statement_tells_how_a_persons_records_are_bounded(labeler, unit, told):

@@ -16,6 +16,7 @@ from rknn_jax.labelers import _vote_mechanism, rknn
 from rknn_jax.labelers._votes import Bound
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.private_knn import PrivateKNN
+from rknn_jax.mechanisms.base import check_counts
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.privacy import accounting, amplification, contributions
@@ -387,3 +388,11 @@ def test_counts_that_are_not_shared_have_no_decoder(setting):
     queries = kmeans.select(jax.random.key(0), public, 6)
     one = dataclasses.replace(rknn.ReverseKNN(), **setting)
     assert one.public_side(queries, public, 4, "none").kernels is None
+
+
+@pytest.mark.parametrize("totals", [np.int64([1 << 62] * 4), np.uint64([1 << 63] * 2 + [0] * 2)])
+def test_votes_whose_sum_wraps_around_to_zero_are_refused(totals):
+    mechanism = DiscreteLaplace(epsilon=1.0, num_queries=2, num_classes=2)
+    check_counts(mechanism, np.ones((2, 2), totals.dtype), num_records=4)
+    with pytest.raises(ValueError, match="Expected integer votes"):
+        check_counts(mechanism, totals.reshape(2, 2), num_records=4)

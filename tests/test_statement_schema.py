@@ -250,7 +250,12 @@ def test_what_the_statement_leaves_open_is_unanswered():
         ("record", Contribution(1, 3), "One record. A record votes for 3 queries."),
         ("person", Contribution("shared", 1), "All of them together count as one record."),
         ("person", Contribution(5, 1), "At most 5 count. A record votes for 1 query."),
-        ("client", Contribution("all"), "One client with all records. Nothing bounds how many."),
+        (
+            "client",
+            Contribution("all"),
+            "One client with all records. Any number of them count; the labeler bounds what they "
+            "do together.",
+        ),
     ],
 )
 def test_the_bound_of_a_unit_is_told(unit, contribution, words):

@@ -13,6 +13,7 @@ from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax.algorithm import Round
 from rknn_jax.answers.measured import Measured
 from rknn_jax.labelers import Labeler, _linear_head, noisy_sgd, public_prototypes
+from rknn_jax.labelers._sum_labeler import SumLabeler
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.labels import Labels
 from rknn_jax.privacy import accounting, roles
@@ -262,10 +263,12 @@ def _statement(
     )
 
 
-def _records_of_unit(labeler: Labeler[Any], unit: str) -> int | Literal["shared", "clipped"]:
+def _records_of_unit(labeler: Labeler[Any], unit: str) -> int | Literal["shared", "clipped", "all"]:
     """Return how many records of a unit count, for the statement."""
     if unit == "record" or not labeler.has_curator:
         return 1  # a person sends one message, of one record
+    if not isinstance(labeler, SumLabeler):
+        return "all"  # a teacher, a gradient or a vote takes in whatever a person has
     clips = isinstance(labeler, ReverseKNN) and mechanisms.named(labeler.noise).norm == 2
     return "clipped" if clips else "shared"
 

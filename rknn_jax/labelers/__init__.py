@@ -19,12 +19,11 @@ import numpy as np
 from rknn_jax import postprocessing, trust
 from rknn_jax._internal.keys import fresh_noise_key
 from rknn_jax._internal.option_names import option
-from rknn_jax._internal.ranges import make_plain
 from rknn_jax.labelers import _arrays, _persons
 from rknn_jax.labels import PublicSide
 from rknn_jax.neighbors import Metric, in_metric
 from rknn_jax.privacy import calibration
-from rknn_jax.privacy.contributions import PROTECTED, Protected
+from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Smoothing, Task
 
@@ -265,16 +264,6 @@ class Labeler(abc.ABC, Generic[Contribution]):
                 "Expected queries with relation=add-remove, got none; the default depends on n, "
                 "which is private then."
             )
-
-    def settle(self) -> None:
-        """Make all numbers Python's own, and check the privacy unit.
-
-        Raises:
-          ValueError: If it is neither a record nor a person.
-        """
-        make_plain(self)
-        if self.unit not in PROTECTED:
-            raise ValueError(f"Expected unit to be one of {PROTECTED}, got unit={self.unit!r}.")
 
     def num_units(self, private: Records) -> int:
         """Return the number of private records, or of persons if they are the unit.

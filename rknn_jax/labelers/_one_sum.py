@@ -9,7 +9,7 @@ labeler from these.
 import abc
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self, final
 
 import jax
@@ -32,9 +32,10 @@ from rknn_jax.labelers._sum_shares import MOST_NUMBERS, Reach, SumShares
 from rknn_jax.labelers._tally import Persons, Tally
 from rknn_jax.labels import Labels, PublicLabels, PublicSide
 from rknn_jax.mechanisms.base import Payer
-from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
+from rknn_jax.privacy.contributions import SIMULATED_GRID
 from rknn_jax.privacy.gaussian_shares import GaussianShares
-from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation, Unit
+from rknn_jax.privacy.guarantee import Guarantee, Unit
+from rknn_jax.privacy.parameters import PrivacyParameters
 from rknn_jax.queries import kmeans, sample
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Smoothing
 
@@ -90,35 +91,21 @@ class Sums(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OneSumLabeler(SumLabeler[Sums]):
-    """Labeler of one noisy sum.
+class OneSumLabeler(PrivacyParameters, SumLabeler[Sums]):
+    """Labeler of one noisy sum, with the settings of `PrivacyParameters`.
+
+    If persons are the unit, a person's records share a weight of 1.
 
     Attributes:
-      epsilon: Privacy budget of the sum; infinity means no noise and no privacy.
-      delta: Probability delta, for Gaussian noise.
-      relation: Neighboring relation of the data sets.
-      unit: Privacy unit: record, or person. A person's records share a weight of 1.
       exact_mechanisms: Settings of the labeler with each mechanism that it can draw exactly, by the
         mechanism's name. The first one is used if none is named.
       candidates: True if queries are candidates of a choice, of which few are better in a sum of
         clients.
     """
 
-    epsilon: float = 1.0
-    delta: float = 1e-5
-    relation: Relation = "replace-one"
-    unit: Protected = field(default="record", metadata={"travels": False})
-
     trains: ClassVar[bool] = True
     exact_mechanisms: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     candidates: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        self.settle()
-        if self.relation not in RELATIONS:
-            raise ValueError(
-                f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}."
-            )
 
     @property
     def grid(self) -> int:

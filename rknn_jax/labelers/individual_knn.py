@@ -66,9 +66,9 @@ from rknn_jax import postprocessing
 from rknn_jax.labelers import Labeler, _persons
 from rknn_jax.labelers._cosines import PublicCosines
 from rknn_jax.privacy import calibration
-from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.events import Concentrated
-from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.parameters import PrivacyParameters
 from rknn_jax.types import Answers, Encoder, Queries, Records
 
 BLOCK = 2**24
@@ -130,31 +130,19 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class IndividualKNN(Labeler[Votes]):
-    """Ind-KNN and its settings.
+class IndividualKNN(PrivacyParameters, Labeler[Votes]):
+    """Ind-KNN and its settings: those of `PrivacyParameters`, and one more.
 
     Attributes:
-      epsilon: Privacy budget of all queries together; infinity means no noise and no privacy.
-      delta: Probability delta of the guarantee of all queries together.
-      relation: Neighboring relation of the data sets.
-      unit: Privacy unit: record, or person.
       count_share: Share of a budget that is planned for counts.
     """
 
-    epsilon: float = 1.0
-    delta: float = 1e-5
-    relation: Relation = "replace-one"
-    unit: Protected = "record"
     count_share: float = 0.1
 
     telling: ClassVar[Mapping[str, Any]] = {}
 
     def __post_init__(self) -> None:
-        self.settle()
-        if self.relation not in RELATIONS:
-            raise ValueError(
-                f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}."
-            )
+        super().__post_init__()
         if not 0 < self.count_share < 1:
             raise ValueError(
                 f"Expected 0 < count_share < 1, got count_share={self.count_share}; 0.1 leaves "

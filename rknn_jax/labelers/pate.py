@@ -46,9 +46,9 @@ from rknn_jax.labelers import Labeler, _pate_teachers, _persons, _screening
 from rknn_jax.labelers._screening import Noise, Release
 from rknn_jax.privacy import accounting, calibration, smooth_sensitivity
 from rknn_jax.privacy import pate as accounts
-from rknn_jax.privacy.contributions import Protected
 from rknn_jax.privacy.events import Event, Laplace
-from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.parameters import PrivacyParameters
 from rknn_jax.types import Answers, Encoder, Queries, Records
 
 Aggregator = Literal["lnmax", "gnmax", "confident_gnmax", "interactive"]
@@ -58,16 +58,12 @@ SURE = 0.9
 
 
 @dataclass(frozen=True)
-class PATE(Labeler[np.ndarray]):
-    """PATE and its settings.
+class PATE(PrivacyParameters, Labeler[np.ndarray]):
+    """PATE and its settings: those of `PrivacyParameters`, and these. `lnmax` accepts a delta of 0.
 
     The defaults are those of the 2018 paper for MNIST, but for epsilon and the teachers.
 
     Attributes:
-      epsilon: Privacy budget of all queries together; infinity means no noise and no privacy.
-      delta: Probability delta of the guarantee; `lnmax` accepts 0.
-      relation: Neighboring relation of the data sets.
-      unit: Privacy unit: record, or person.
       num_teachers: Number of teachers, each with its part of the private records.
       aggregator: `lnmax` and `gnmax` answer all queries, with Laplace or Gaussian noise.
         `confident_gnmax` answers those on which teachers agree, and `interactive` those that the
@@ -81,10 +77,6 @@ class PATE(Labeler[np.ndarray]):
       weight_decay: Weight decay of AdamW.
     """
 
-    epsilon: float = 1.0
-    delta: float = 1e-5
-    relation: Relation = "replace-one"
-    unit: Protected = "record"
     num_teachers: int = 250
     aggregator: Aggregator = "confident_gnmax"
     threshold: float = 0.8
@@ -103,15 +95,12 @@ class PATE(Labeler[np.ndarray]):
     }
 
     def __post_init__(self) -> None:
-        self.settle()
-        for name, choices in (
-            ("relation", RELATIONS),
-            ("aggregator", get_args(Aggregator)),
-        ):
-            if getattr(self, name) not in choices:
-                raise ValueError(
-                    f"Expected {name} to be one of {choices}, got {name}={getattr(self, name)!r}."
-                )
+        super().__post_init__()
+        if self.aggregator not in (choices := get_args(Aggregator)):
+            raise ValueError(
+                f"Expected aggregator to be one of {', '.join(choices)}, got "
+                f"aggregator={self.aggregator!r}."
+            )
         for name, least in (("num_teachers", 1), ("max_answers", 1), ("hidden", 0), ("steps", 1)):
             if (value := getattr(self, name)) is not None and value < least:
                 raise ValueError(f"Expected {name} >= {least}, got {name}={value}.")

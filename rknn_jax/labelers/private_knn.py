@@ -47,8 +47,8 @@ from rknn_jax import bsvs
 from rknn_jax.labelers import Labeler, _persons, _screening
 from rknn_jax.labelers._sampled_neighbors import nearest_in_samples
 from rknn_jax.labelers._screening import Noise, Release
-from rknn_jax.privacy.contributions import Protected
-from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
+from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.parameters import PrivacyParameters
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records
 
 
@@ -67,14 +67,12 @@ class Votes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PrivateKNN(Labeler[Votes]):
-    """Private-kNN and its settings. The defaults are those of the paper for MNIST, but for epsilon.
+class PrivateKNN(PrivacyParameters, Labeler[Votes]):
+    """Private-kNN and its settings: those of `PrivacyParameters`, and these.
+
+    The defaults are those of the paper for MNIST, but for epsilon.
 
     Attributes:
-      epsilon: Privacy budget of all queries together; infinity means no noise and no privacy.
-      delta: Probability delta of the guarantee of all queries together.
-      relation: Neighboring relation of the data sets.
-      unit: Privacy unit: record, or person.
       num_neighbors: Number of neighbors k, records or persons, that vote on a query.
       sampling_prob: Probability that a record, or a person, takes part in one step of one query.
       threshold: Share of the k votes that the largest class must reach, with noise.
@@ -82,10 +80,6 @@ class PrivateKNN(Labeler[Votes]):
       max_answers: Greatest number of queries that are answered. None answers all.
     """
 
-    epsilon: float = 1.0
-    delta: float = 1e-5
-    relation: Relation = "replace-one"
-    unit: Protected = "record"
     num_neighbors: int = 300
     sampling_prob: float = 0.15
     threshold: float = 0.6
@@ -99,11 +93,7 @@ class PrivateKNN(Labeler[Votes]):
     }
 
     def __post_init__(self) -> None:
-        self.settle()
-        if self.relation not in RELATIONS:
-            raise ValueError(
-                f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}."
-            )
+        super().__post_init__()
         if not 0 < self.sampling_prob <= 1:
             raise ValueError(
                 f"Expected 0 < sampling_prob <= 1, got sampling_prob={self.sampling_prob}; 1 "

@@ -51,6 +51,7 @@ from rknn_jax.neighbors import Metric, in_metric
 from rknn_jax.privacy import contributions
 from rknn_jax.privacy.contributions import SIMULATED_GRID, Protected
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Unit
+from rknn_jax.privacy.parameters import settle
 from rknn_jax.queries import kmeans
 from rknn_jax.types import Answers, Array, Encoder, Queries, Records, Smoothing
 
@@ -127,7 +128,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
     given: ClassVar[frozenset[str]] = Labeler.given | {"labels_per_record"}
 
     def __post_init__(self) -> None:
-        self.settle()
+        settle(self)
         if self.num_neighbors < 1:
             raise ValueError(
                 f"Expected num_neighbors >= 1, got num_neighbors={self.num_neighbors}."

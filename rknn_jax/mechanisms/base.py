@@ -368,7 +368,9 @@ def check_counts(mechanism: CentralMechanism, totals: np.ndarray, num_records: i
     most = num_records * mechanism.most_votes * mechanism.grid
     least = 0 if mechanism.relation == "add-remove" else 1
     sound = totals.dtype.kind in "iu" and totals.shape == mechanism.shape and num_records >= least
-    if not sound or totals.min() < 0 or totals.sum(dtype=np.int64) > most:
+    # The sum of integers is exact and wraps around; that of floats is neither.
+    rounded = totals.sum(dtype=np.float64) * (1 - 1e-9) if sound else 0
+    if not sound or totals.min() < 0 or max(totals.sum(dtype=np.int64), rounded) > most:
         raise ValueError(
             f"Expected integer votes {mechanism.shape} of num_records >= {least}, "
             f"{mechanism.votes_per_record} a record at most, as {mechanism} is calibrated for, got "

@@ -31,7 +31,7 @@ ACCOUNTANTS = {
 
 SHARED = "All of them together count as one record."
 CLIPPED = "All of them together have the L2 norm of one record's votes."
-UNBOUNDED = "Nothing bounds how many."
+UNBOUNDED = "Any number of them count; the labeler bounds what they do together."
 
 
 class Question(NamedTuple):

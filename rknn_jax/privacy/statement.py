@@ -101,7 +101,7 @@ class Contribution(NamedTuple):
     Attributes:
       records: Number of the unit's records that count; `shared` if all of them together count as
         one record; `clipped` if all of them have the L2 norm of one record's votes; `all` if
-        nothing bounds them. Defaults to 1.
+        nothing bounds how many count, and the labeler bounds what they do together. Defaults to 1.
       votes: Number of queries that a record votes for; None if records do not vote. Defaults to
         None.
     """

@@ -51,11 +51,10 @@ import optax
 
 from rknn_jax._internal import checkpoints, progress
 from rknn_jax._internal.option_names import option
-from rknn_jax._internal.ranges import make_plain
 from rknn_jax.privacy import accounting, analytic_gaussian, calibration
-from rknn_jax.privacy.contributions import PROTECTED, Protected
 from rknn_jax.privacy.events import Event, gaussian_event
-from rknn_jax.privacy.guarantee import RELATIONS, Guarantee, Relation
+from rknn_jax.privacy.guarantee import Guarantee, Relation
+from rknn_jax.privacy.parameters import PrivacyParameters
 from rknn_jax.students import fit as students
 from rknn_jax.students.clipped_gradients import Part, add_clipped, joined, parted, scaled
 from rknn_jax.types import Array
@@ -94,15 +93,10 @@ After 30 batches, 4% of the earlier statistics are left.
 
 
 @dataclass(frozen=True)
-class Config:
-    """Settings of noisy SGD.
+class Config(PrivacyParameters):
+    """Settings of noisy SGD: those of `PrivacyParameters` for the whole training, and these.
 
     Attributes:
-      epsilon: Privacy budget of the whole training; infinity turns noise and privacy off. Defaults
-        to 1.
-      delta: Delta of the whole training. Defaults to 1e-5.
-      relation: Relation of neighboring data sets. Defaults to `replace-one`.
-      unit: Privacy unit: record, or person. Defaults to `record`.
       noise_multiplier: Noise multiplier sigma. If given, the guarantee is what sigma costs, which
         must not exceed epsilon. Defaults to the smallest sigma that keeps epsilon.
       clip: Clipping norm C. Defaults to 1.
@@ -119,10 +113,6 @@ class Config:
       ema_decay: Decay of the average of the weights over steps. Defaults to 0.98.
     """
 
-    epsilon: float = 1.0
-    delta: float = 1e-5
-    relation: Relation = "replace-one"
-    unit: Protected = "record"
     noise_multiplier: float | None = None
     clip: float = 1.0
     batch_size: int | None = None
@@ -134,13 +124,7 @@ class Config:
     ema_decay: float = 0.98
 
     def __post_init__(self) -> None:
-        make_plain(self)
-        if self.relation not in RELATIONS:
-            raise ValueError(
-                f"Expected relation to be one of {RELATIONS}, got relation={self.relation!r}."
-            )
-        if self.unit not in PROTECTED:
-            raise ValueError(f"Expected unit to be one of {PROTECTED}, got unit={self.unit!r}.")
+        super().__post_init__()
         if not 1e-10 <= self.clip <= 1e10:
             raise ValueError(
                 f"Expected clip > 0, from 1e-10 to 1e10, got clip={self.clip}; 1 is a common "

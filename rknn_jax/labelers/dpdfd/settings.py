@@ -5,10 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from rknn_jax._internal.ranges import make_plain
 from rknn_jax.labelers._distillation import Bound
-from rknn_jax.privacy.contributions import PROTECTED, Protected
-from rknn_jax.privacy.guarantee import RELATIONS, Relation
+from rknn_jax.privacy.parameters import PrivacyParameters
 from rknn_jax.students import fit
 
 AsPublished = Literal["none", "single_teacher", "single_teacher_per_sample", "direct_training"]
@@ -20,15 +18,12 @@ HOG = "hog"
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings of data-free distillation. The defaults suit MNIST-like images.
+class Settings(PrivacyParameters):
+    """Settings of data-free distillation: those of `PrivacyParameters`, and these.
+
+    They hold for student and generator together. The defaults suit MNIST-like images.
 
     Attributes:
-      epsilon: Privacy budget of student and generator together; infinity means no noise and no
-        privacy.
-      delta: Probability delta of the guarantee of both.
-      relation: Neighboring relation of the data sets.
-      unit: Privacy unit: record, or person.
       num_teachers: Number of teachers n, each with its part of the private records. Forms of
         `as_published` have one.
       batch_size: Number of images B of a step.
@@ -69,9 +64,6 @@ class Settings:
     """
 
     epsilon: float = 10.0
-    delta: float = 1e-5
-    relation: Relation = "replace-one"
-    unit: Protected = "record"
     num_teachers: int = 4000
     batch_size: int = 64
     steps: int = 200
@@ -104,15 +96,13 @@ class Settings:
     folder: Path | None = None
 
     def __post_init__(self) -> None:
-        make_plain(self)
+        super().__post_init__()
         self._check_choices()
         self._check_counts()
         self._check_numbers()
 
     def _check_choices(self) -> None:
         choices = {
-            "relation": RELATIONS,
-            "unit": PROTECTED,
             "bound": get_args(Bound),
             "student": fit.MODELS,
             "teacher": (HOG, *fit.MODELS),
