@@ -32,7 +32,7 @@ from benchmarks._decoding_cases import Sides
 from benchmarks._measure import save
 from benchmarks._measured_cases import CASES, LOOKED_AT, Case
 from benchmarks._warnings import EVENTS, Facts
-from rknn_jax.answers.concerns import Concern
+from rknn_jax.answers.concern import Concern
 from rknn_jax.check import Checkers, Checks
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.privacy.roles import MEASURE, Roles

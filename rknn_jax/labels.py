@@ -10,7 +10,7 @@ import scipy.sparse
 from rknn_jax import answers as decoder
 from rknn_jax import postprocessing
 from rknn_jax.answers import calibration, concerns
-from rknn_jax.answers.concerns import Concern
+from rknn_jax.answers.concern import Concern
 from rknn_jax.answers.measured import Measured
 from rknn_jax.label_sets import LabelSets
 from rknn_jax.types import Answers, Queries

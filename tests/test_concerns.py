@@ -10,15 +10,10 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits, load_wine
 
 from rknn_jax import answers
-from rknn_jax.answers.concerns import (
-    Concern,
-    Evidence,
-    _noise_alone,
-    concerns,
-    concerns_before,
-    opinions_hidden,
-)
+from rknn_jax.answers.concern import Concern
+from rknn_jax.answers.concerns import Evidence, _noise_alone, concerns, opinions_hidden
 from rknn_jax.answers.measured import Interval, Measured
+from rknn_jax.answers.planned_concerns import concerns_before
 from rknn_jax.labels import PublicLabels
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.records.classes import Classes

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rknn_jax.answers.concerns import Concern
+from rknn_jax.answers.concern import Concern
 from rknn_jax.cli import main as cli
 from rknn_jax.report import advice, figures, pages, release, results, summary
 from rknn_jax.report.advice import advise

@@ -1,11 +1,10 @@
 """Concerns about released labels, each with a number and a remedy.
 
 They are read off the noisy counts, the decoder's result and public data, so they cost no privacy.
-`concerns` judges a release. `concerns_before` judges what is known before one: the public rows, the
-number of votes and the noise.
+What is known before a release has concerns of its own, see `planned_concerns`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +12,8 @@ from scipy.special import bdtr, ndtr, pdtrc
 
 from rknn_jax._internal.option_names import option
 from rknn_jax.answers import Decoded
+from rknn_jax.answers.concern import Concern, named
+from rknn_jax.answers.planned_concerns import concerns_before
 from rknn_jax.types import Array
 
 WITHIN_NOISE = 2.0
@@ -67,41 +68,6 @@ FEWEST_ROWS = 0.01
 
 FAR_RATIO = 3.0
 """Factor by which a class is rarer or more frequent among private records than public rows."""
-
-WIDE_COLUMN = 20.0
-"""Standard deviation of a wide column, in units of the median one."""
-
-LARGE_PART = 0.8
-"""Part of the total variance of all columns that few columns must not hold."""
-
-FEWEST_COLUMNS = 3
-"""Fewest columns whose scales are compared."""
-
-MOST_NAMES = 3
-"""Most classes that are named in one sentence."""
-
-
-@dataclass(frozen=True)
-class Concern:
-    """Reason to doubt labels.
-
-    Attributes:
-      kind: Name of the reason, such as `missing_classes`.
-      number: Number that the sentence is about.
-      sentence: What was found, with the number.
-      remedy: What to do about it.
-      opinion: True if it is the decoder's opinion of the labels, which a measure replaces. Defaults
-        to False.
-    """
-
-    kind: str
-    number: float
-    sentence: str
-    remedy: str
-    opinion: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.sentence}; {self.remedy}"
 
 
 @dataclass(frozen=True)
@@ -244,48 +210,6 @@ def set_concerns(
         *_missing_classes(labels, names, np.asarray(counts), variance),
         *before,
     ]
-
-
-def concerns_before(
-    features: np.ndarray,
-    size: np.ndarray,
-    num_classes: int,
-    num_votes: float | None,
-    noise: float,
-) -> list[Concern]:
-    """Return the concerns about a release that is planned.
-
-    Args:
-      features: float32 `[m, f]`, of the public rows.
-      size: `[s]`, public rows of each query.
-      num_classes: Number of classes.
-      num_votes: Number of votes of all records, or None if it is private.
-      noise: Standard deviation of a cell's noise, in votes.
-    """
-    listed = _columns(features)
-    if len(size) < num_classes:
-        sentence = (
-            f"{len(size)} queries cannot tell {num_classes} classes apart, because a query speaks "
-            "for one class at most"
-        )
-        listed.append(
-            Concern(
-                "few_queries", len(size), sentence, f"ask {option('queries')} {num_classes} or more"
-            )
-        )
-    if num_votes is None:
-        return listed
-    median = float(np.median(size) / np.sum(size) * num_votes)
-    if median < noise:
-        sentence = (
-            f"the median query has about {median:,.1f} votes, and the noise of one count has a "
-            f"standard deviation of {noise:,.1f}"
-        )
-        remedy = (
-            f"use fewer {option('queries')}, a larger {option('epsilon')} or more private records"
-        )
-        listed.append(Concern("thin_votes", median, sentence, remedy))
-    return listed
 
 
 def _noise_alone(counts: np.ndarray, variance: np.ndarray) -> list[Concern]:
@@ -476,34 +400,3 @@ def _ratios(ratio: np.ndarray, names: Sequence[str]) -> list[Concern]:
         )
         listed.append(Concern(kind, largest, sentence, remedy))
     return listed
-
-
-def _columns(features: np.ndarray) -> list[Concern]:
-    """Return a concern about columns of different units, because the widest decide distances."""
-    if features.shape[1] < FEWEST_COLUMNS:
-        return []
-    variance = np.var(np.asarray(features, np.float64), axis=0)
-    varying = variance[variance > 0]
-    if len(varying) < FEWEST_COLUMNS:
-        return []
-    wide = varying > WIDE_COLUMN**2 * np.median(varying)
-    wide |= varying > LARGE_PART * varying.sum()
-    part = float(varying[wide].sum() / varying.sum())
-    if part <= LARGE_PART:
-        return []
-    held = f"{wide.sum()} column holds" if wide.sum() == 1 else f"{wide.sum()} columns hold"
-    sentence = (
-        f"{held} {part:.1%} of the variance of all {features.shape[1]}, which decides which rows "
-        "are near each other"
-    )
-    return [Concern("unscaled_columns", part, sentence, f"pass {option('standardize')}")]
-
-
-def named(names: Sequence[str], chosen: Iterable[int]) -> str:
-    """Return a few words for the chosen classes, most of them by name."""
-    found = [names[int(i)] for i in chosen]
-    if len(found) == 1:
-        return f"class {found[0]}"
-    shown = ", ".join(found[:MOST_NAMES])
-    rest = len(found) - MOST_NAMES
-    return f"classes {shown}" + (f" and {rest} more" if rest > 0 else "")

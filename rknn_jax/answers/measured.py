@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from rknn_jax._internal.option_names import option
-from rknn_jax.answers.concerns import LOW_RECALL, Concern, named
+from rknn_jax.answers.concern import Concern, named
+from rknn_jax.answers.concerns import LOW_RECALL
 from rknn_jax.privacy.guarantee import UNITS, Unit
 
 CONFIDENCE = 0.95

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rknn_jax.answers.concerns import Concern
+from rknn_jax.answers.concern import Concern
 from rknn_jax.federation.collector import Collector, Sum
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers._sum_labeler import Labeling, NoisySum, PublicRows, Words

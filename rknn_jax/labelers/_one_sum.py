@@ -17,7 +17,9 @@ import numpy as np
 
 from rknn_jax import postprocessing
 from rknn_jax._internal.option_names import option
-from rknn_jax.answers.concerns import Concern, concerns_before, no_row
+from rknn_jax.answers.concern import Concern
+from rknn_jax.answers.concerns import no_row
+from rknn_jax.answers.planned_concerns import concerns_before
 from rknn_jax.labelers import _persons, overridden
 from rknn_jax.labelers._client_sum import Clients
 from rknn_jax.labelers._sum_labeler import (

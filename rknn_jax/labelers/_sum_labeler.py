@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rknn_jax._internal.option_names import option
-from rknn_jax.answers.concerns import Concern
+from rknn_jax.answers.concern import Concern
 from rknn_jax.labelers import Labeler
 from rknn_jax.labelers._client_sum import Clients, ClientSum
 from rknn_jax.labelers._tally import Tally

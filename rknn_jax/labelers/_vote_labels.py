@@ -6,7 +6,8 @@ import numpy as np
 
 from rknn_jax import answers as decoder
 from rknn_jax import label_sets, postprocessing
-from rknn_jax.answers.concerns import Concern, Evidence, concerns, set_concerns
+from rknn_jax.answers.concern import Concern
+from rknn_jax.answers.concerns import Evidence, concerns, set_concerns
 from rknn_jax.labelers import _confidence
 from rknn_jax.labelers._sum_labeler import Labeling, NoisySum, PublicRows
 from rknn_jax.labels import Labels, PublicLabels, PublicSide

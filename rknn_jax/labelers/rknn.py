@@ -29,7 +29,7 @@ from rknn_jax import answers as decoder
 from rknn_jax import label_sets, mechanisms
 from rknn_jax import trust as trusts
 from rknn_jax._internal.option_names import option
-from rknn_jax.answers.concerns import Concern
+from rknn_jax.answers.concern import Concern
 from rknn_jax.labelers import Labeler, _persons, _vote_labels, _vote_mechanism
 from rknn_jax.labelers._client_sum import Clients
 from rknn_jax.labelers._sum_labeler import (

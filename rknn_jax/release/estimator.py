@@ -197,7 +197,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
       measured_: Agreement of the labels with private rows that did not vote, with a 95% interval:
         a `rknn_jax.answers.measured.Measured`. None if there are too few rows to measure it, or
         `check_share` is 0.
-      concerns_: Reasons to doubt the labels, each a `rknn_jax.answers.concerns.Concern` with a
+      concerns_: Reasons to doubt the labels, each a `rknn_jax.answers.concern.Concern` with a
         number and a remedy. They are read off the noisy counts, and cost nothing.
     """
 

@@ -27,7 +27,7 @@ from rknn_jax._internal import progress
 from rknn_jax._internal.disk import write_arrays, write_text
 from rknn_jax._internal.option_names import option
 from rknn_jax.answers import Decoded
-from rknn_jax.answers.concerns import Concern
+from rknn_jax.answers.concern import Concern
 from rknn_jax.answers.measured import Measured
 from rknn_jax.check import Drawn
 from rknn_jax.labelers._sum_labeler import Labeling

@@ -21,7 +21,8 @@ from scipy.special import softmax
 from rknn_jax import answers, bsvs, postprocessing
 from rknn_jax._internal import compilation
 from rknn_jax._internal.option_names import option
-from rknn_jax.answers.concerns import Concern, concerns_before
+from rknn_jax.answers.concern import Concern
+from rknn_jax.answers.planned_concerns import concerns_before
 from rknn_jax.mechanisms.base import CentralMechanism
 
 FLIPS = (0.05, 0.01, 0.001)

@@ -14,7 +14,7 @@ import numpy as np
 
 from rknn_jax import lloyd, mechanisms
 from rknn_jax._internal.option_names import option
-from rknn_jax.answers.concerns import Concern
+from rknn_jax.answers.concern import Concern
 from rknn_jax.labelers._votes import VoteNoise
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.mechanisms.base import CentralMechanism

@@ -11,7 +11,8 @@ import numpy as np
 
 from rknn_jax import lloyd
 from rknn_jax._internal.option_names import option
-from rknn_jax.answers.concerns import Concern, concerns_before
+from rknn_jax.answers.concern import Concern
+from rknn_jax.answers.planned_concerns import concerns_before
 from rknn_jax.labelers._one_sum import OneSumLabeler
 from rknn_jax.labels import Labels, PublicSide
 from rknn_jax.question import Question

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse.linalg import svds
 
 from rknn_jax.answers import Decoded
-from rknn_jax.answers.concerns import Concern
+from rknn_jax.answers.concern import Concern
 from rknn_jax.answers.measured import Measured
 
 MOST_PLACES = 3000
