@@ -26,9 +26,10 @@ from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.privacy.roles import Roles
-from rknn_jax.release import label, planning, release_folder
+from rknn_jax.release import counting, label, planning, release_folder
 from rknn_jax.release.release_folder import RESULTS, STAGING
 from rknn_jax.release.settings import Settings
+from rknn_jax.settings import NamedColumns
 from tests.fuzz import npy
 from tests.options import named_settings
 
@@ -217,13 +218,13 @@ def test_a_release_begun_with_other_roles_is_neither_paid_nor_shown(tmp_path):
     spent = Guarantee(1.0, 0.0, "replace-one", "central", (Pure(1.0),), sampler="release")
     begun.charge(spent, "a test")
     other = dataclasses.replace(begun, roles=words())
-    with pytest.raises(LedgerError, match="begun, got another"):
+    with pytest.raises(LedgerError, match="begun, got others"):
         other.charge(spent, "a test")
     begun.keep(np.array([3]))
     assert begun.kept((1,))[1] is None
     begun.keep_check(np.array([1]))
     begun.seal()
-    with pytest.raises(LedgerError, match="begun, got another"):
+    with pytest.raises(LedgerError, match="begun, got others"):
         other.kept((1,))
     counts, check = begun.kept((1,))
     assert (counts.tolist(), check.tolist()) == ([3], [1])
@@ -235,6 +236,32 @@ def test_a_release_begun_with_other_roles_is_neither_paid_nor_shown(tmp_path):
     (begun.staging / "check.npy").unlink()
     with pytest.raises(LedgerError, match="one charge pays for one draw"):
         begun.kept((1,))
+
+
+@pytest.mark.parametrize("block", [7, counting.BLOCK["cpu"]])
+def test_a_person_who_voted_under_another_name_checks_nothing(files, monkeypatch, block):
+    """Roles are by name: with new names, a person whose records voted could check them."""
+
+    def write(prefix):
+        held = dict(np.load("R.npz")) | {"who": [f"{prefix}{row // 2}" for row in range(60)]}
+        np.savez("R.npz", **held)
+
+    write("a")
+    settings = dataclasses.replace(
+        SETTINGS, check_share=0.4, columns=NamedColumns(person="who"), out=Path("new")
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(release_folder.ReleaseFolder, "keep_check", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(settings)
+    write("b")
+    with pytest.raises(LedgerError, match="their persons, .* got others"):
+        run(settings)
+    assert not (files / "new" / RESULTS[-1]).exists()
+    write("a")
+    monkeypatch.setitem(counting.BLOCK, "cpu", block)
+    run(settings)
+    complete(files)
 
 
 def stopped_before_the_mark(files):

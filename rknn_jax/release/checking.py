@@ -3,6 +3,7 @@
 `rknn_jax.check` says what becomes of them.
 """
 
+import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ class Checking(NamedTuple):
       ids: Class or ballot, int32 `[c]` or `[c, r + 1]`; `MISSING` if the record cannot be used.
       person: Name of its person, uint64 `[c, 2]`; of no columns if records are protected.
       sizes: Number of records of the shard with each role, int64 `[4]`.
+      names: Hash of the names of all persons of the shard, in the order of the records, on which
+        their roles depend. Defaults to "", if records are protected.
     """
 
     role: np.ndarray
@@ -32,6 +35,7 @@ class Checking(NamedTuple):
     ids: np.ndarray
     person: np.ndarray
     sizes: np.ndarray
+    names: str = ""
 
 
 class Gathered:
@@ -53,6 +57,7 @@ class Gathered:
         self._roles = [np.zeros(0, np.int8)]
         self._ids = [ids.astype(np.int32)]
         self._persons: list[np.ndarray] = []
+        self._names = hashlib.sha256()
 
     def take(
         self,
@@ -90,13 +95,15 @@ class Gathered:
         """Return the records that were kept, or None if no record checks."""
         if self._checkers is None:
             return None
-        names = np.zeros((0, 2 if self._checkers.unit == "person" else 0), np.uint64)
+        by_person = self._checkers.unit == "person"
+        names = np.zeros((0, 2 if by_person else 0), np.uint64)
         return Checking(
             np.concatenate(self._roles),
             np.concatenate(self._points),
             np.concatenate(self._ids),
             person=np.concatenate([names, *self._persons]),
             sizes=self._sizes,
+            names=self._names.hexdigest() if by_person else "",
         )
 
     def _of(
@@ -119,6 +126,7 @@ class Gathered:
                 f"Expected a person for each record in {where}, got none; name {option('person')}."
             )
         names, known = person_names(persons, where)
+        self._names.update(names.tobytes())
         distinct, number = np.unique(names, axis=0, return_inverse=True)
         found = roles.of_persons(distinct)[number.ravel()]
         return np.where(known, found, np.int8(VOTE)), names

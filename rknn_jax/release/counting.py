@@ -126,7 +126,8 @@ class Counted:
       shards: Fingerprints of the shards that have rows, if there are several. Defaults to none.
       persons: Number of persons who are counted. Defaults to None, if records are protected.
       grid: Units of a record. Defaults to 1.
-      order: Hash of the shards' fingerprints in their order, on which roles depend.
+      order: Hash of what roles depend on: the shards' fingerprints in their order, and the names of
+        persons if these have roles.
       checks: Records that check. Defaults to None, without a check.
     """
 
@@ -370,13 +371,20 @@ def total(counts: Iterable[Count], names: Sequence[str], counter: Counter) -> Co
         # Without labels: whoever corrects one has no new data set, and no new budget.
         dataset=combined([one.digest for one in found]),
         shards=tuple(one.digest for one in found if one.rows) if len(found) > 1 else (),
-        order=hashlib.sha256(" ".join(one.digest for one in found).encode()).hexdigest(),
+        order=_order(found),
         checks=checks,
     )
     if not counter.bounds_persons:
         return counted
     # By name, so that the order in which shards come in decides nothing.
     return _bounded(counted, sorted(found, key=lambda one: one.name), counter.tally)
+
+
+def _order(counts: Sequence[Count]) -> str:
+    """Return a hash of what roles depend on, of counts in the order of the files."""
+    told = [one.digest for one in counts]
+    told += [one.checking.names for one in counts if one.checking and one.checking.names]
+    return hashlib.sha256(" ".join(told).encode()).hexdigest()
 
 
 def _check(one: Count, counter: Counter) -> None:

@@ -282,7 +282,7 @@ def _purpose(plan: Plan) -> str:
 
 
 def _roles(plan: Plan, counted: Counted) -> str:
-    """Return the roles of the records in words, with the order of the files they depend on."""
+    """Return the roles of the records in words, with a hash of what they depend on."""
     checkers = plan.checkers
     return "" if checkers is None else f"{checkers.roles.words()}\n{counted.order}"
 

@@ -72,8 +72,8 @@ class ReleaseFolder:
       path: Folder of the results.
       request: Hash of the public settings that the release depends on.
       ledger: Ledger to charge.
-      roles: Roles of the records, and the order of the files that they depend on, in words.
-        Defaults to "", if no record checks.
+      roles: Roles of the records, and a hash of the files and persons that they depend on, in
+        words. Defaults to "", if no record checks.
     """
 
     path: Path
@@ -189,9 +189,9 @@ class ReleaseFolder:
         """Raise LedgerError if the release was paid for with other roles of the records."""
         if note.get("roles", "") != self.roles:
             raise LedgerError(
-                f"Expected the private files in the order in which the release in {self.path} was "
-                "begun, got another, by which records that voted would check; name them as at "
-                f"first, or remove {self.staging}, and pay for another release."
+                "Expected the private files and their persons, in the order in which the release "
+                f"in {self.path} was begun, got others, by which records that voted would check; "
+                f"bring them as at first, or remove {self.staging}, and pay for another release."
             )
 
     def publish(self, write: Callable[[Path], None]) -> None:
