@@ -570,6 +570,20 @@ def test_the_analytic_gaussian_suffices_and_no_less_noise_does(epsilon, delta):
     assert gaussian_epsilon(1e12, delta) == 0.0
 
 
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-9, 1e-3, 0.5, 3.0, 50.0, 700.0])
+@pytest.mark.parametrize("delta", [1e-300, 1e-30, 1e-12, 1e-5, 0.9])
+def test_the_analytic_gaussian_meets_delta_in_60_digits(epsilon, delta):
+    """A difference of nearly equal terms left a delta up to 17% above the one that was asked."""
+    multiplier = gaussian_noise_multiplier(epsilon, delta)
+
+    def exact(sigma):
+        half, shift = 1 / (2 * sigma), epsilon * sigma
+        return mpmath.ncdf(half - shift) - mpmath.exp(epsilon) * mpmath.ncdf(-half - shift)
+
+    with mpmath.workdps(60):
+        assert exact(mpmath.mpf(multiplier)) <= delta < exact(multiplier * mpmath.mpf(1 - 4e-12))
+
+
 def test_what_is_composed_of_one_keeps_its_accountant_only_where_nothing_is_known_of_it():
     opaque = released(0.3, delta=4e-6, events=(), accountant="amplification by shuffling")
     for delta in (None, 4e-6, 1e-5):  # all of delta, and more than that
