@@ -146,8 +146,8 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
     tell(
         told,
         "shuffled",
-        f"epsilon = {rounded_up(central, 6)}, delta = {settings.delta:g}, with {clients:,} "
-        f"clients of one message each ({used} bound)",
+        f"epsilon = {rounded_up(central, 6)}, delta = {rounded_up(settings.delta, 6)}, with "
+        f"{clients:,} clients of one message each ({used} bound)",
     )
     told_of = (
         {"mechanism": settings.mechanism, "total_variation": variation(local)} if variation else {}
@@ -210,7 +210,7 @@ def rounds(settings: Rounds) -> dict[str, Any]:
             told,
             name,
             f"epsilon = {rounded_up(epsilon, 6)}, "
-            f"delta = {0 if name == 'pure' else settings.delta:g}",
+            f"delta = {0 if name == 'pure' else rounded_up(settings.delta, 6)}",
         )
     tell(told, "together", str(together))
     return {"accountants": found, **together.asdict()}

@@ -212,7 +212,7 @@ def _result(
             told,
             name,
             f"epsilon = {rounded_up(epsilon, 6)}, "
-            f"delta = {0 if name == 'pure' else settings.delta:g}",
+            f"delta = {0 if name == 'pure' else rounded_up(settings.delta, 6)}",
         )
     name = min(exact, key=lambda name: exact[name])
     delta = 0.0 if name == "pure" else settings.delta

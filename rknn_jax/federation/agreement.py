@@ -14,7 +14,7 @@ from rknn_jax._internal import onnx
 from rknn_jax._internal.option_names import option
 from rknn_jax.federation import wire
 from rknn_jax.federation.rounds import Round
-from rknn_jax.privacy.guarantee import LARGE_EPSILON, Guarantee
+from rknn_jax.privacy.guarantee import LARGE_EPSILON, Guarantee, rounded_up
 
 
 class RefusedError(ValueError):
@@ -158,7 +158,9 @@ class Agreement:
         agreed = self.trust == asked and not (shuffled and self.honest is None)
         if model.trusts_nobody or agreed:
             return
-        alone = f", with messages of epsilon {round.message_epsilon:.4g} each" if shuffled else ""
+        alone = ""
+        if shuffled:
+            alone = f", with messages of epsilon {rounded_up(round.message_epsilon, 4)} each"
         raise RefusedError(
             f"Expected a round that trusts nobody, got trust={asked}{alone}; agree "
             f"with {option('trust')} {asked}, and with "

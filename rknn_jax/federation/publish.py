@@ -29,7 +29,7 @@ from rknn_jax.labelers._sum_labeler import PublicRows, Words
 from rknn_jax.labels import PublicLabels
 from rknn_jax.mechanisms.local import PureProtocol
 from rknn_jax.neighbors import in_metric
-from rknn_jax.privacy.guarantee import Guarantee
+from rknn_jax.privacy.guarantee import Guarantee, rounded_up
 from rknn_jax.privacy.statement import (
     ONE_LEDGER,
     PUBLIC_TUNING,
@@ -274,9 +274,6 @@ def _statement(
         if asked.summed
         else "answers that it had made random"
     )
-    message_epsilon = math.nan if asked.summed else round.message_epsilon
-    server = trust.named(asked.config.trust).server
-    trusted = server.format(epsilon=message_epsilon, honest=round.honest)
     if asked.summed or asked.unit == "client":
         hidden = "that a client took part"
     else:
@@ -305,7 +302,7 @@ def _statement(
         else "Every client has a ledger of its own, which was charged before anything was sent; "
         "the server sees none of them.",
         date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        trusted_with=f"The server is trusted with {trusted}.",
+        trusted_with=f"The server is trusted with {trusted_with(round)}.",
         details={
             "round": round.id,
             "clients": clients,
@@ -322,6 +319,16 @@ def _statement(
         assumptions=tuple(assumptions),
         class_names=asked.classes,
     )
+
+
+def trusted_with(round: Round) -> str:
+    """Return what the server of a round is trusted with.
+
+    The epsilon that is promised of a message is rounded up, and never less than what it costs.
+    """
+    message_epsilon = math.nan if round.summed else float(rounded_up(round.message_epsilon, 4))
+    server = trust.named(round.config.trust).server
+    return server.format(epsilon=message_epsilon, honest=round.honest)
 
 
 def _released_by_check(round: Round) -> list[str]:

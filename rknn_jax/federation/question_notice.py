@@ -7,6 +7,7 @@ import numpy as np
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation.agreement import RefusedError
 from rknn_jax.federation.client import Client
+from rknn_jax.privacy.guarantee import rounded_up
 from rknn_jax.release.public_rows import by_order
 
 Tell = Callable[[str, str], None]
@@ -29,7 +30,7 @@ def tell_question(question: bytes, client: Client, tell: Tell) -> None:
     config = round.config
     tell(
         "asked",
-        f"round {round.id[:12]}: epsilon = {config.epsilon:g} a {round.unit}, "
+        f"round {round.id[:12]}: epsilon = {rounded_up(config.epsilon, 6)} a {round.unit}, "
         f"trust={config.trust}, {round.asks}, of {len(client.labels):,} records",
     )
     if client.inputs.ndim == 2 and client.inputs.shape[1] > 1:

@@ -4,7 +4,7 @@
 and touches no file.
 """
 
-from decimal import Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 from typing import get_args
 
@@ -51,6 +51,20 @@ def exact_fraction(value: Number, name: str) -> Fraction:
             f"Expected a finite number or fraction as {name}, got {name}={value}; no budget "
             "covers it."
         ) from error
+
+
+def decimal_above(value: Fraction, digits: int = 6) -> str:
+    """Return the least decimal of so many significant digits that is not below a value.
+
+    Args:
+      value: Positive amount.
+      digits: Number of digits. Defaults to 6.
+
+    >>> decimal_above(Fraction("0.2345672")), decimal_above(Fraction(3))
+    ('0.234568', '3')
+    """
+    context = Context(prec=digits, rounding=ROUND_CEILING)
+    return f"{context.divide(Decimal(value.numerator), Decimal(value.denominator)):g}"
 
 
 def chargeable_amount(guarantee: Guarantee) -> Amount:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rknn_jax._internal.option_names import option
 from rknn_jax.privacy import ledger_index
-from rknn_jax.privacy.charges import exact_amount, new_ledger_affords
+from rknn_jax.privacy.charges import decimal_above, exact_amount, new_ledger_affords
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import (
     Amount,
@@ -79,7 +79,8 @@ def open_ledger(
         raise BudgetExceededError(
             f"This release costs {needed}, and {path} has {ledger.remaining} left of "
             f"{ledger.budget}; ask for less, or let those who answer for the data "
-            f"decide: {raising} {float(ledger.spent.epsilon + needed.epsilon):g} --reason TEXT"
+            f"decide: {raising} {decimal_above(ledger.spent.epsilon + needed.epsilon)} "
+            "--reason TEXT"
         )
     return ledger
 

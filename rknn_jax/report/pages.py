@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jinja2
 
-from rknn_jax.report.text import epsilon_text, percent, plain, shortened
+from rknn_jax.report.text import delta_text, epsilon_text, percent, plain, shortened
 
 COLOURS = {
     "ink": ("#1b1f24", "#e6e8eb"),
@@ -41,7 +41,12 @@ def template(name: str, folder: Path | None = None) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = {"percent": percent, "epsilon": epsilon_text, "plain": plain, "short": shortened}
-    environment.filters |= filters
+    environment.filters |= {
+        "percent": percent,
+        "epsilon": epsilon_text,
+        "delta": delta_text,
+        "plain": plain,
+        "short": shortened,
+    }
     environment.globals["colours"] = COLOURS
     return environment.get_template(name)

@@ -12,6 +12,7 @@ import jinja2
 
 from rknn_jax._internal.disk import write_text
 from rknn_jax.answers.measured import Interval
+from rknn_jax.privacy.guarantee import rounded_up
 from rknn_jax.report import figures, pages
 from rknn_jax.report.advice import advise
 from rknn_jax.report.results import (
@@ -156,7 +157,7 @@ def tiles(results: Results) -> list[tuple[str, str, str]]:
     total = len(results.label)
     doubtful = int(results.doubtful.sum())
     unit = guarantee["unit"]
-    delta = f"δ = {guarantee['delta']:.2g}, " if guarantee["delta"] else ""
+    delta = f"δ = {rounded_up(guarantee['delta'], 2)}, " if guarantee["delta"] else ""
     found = [
         _measured_tile(results),
         (

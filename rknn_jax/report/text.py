@@ -1,8 +1,9 @@
 """Numbers and settings as pages write them."""
 
 import math
-from decimal import ROUND_CEILING, Context
 from typing import Any
+
+from rknn_jax.privacy.guarantee import rounded_up
 
 
 def plain(value: Any) -> Any:
@@ -26,11 +27,12 @@ def epsilon_text(value: Any) -> str:
 
     JSON holds infinity as text.
     """
-    if math.isinf(float(value)):
-        return "∞"
-    return (
-        f"{float(Context(prec=4, rounding=ROUND_CEILING).create_decimal(f'{float(value):.12g}')):g}"
-    )
+    return "∞" if math.isinf(float(value)) else rounded_up(float(value), 4)
+
+
+def delta_text(value: Any) -> str:
+    """Format a delta with three significant digits, rounded up."""
+    return rounded_up(float(value), 3)
 
 
 def shortened(text: str, most: int = 60) -> str:
