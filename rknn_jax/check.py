@@ -339,7 +339,7 @@ class Checkers:
         # Their number is public under replace-one alone.
         chance = math.sqrt(checks.sizes[CHOOSE]) / 2 if self.shows_size else 0.0
         # A public constant moves the counts of neighbors alike, and no sensitivity.
-        counts[0] += math.ceil(TAIL * scale + chance * most)
+        counts[0] += min(math.ceil(TAIL * scale + chance * most), 2**62)  # of int64
         return noise.winner(counts, scale)
 
     def _sum(self, checks: Checks, role: int, counted: np.ndarray) -> int:

@@ -1,5 +1,6 @@
 """Records that check labels instead of voting: their privacy, and what they measure."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -335,6 +336,15 @@ def test_a_labeling_that_is_no_better_is_hardly_ever_chosen(relation):
     # Both agree with a quarter of the records, and chance moves their difference by 11. The lead is
     # 21, or 6 where the number of records is private.
     assert others <= (12 if relation == "replace-one" else 45)
+
+
+def test_the_lead_of_the_usual_labeling_fits_in_an_integer():
+    checkers = dataclasses.replace(a_check(), epsilon=1e-18)
+    nobody = np.zeros(0, np.int64)
+    checks = Checks(np.zeros(0, np.int8), checkers.rows[:0], nobody, nobody, np.zeros(4, np.int64))
+    noise = Recorded()
+    checkers.draw(checks, [labeled(np.eye(4)[np.zeros(40, int)], smooth=False)] * 2, noise)
+    assert noise.asked[0][1].tolist() == [2**62, 0]
 
 
 def test_weights_choose_for_the_classes_of_the_public_rows():
