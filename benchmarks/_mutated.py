@@ -46,6 +46,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rknn_jax/privacy/exact_noise.py": ("tests/test_release.py",),
     "rknn_jax/privacy/gaussian_shares.py": ("tests/test_federation_sums.py",),
     "rknn_jax/privacy/contributions.py": ("tests/test_persons.py",),
+    "rknn_jax/privacy/parameters.py": ("tests/test_rknn.py", "tests/test_concerns.py"),
     "rknn_jax/privacy/disjoint.py": ("tests/test_disjoint.py",),
     "rknn_jax/privacy/entropy.py": ("tests/test_entropy.py", "tests/test_binomial.py"),
     "rknn_jax/privacy/guarantee.py": (
