@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import _measure, _mutated, _planting, _sources, planted_faults, rows, stale
+from benchmarks import (
+    _measure,
+    _mutated,
+    _planting,
+    _sources,
+    measured,
+    planted_faults,
+    rows,
+    stale,
+)
 from benchmarks._faults import FAULTS
 from benchmarks._tables import _format
 
@@ -37,6 +46,21 @@ def test_rows_that_are_not_named_stay_as_they_are(tmp_path, monkeypatch):
     assert min(row["date"] for row in found[:2]) > earlier[0]["date"]
     with pytest.raises(SystemExit, match="M9"):
         rows.main(["M9"])
+
+
+def test_some_data_sets_alone_leave_the_results_of_all_as_they_are(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RKNN_STATE_DIR", "of the reader")
+    monkeypatch.setattr(measured, "PARTS", tmp_path)
+    monkeypatch.setattr(measured, "EPSILONS", (1.0,))
+    monkeypatch.setattr(measured, "cell", lambda *of_release: {"off": 0.0})
+    monkeypatch.setattr(measured, "save", lambda *saved, **about: pytest.fail("wrote results"))
+    monkeypatch.setattr("sys.argv", ["measured", "--only", "digits"])
+    measured.main()
+    assert len(list(tmp_path.iterdir())) == len(measured.SEEDS)
+    monkeypatch.setattr("sys.argv", ["measured", "--only", "numbers"])
+    with pytest.raises(SystemExit):
+        measured.main()
+    assert "'breast cancer'" in capsys.readouterr().err
 
 
 def test_mutants_are_planted_in_files_that_exist_and_in_all_that_privacy_stands_on():
