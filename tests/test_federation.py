@@ -590,7 +590,7 @@ def test_what_the_owner_has_not_agreed_to_is_refused_before_anything_is_spent(tm
         (a_round(epsilon=0.5, trust="shuffle", honest=500).data, "trusts nobody"),
         (b"nonsense", "Expected a question"),
         (wire.pack(rknn.ReverseKNN()), "Expected a round"),
-        (wide.data, "embed with one model"),
+        (wide.data, "private with embeddings of 6 dimensions, as the round's queries have, got 5;"),
         (
             dataclasses.replace(a_round(epsilon=0.5), encode=pixels.Encoder()).data,
             "a round about features",

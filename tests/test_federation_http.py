@@ -275,6 +275,7 @@ def test_a_refusal_has_no_reason_and_counts_once(tmp_path):
     (kind, payload), (outcome, events) = heard
     assert (kind, payload, outcome) == ("refusal", b"", ("done", False))
     assert "has epsilon=1.0" in events["refused"]
+    assert "Ctrl-C leaves" in events["waiting"]
     assert running.collector.rejected == {"refused by the client": 1}
     assert poor.ledger.spent.epsilon == 0
 
@@ -358,7 +359,8 @@ def test_serve_and_join_end_with_a_statement_and_the_ledger(tmp_path):
         ({"server": "ftp://host:1"}, "host:port"),
         ({"server": "hospital.example:9092"}, "--ca, --certificate and --key"),
         ({"server": "https://127.0.0.1:9092"}, "--ca, --certificate and --key"),
-        ({"ca": "file"}, "without all three"),
+        ({"ca": "file"}, "without --certificate and --key"),
+        ({"ca": "file", "certificate": "file"}, "without --key"),
         ({"key": "none"}, "file as --key"),
         ({"server": "http://a:1", "ca": "file", "certificate": "file", "key": "file"}, "https"),
     ],

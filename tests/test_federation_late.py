@@ -107,3 +107,19 @@ def test_a_server_that_asks_for_a_long_pause_is_left_when_patience_ends(after, m
     with contextlib.closing(connection), pytest.raises(UnreachableError):
         connection.get("/v1/round")
     assert now[0] < 2 * module.LONGEST_WAIT
+
+
+def test_a_client_without_certificates_is_told_of_a_server_with_tls(monkeypatch):
+    """Such a server closes the connection, and says nothing."""
+
+    def hang_up(request):
+        raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+
+    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    told = []
+    connection = Connection(f"http://{HERE}", None, lambda *line: told.append(line), patience=-1.0)
+    mock = httpx.Client(base_url=f"http://{HERE}", transport=httpx.MockTransport(hang_up))
+    monkeypatch.setattr(connection, "_http", mock)
+    with contextlib.closing(connection), pytest.raises(UnreachableError, match="pass ca, cert"):
+        connection.get("/v1/round")
+    assert "started with certificates, pass ca, certificate, key" in dict(told)["waiting"]

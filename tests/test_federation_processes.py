@@ -573,7 +573,7 @@ def test_a_server_without_a_client_it_knows_takes_nobody_else(serve, join, secur
         "does not know this certificate": ours("stranger"),
         "check --ca": ours("party1", "other/ca.pem"),
         # It would send in the clear what its key protects.
-        "without all three": ["--key", "party1.key"],
+        "without --ca and --certificate": ["--key", "party1.key"],
     }
     for reason, words in refused.items():
         stranger = join(1, *words)

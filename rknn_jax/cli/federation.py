@@ -255,12 +255,13 @@ def _check_server(settings: Join) -> None:
         port = None
     if parts.scheme not in ("http", "https") or not parts.hostname or not port:
         raise ValueError(f"Expected --server host:port, got --server {settings.server}.")
-    given = [getattr(settings, name) for name in ("ca", "certificate", "key")]
-    secured = all(path is not None for path in given)
-    if not secured and (any(given) or parts.scheme == "https" or not _on_this_host(parts.hostname)):
+    missing = [name for name in ("ca", "certificate", "key") if getattr(settings, name) is None]
+    secured = not missing
+    wanted = len(missing) < 3 or parts.scheme == "https" or not _on_this_host(parts.hostname)
+    if not secured and wanted:
         raise ValueError(
-            "Expected --ca, --certificate and --key for a server on another host, got --server "
-            f"{settings.server} without all three."
+            "Expected --ca, --certificate and --key together, for a server with TLS or on another "
+            f"host, got --server {settings.server} without --{' and --'.join(missing)}."
         )
     if secured and parts.scheme == "http":
         raise ValueError(

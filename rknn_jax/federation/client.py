@@ -258,8 +258,9 @@ class Client:
                 features[i] = np.nan if one is None else one
         elif self.inputs.shape[1:] != (width,):
             raise RefusedError(
-                f"Expected queries of {self.inputs.shape[1:]} dimensions, got {width}; embed "
-                "with one model."
+                f"Expected {option('private')} with embeddings of {width} dimensions, as the "
+                f"round's queries have, got {' × '.join(map(str, self.inputs.shape[1:]))}; embed "
+                "the records with the server's model."
             )
         else:
             features[:] = self.inputs[:, self._order(round)]

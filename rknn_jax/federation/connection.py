@@ -81,6 +81,7 @@ class Connection:
         self.patience = patience
         self.ticket: int | None = None
         self._reason = ""
+        self._secured = context is not None
         self._http = httpx.Client(
             base_url=server,
             verify=context or False,
@@ -133,7 +134,7 @@ class Connection:
                         break
             except httpx.TransportError as error:
                 check_certificates(error)
-                self._tell_waiting(str(error) or type(error).__name__)
+                self._tell_waiting((str(error) or type(error).__name__) + self._hint(error))
             if time.monotonic() >= ends:
                 raise UnreachableError(
                     f"Expected a server at {self._http.base_url}, got none for {self.patience:g} s "
@@ -167,6 +168,13 @@ class Connection:
             return None
         data = b"" if status == NOTHING_YET else _body(response, most)
         return Received(status, round_id, data)
+
+    def _hint(self, error: httpx.TransportError) -> str:
+        """Return what may mend an error: a server with TLS hangs up on a client without it."""
+        if self._secured or not isinstance(error, httpx.ProtocolError | httpx.ReadError):
+            return ""
+        needed = ", ".join(option(name) for name in ("ca", "certificate", "key"))
+        return f" If it was started with {option('certificates')}, pass {needed}"
 
     def _tell_waiting(self, reason: str) -> None:
         if reason != self._reason:

@@ -178,6 +178,11 @@ def _answer(
         tell("refused", str(error))
         connection.ticket = connection.ticket or secrets.randbits(64)
         connection.post(f"{path}/refusal")
+        tell(
+            "waiting",
+            f"for the end of round {round_id[:12]}. Ctrl-C leaves; run the command again with the "
+            "cause mended to be asked again",
+        )
         return False
     connection.ticket, payload = said
     fate = connection.post(f"{path}/answers", payload)
