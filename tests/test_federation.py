@@ -268,7 +268,7 @@ def test_a_message_is_as_long_as_its_mechanism_says_and_survives(name, epsilon):
         ({"trust": "central", "mechanism": "binomial"}, "honest >= 2"),
         ({"trust": "central", "mechanism": "binomial", "honest": 3, "simulated": 1}, "real noise"),
         ({"epsilon": float("inf")}, "< epsilon <"),
-        ({"mechanism": "hadamard_response"}, "exact form"),
+        ({"mechanism": "hadamard_response"}, "give its class `respond`"),
         ({"mechanism": "discrete_laplace"}, "trust=local, got mechanism=discrete_laplace"),
         ({"unit": "client"}, "records_per_client > 0"),
         ({"records_per_client": 2}, "records_per_client > 0"),

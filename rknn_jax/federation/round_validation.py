@@ -175,5 +175,5 @@ def check_costs(round: Any) -> None:
     elif round.simulated is None and not round.mechanism.is_exact():
         raise ValueError(
             "Expected a mechanism with an exact form, got "
-            f"mechanism={round.config.noise}; collision is a good choice."
+            f"mechanism={round.config.noise}; use collision, or give its class `respond`."
         )
