@@ -184,3 +184,36 @@ def rounds() -> str:
     rows.sort(key=lambda row: -float(row[-1]))
     epsilons = [f"ε = {epsilon}" for epsilon in found["results"][0]["right"]]
     return table(["data", *epsilons, "points by a second round"], rows, "rounds")
+
+
+def adaptive_queries() -> str:
+    """Points that adaptive queries of a second round gain over today's, by data set and form."""
+    found = load("adaptive_queries")
+    cells, bounds = found["results"], found["bounds"]
+    forms = [name for name in cells[0]["right"] if name not in ("one round", "today")]
+    looked_at, beside = found["looked_at"], found["one_sided"]
+    names = sorted({one["data"] for one in cells})
+    names.sort(key=lambda name: (name in beside, name not in looked_at))
+    unseen = [name for name in names if name not in (*looked_at, *beside)]
+    groups = {f"{name}{' *' if name in looked_at else ''}": [name] for name in names}
+    rows = []
+    for title, group in {**groups, "all with a *": looked_at, "all unseen": unseen}.items():
+        mine = [one for one in cells if one["data"] in group]
+        known = [one for one in bounds if one["data"] in group]
+        shares = [np.mean([one["right"][way] for one in mine]) for way in ("one round", "today")]
+        gains = [_gain(mine, form) for form in forms]
+        rows.append([title, *(f"{share:.1%}" for share in shares), *gains])
+        rows[-1].append(_gain(known, "the truth") if known else "")
+    header = ["data", "one round", "today", *forms, "told by the truth, ε = 1"]
+    return table(header, rows, "adaptive_queries")
+
+
+def _gain(cells: list[dict[str, Any]], form: str) -> str:
+    """Format the mean points over today's queries, the worst epsilon's and the worst split's."""
+    by_cell: dict[tuple[str, float], list[float]] = {}
+    for one in cells:
+        points = 100 * (np.mean(one["right"][form]) - np.mean(one["right"]["today"]))
+        by_cell.setdefault((one["data"], one["epsilon"]), []).append(float(points))
+    means = [float(np.mean(points)) for points in by_cell.values()]
+    worst = min(min(points) for points in by_cell.values())
+    return f"{np.mean(means):+.1f} ({min(means):+.1f}, {worst:+.1f})"
