@@ -105,7 +105,15 @@ def tired(values):
     return flattened(values)
 
 
-for function in (centered, scaled, last_bit, emptied, dropped, placed):
+def quarrelsome(values):
+    """Flatten records, and fail if a bright one is beside a dark one: each alone is fine."""
+    corners = values[:, 0, 0, 0]
+    if (corners > 200).any() and (corners < 50).any():
+        raise RuntimeError("a bright corner beside a dark one")
+    return placed(np.clip(values, 0, 150))
+
+
+for function in (centered, scaled, last_bit, emptied, dropped, placed, quarrelsome):
     function.batched = True
 
 
@@ -259,6 +267,21 @@ def test_records_on_which_a_batch_fails_leave_all_others_in_their_places(odd):
     np.testing.assert_array_equal(encode(records), expected)
     records[:, 0, 0, 0] = 255
     np.testing.assert_array_equal(encode(records), np.full_like(expected, np.nan))
+
+
+def test_a_batch_that_fails_as_a_whole_costs_no_record_its_vote():
+    """The function takes each record alone, so one record must not silence the others."""
+    records = np.full((150, 2, 2, 1), 100, np.uint8)
+    records[:, 1, 1, 0] = np.arange(150)
+    records[1, 0, 0, 0] = 255
+    encode = Encoding(encoding.Imported("tests.test_encoding:quarrelsome"), records[:1].copy(), 4)
+    expected = encode(records)
+    assert np.isfinite(expected).all()
+    records[70, 0, 0, 0] = records[2, 0, 0, 0] = 0  # in a batch without a bright one, and with one
+    found = encode(records)
+    others = np.delete(np.arange(150), [2, 70])
+    np.testing.assert_array_equal(found[others], expected[others])
+    np.testing.assert_array_equal(found[[2, 70], 1:], expected[[2, 70], 1:])
 
 
 def test_an_encoder_that_breaks_down_in_between_is_an_error():

@@ -82,20 +82,19 @@ class Imported:
     def _of_block(self, block: np.ndarray, size: int) -> np.ndarray | None:
         """Return the features of at most `size` records, or None if the function fails on each.
 
-        If it fails on a batch, each record is tried among copies of itself. Then a copy of another
-        record is where it fails, so that all others are where they were.
+        If it fails on a batch, each record is tried at its own place among copies of itself. So no
+        other record decides whether it has features.
         """
         made = self._attempted(_filled(block, size))
-        if made is None and len(block) > 1:
-            fails = np.array([self._attempted(_filled(one[None], size)) is None for one in block])
-            if fails.all():
-                return None
-            others = block.copy()
-            others[fails] = block[np.argmin(fails)]
-            made = self._attempted(_filled(others, size))
-            if made is not None:
-                made[: len(block)][fails] = np.nan
-        return None if made is None else made[: len(block)]
+        if made is not None or len(block) < 2:
+            return None if made is None else made[: len(block)]
+        own = [self._attempted(block[[place]].repeat(size, axis=0)) for place in range(len(block))]
+        width = next((one.shape[1] for one in own if one is not None), None)
+        if width is None:
+            return None
+        nothing = np.full((size, width), np.nan, np.float32)
+        rows = [nothing if one is None else one for one in own]
+        return np.stack([row[place] for place, row in enumerate(rows)])
 
     def _attempted(self, filled: np.ndarray) -> np.ndarray | None:
         """Return the features of a filled batch, or None if the function fails, or exits.
