@@ -9,9 +9,11 @@ import pytest
 from rknn_jax.cli import budget, classes
 from rknn_jax.federation import joining
 from rknn_jax.federation.join_settings import Join
+from rknn_jax.formats import Columns
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.release import accounts, label, planning
 from rknn_jax.release.settings import Settings
+from rknn_jax.release.shards import FileShard
 from tests.options import named_settings, with_options
 
 NAMES = ("d", "d/*.npz", "d/a.npz")
@@ -100,6 +102,28 @@ def test_a_file_that_has_changed_is_no_new_one(first):
     np.savez("d/a.npz", embeddings=rows, labels=np.arange(31) % 2)
     with pytest.raises(LedgerError, match=r"one\.jsonl"):
         labelled("d/a.npz", Path("two.jsonl"))
+
+
+def test_a_file_that_has_changed_is_known_by_its_url():
+    DOORS["adopt"]("d", Path("one.jsonl"))
+    rows = np.random.default_rng(1).normal(size=(31, 3))
+    np.savez("d/a.npz", embeddings=rows, labels=np.arange(31) % 2)
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        labelled(f"file://{Path('d/a.npz').resolve()}", Path("two.jsonl"))
+
+
+def test_a_file_that_has_changed_is_known_as_a_shard_from_python():
+    columns = Columns(("embeddings",), "labels", width=3)
+    labelled("d/a.npz", Path("one.jsonl"))
+    rows = np.random.default_rng(1).normal(size=(31, 3))
+    np.savez("d/a.npz", embeddings=rows, labels=np.arange(31) % 2)
+    settings = named_settings(
+        Settings, "public.npz", "records", 1.0, classes="2", queries=4, ledger=Path("two.jsonl")
+    )
+    shard = FileShard("d/a.npz", "--private", columns)
+    plan = planning.prepare(replace(settings, out=Path("out")), [shard])
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        label.draw(plan, label.count(plan))
 
 
 def test_a_client_of_several_files_keeps_the_ledger_of_earlier_versions():

@@ -376,6 +376,41 @@ def test_votes_that_are_not_k_of_each_voter_are_refused(change):
         counting.total(counts, ["a", "b"], COUNTER)
 
 
+def test_a_shard_that_is_passed_twice_is_refused(tmp_path, monkeypatch):
+    """A release takes shards from Python too, under any name."""
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.npz")
+    np.savez("public.npz", embeddings=EMBEDDINGS[:20])
+    given = {"classes": "3", "queries": 4, "ledger": tmp_path / "l.jsonl", "out": tmp_path / "out"}
+    settings = named_settings(Settings, "public.npz", "all", 1.0, **given)
+    columns = Columns(("embeddings",), "labels", width=WIDTH)
+    files = [FileShard(name, "--private", columns) for name in ("a.npz", "./a.npz")]
+    rows = table(EMBEDDINGS, LABELS)
+    tables = [ArrowShard(name, rows, columns) for name in "ab"]
+    for twice in (files, tables):
+        with pytest.raises(ValueError, match="once"):
+            planning.prepare(settings, twice)
+    public = FileShard("./public.npz", "--private", columns)
+    with pytest.raises(ValueError, match="got the private file"):
+        planning.prepare(settings, [public])
+
+
+def test_results_do_not_lie_in_a_private_folder_that_a_url_names(tmp_path):
+    (tmp_path / "folder").mkdir()
+    write(tmp_path / "folder/a.npz")
+    np.savez(tmp_path / "public.npz", embeddings=EMBEDDINGS[:20])
+    given = {"classes": "3", "queries": 4, "ledger": tmp_path / "l.jsonl"}
+    settings = named_settings(
+        Settings,
+        str(tmp_path / "public.npz"),
+        f"file://{tmp_path}/folder",
+        1.0,
+        **given | {"out": tmp_path / "folder/out"},
+    )
+    with pytest.raises(ValueError, match="outside of the private folder"):
+        planning.prepare(settings)
+
+
 def test_a_file_that_is_named_twice_is_refused(tmp_path):
     (tmp_path / "folder").mkdir()
     one = write(tmp_path / "folder/a.npz")

@@ -159,6 +159,28 @@ def write_arrays(
     write_whole(path, buffer.getvalue(), mode)
 
 
+def local_path(name: str) -> str | None:
+    """Return the path on this machine that a path or a URL names, or None if it names none.
+
+    Args:
+      name: Path, or a URL that fsspec knows, such as `file:///data/a.npz`.
+    """
+    if "://" not in name:
+        return name
+    # Late: most programs meet no URL.
+    import fsspec
+    from fsspec.implementations.cached import CachingFileSystem
+    from fsspec.implementations.local import LocalFileSystem
+
+    try:
+        system, path = fsspec.core.url_to_fs(name)
+    except Exception:  # a file system that is not installed or set up fails in many ways
+        return None
+    while isinstance(system, CachingFileSystem):
+        system = system.fs
+    return str(path) if isinstance(system, LocalFileSystem) else None
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file that `write_whole` wrote.
 

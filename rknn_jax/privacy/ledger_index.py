@@ -213,7 +213,10 @@ def _sources(names: Sequence[str]) -> list[str]:
     for name in names:
         if "://" in name:
             found.append(name)
+        local = disk.local_path(name)
+        if local is None:
             continue
+        name = local
         paths = [name] if os.path.exists(name) else sorted(glob.glob(name, recursive=True))
         for path in paths:
             found.append(os.path.realpath(path))

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from rknn_jax.privacy.ledger import (
     LedgerError,
     LedgerMismatchError,
 )
+from rknn_jax.privacy.ledger_lines import MOST_SHARDS
 from rknn_jax.release import adoption
 from rknn_jax.release.counting import Counted
 
@@ -86,7 +87,12 @@ def open_ledger(
 
 
 def open_or_make(
-    settings: "Settings", cost: Guarantee, counted: Counted, *, paid: bool = False
+    settings: "Settings",
+    cost: Guarantee,
+    counted: Counted,
+    shards: Sequence[str] = (),
+    *,
+    paid: bool = False,
 ) -> Ledger:
     """Open the ledger of these people, or make their first one, and note it in the index.
 
@@ -96,11 +102,13 @@ def open_or_make(
       settings: Settings of the release.
       cost: Guarantee of the release.
       counted: Sum over the private records, with their fingerprints.
+      shards: Names of the private shards, of which the index notes those that are files, so that it
+        knows a file that has changed. Defaults to none beside what the settings name.
       paid: As for `open_ledger`. Defaults to False.
     """
     path = settings.ledger_path
     files = [settings.private] if isinstance(settings.private, str) else settings.private
-    noted = ledger_index.held(path, counted.prints, files)
+    noted = ledger_index.held(path, counted.prints, [*files, *shards[:MOST_SHARDS]])
     with nullcontext() if paid else noted:
         return open_ledger(settings, cost, counted.dataset, paid=paid) or Ledger.create(
             path,

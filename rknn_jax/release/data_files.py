@@ -44,6 +44,17 @@ def find(names: Sequence[str], argument: str) -> Found:
     """
     parts = [_files(name, argument) for name in names]
     files = [file for part in parts for file in part.files]
+    refuse_same(files, argument)
+    return Found(files, [file for part in parts for file in part.skipped])
+
+
+def refuse_same(files: Sequence[str], argument: str) -> None:
+    """Raise ValueError if a file is listed twice, under whatever names.
+
+    Args:
+      files: Paths or URLs of files.
+      argument: Command-line argument that named them, for the error.
+    """
     same: dict[object, str] = {}
     for file in files:
         for identity in identities(file):
@@ -53,7 +64,6 @@ def find(names: Sequence[str], argument: str) -> Found:
                     "which are the same twice; name it once, because its records would count twice."
                 )
         same |= dict.fromkeys(identities(file), file)
-    return Found(files, [file for part in parts for file in part.skipped])
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rknn_jax import discriminant
-from rknn_jax._internal import ranges
+from rknn_jax._internal import disk, ranges
 from rknn_jax._internal.option_names import option
 from rknn_jax.formats import Columns, Layout
 from rknn_jax.neighbors import Metric
@@ -31,7 +31,7 @@ from rknn_jax.release import (
     tables,
 )
 from rknn_jax.release.counting import num_persons
-from rknn_jax.release.data_files import Found, find, identities
+from rknn_jax.release.data_files import Found, find, identities, refuse_same
 from rknn_jax.release.embedding_models import EmbeddingModel
 from rknn_jax.release.encoding import Chain, Encoding, Scaling
 from rknn_jax.release.shards import (
@@ -129,8 +129,9 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         Found([], []) if private is not None else find(_listed(settings.private), option("private"))
     )
     public_files = find(_listed(settings.public), option("public")).files
-    _refuse_private_as_public(public_files, found.files)
-    _refuse_ledger(settings, found.files)
+    given = found.files if private is None else _once(private)
+    _refuse_private_as_public(public_files, given)
+    _refuse_ledger(settings, given)
     shown = wanted._replace(reads_label=False).of_public()
     of_public = [FileShard(one, option("public"), shown) for one in public_files]
     of_private = [FileShard(one, option("private"), asked) for one in found.files]
@@ -384,6 +385,23 @@ def _inferred(private: Sequence[Shard]) -> Classes:
     return sets.infer_classes(np.unique(np.concatenate(found)))
 
 
+def _once(shards: Sequence[Shard]) -> list[str]:
+    """Return the files among shards from Python; ValueError if records are given twice."""
+    files = [shard.name for shard in shards if isinstance(shard, FileShard)]
+    refuse_same(files, option("private"))
+    held = [(shard.name, shard.table) for shard in shards if isinstance(shard, ArrowShard)]
+    held += [(shard.name, shard.embeddings) for shard in shards if isinstance(shard, ArrayShard)]
+    names: dict[int, str] = {}
+    for name, table in held:
+        if id(table) in names:
+            raise ValueError(
+                f"Expected every table of {option('private')} once, got one as {names[id(table)]} "
+                f"and as {name}; pass it once, because its records would count twice."
+            )
+        names[id(table)] = name
+    return files
+
+
 def _refuse_private_as_public(public: list[str], private: list[str]) -> None:
     """Raise ValueError if a file is on both sides."""
     known = {identity for name in public for identity in identities(name)}
@@ -410,8 +428,10 @@ def _refuse_ledger(settings: "Settings", private: Sequence[str]) -> None:
 def refuse_inside(folder: Path, settings: "Settings") -> None:
     """Raise ValueError if results would lie among the private files and be read as such."""
     for name in _listed(settings.private):
-        inside = Path(name).is_dir() and folder.resolve().is_relative_to(Path(name).resolve())
-        if inside:
+        local = disk.local_path(name)
+        if local is None or not Path(local).is_dir():
+            continue
+        if folder.resolve().is_relative_to(Path(local).resolve()):
             raise ValueError(
                 f"Expected {option('out')} outside of the private folder {name}, got {folder}; "
                 "name another."

@@ -186,7 +186,7 @@ def release(plan: Plan, counted: Counted | None = None) -> Release:
     _reserve_memory(plan)
 
     def opened() -> Ledger:
-        return open_or_make(plan.settings, plan.cost, counted, paid=plan.paid)
+        return _ledger(plan, counted)
 
     # What is asked is part of the folder: another command never takes over what this one paid for.
     wanted = request(plan.settings, plan.data)
@@ -221,7 +221,7 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
     question = plan.question
     if folder is None:
         number = new_release()
-        ledger = open_or_make(plan.settings, plan.cost, counted, paid=plan.paid)
+        ledger = _ledger(plan, counted)
         purpose = f"{_purpose(plan)}; release {number}"
         drawn = question.draw(counted.counts, counted.units, ledger, purpose)
         return _released(plan, drawn, _checked(plan, counted, drawn), ledger=ledger, number=number)
@@ -245,6 +245,12 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
         checked = _Checked(Drawn.of(found), question.labelings(drawn))
     folder.seal()
     return _released(plan, drawn, checked, ledger=folder.ledger, number=folder.release)
+
+
+def _ledger(plan: Plan, counted: Counted) -> Ledger:
+    """Open or make the ledger of a release, and note its records and their files in the index."""
+    names = [shard.name for shard in plan.data.private.shards]
+    return open_or_make(plan.settings, plan.cost, counted, names, paid=plan.paid)
 
 
 class _Checked(NamedTuple):
