@@ -10,6 +10,7 @@ from rknn_jax.cli import budget, classes
 from rknn_jax.federation import joining
 from rknn_jax.federation.join_settings import Join
 from rknn_jax.formats import Columns
+from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.release import accounts, label, planning
 from rknn_jax.release.settings import Settings
@@ -100,6 +101,13 @@ def test_a_file_that_has_changed_is_no_new_one(first):
     DOORS[first]("d", Path("one.jsonl"))
     rows = np.random.default_rng(1).normal(size=(31, 3))
     np.savez("d/a.npz", embeddings=rows, labels=np.arange(31) % 2)
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        labelled("d/a.npz", Path("two.jsonl"))
+
+
+def test_every_file_of_a_folder_is_known_though_few_are_noted(monkeypatch):
+    monkeypatch.setattr(ledger_index, "MOST_SHARDS", 0)
+    labelled("d", Path("one.jsonl"))
     with pytest.raises(LedgerError, match=r"one\.jsonl"):
         labelled("d/a.npz", Path("two.jsonl"))
 

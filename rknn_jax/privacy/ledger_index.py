@@ -129,7 +129,7 @@ def held(path: Path, prints: Sequence[str], files: Sequence[str] = ()) -> Iterat
 
     Raises:
       LedgerMismatchError: As in `check`, whose warnings are left out. Also if the ledger is new and
-        another one has been charged for one of the files.
+        another one has been charged for one of the files, or for a folder that holds it.
     """
     parts = _noted(prints)
     sources = _sources(files)
@@ -144,7 +144,7 @@ def held(path: Path, prints: Sequence[str], files: Sequence[str] = ()) -> Iterat
         for one in parts:
             with suppress(OSError, _DamagedError):
                 _refuse_second(place, path, one)
-        for one in sources:
+        for one in (*sources, *_above(sources)):
             with suppress(OSError, _DamagedError):
                 _refuse_changed(place, path, one)
         yield
@@ -223,6 +223,16 @@ def _sources(names: Sequence[str]) -> list[str]:
             inside = glob.iglob(f"{glob.escape(path)}/**", recursive=True)
             files = (os.path.realpath(one) for one in inside if os.path.isfile(one))
             found += itertools.islice(files, MOST_SHARDS)
+    return [_SOURCE + one for one in dict.fromkeys(found)]
+
+
+def _above(sources: Sequence[str]) -> list[str]:
+    """Return the folders that hold files of this machine, all of whose files are their source.
+
+    A folder may have more files than the index notes.
+    """
+    paths = [one.removeprefix(_SOURCE) for one in sources]
+    found = [str(above) for one in paths if os.path.isabs(one) for above in Path(one).parents]
     return [_SOURCE + one for one in dict.fromkeys(found)]
 
 
