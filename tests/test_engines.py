@@ -22,6 +22,7 @@ from rknn_jax.release import counting, engines, label, planning
 from rknn_jax.release.counting import Counter
 from rknn_jax.release.encoding import Encoding
 from rknn_jax.release.engines import local
+from rknn_jax.release.release_folder import ReleaseFolder
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import FileShard, Records
 from tests.contracts.test_representations import IDS, MANY, fitted
@@ -104,6 +105,26 @@ def test_the_card_says_who_sees_votes_without_noise(tmp_path, monkeypatch):
         done = label.release(planning.prepare(given, shards(tmp_path)))
         told = any("spill files" in line for line in done.card["not_covered"])
         assert told == (name == "ray")
+
+
+def test_a_release_that_another_engine_finishes_names_the_one_that_began(tmp_path, monkeypatch):
+    def count_all(records, counter, on_rows=None, address=None):
+        return counting.count_all(records, counter, on_rows)
+
+    def killed(folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engines.named("ray"), "count_all", count_all)
+    given = settings(tmp_path, engine="ray", smoothing="none")
+    first = planning.prepare(given, shards(tmp_path))
+    with monkeypatch.context() as stopped:
+        stopped.setattr(ReleaseFolder, "seal", killed)
+        with pytest.raises(KeyboardInterrupt):
+            label.release(first)
+    plan = planning.prepare(settings(tmp_path, smoothing="none"), shards(tmp_path))
+    assert plan.paid
+    done = label.release(plan)
+    assert any("spill files" in line for line in done.card["not_covered"])
 
 
 @pytest.fixture(scope="module")

@@ -197,6 +197,7 @@ def release(plan: Plan, counted: Counted | None = None) -> Release:
         opened=opened,
         room=_room(plan),
         roles=_roles(plan, counted),
+        engine=plan.settings.engine,
     ) as folder:
         done = draw(plan, counted, folder)
         folder.publish(lambda staging: write(staging, plan, done))

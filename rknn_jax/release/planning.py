@@ -80,6 +80,7 @@ class Plan:
       checkers: Check by records that do not add to the sum. Defaults to None: all add to it.
       paid: Flag for a release that a stopped process has already paid for. Defaults to False.
       choice: Reason for a labeler that `auto` chose. Defaults to "", for one that was named.
+      began_by: Engine that took the sum of a stopped release. Defaults to "", if there is none.
     """
 
     settings: "Settings"
@@ -89,6 +90,7 @@ class Plan:
     checkers: checks.Checkers | None = None
     paid: bool = False
     choice: str = ""
+    began_by: str = ""
 
     @property
     def folder(self) -> Path:
@@ -140,6 +142,11 @@ class Plan:
     def contribution(self) -> Contribution:
         """Largest part that a record or a person has in the release."""
         return Contribution(self.question.sum.counted, self.question.labeler.votes_per_record)
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Engines that took the sum, in this process and in one that was stopped before it."""
+        return tuple(dict.fromkeys(filter(None, (self.began_by, self.settings.engine))))
 
     @property
     def words(self) -> Words:
@@ -256,9 +263,11 @@ def prepare(
     if not paid:
         release_folder.refuse_results(folder)
     placed = Choice(replace(choice.settings, out=folder), choice.reason)
-    if paid:
-        roles = release_folder.roles_of(folder)
-    return _planned(placed, data, paid=paid, roles=roles)
+    if not paid:
+        return _planned(placed, data, roles=roles)
+    # The statement is about the run that paid too.
+    planned = _planned(placed, data, paid=True, roles=release_folder.roles_of(folder))
+    return replace(planned, began_by=release_folder.engine_of(folder))
 
 
 def after(settings: "Settings", data: Data, before: Before | None) -> tuple["Settings", Data]:

@@ -58,6 +58,9 @@ A labeler without queries has no `queries.npz`.
 STATEMENT = "privacy.html"
 """Page of the statement, which is shown first."""
 
+LOCAL = "local"
+"""Engine that a note leaves out."""
+
 _NOTE = "note.json"
 _COUNTS = "counts.npy"
 _CHECK = "check.npy"
@@ -74,12 +77,14 @@ class ReleaseFolder:
       ledger: Ledger to charge.
       roles: Roles of the records, and a hash of the files and persons that they depend on, in
         words. Defaults to "", if no record checks.
+      engine: Name of the engine that took the sum. Defaults to `local`.
     """
 
     path: Path
     request: str
     ledger: Ledger
     roles: str = ""
+    engine: str = LOCAL
 
     @property
     def staging(self) -> Path:
@@ -119,6 +124,8 @@ class ReleaseFolder:
             }
             if self.roles:
                 note["roles"] = self.roles
+            if self.engine != LOCAL:
+                note["engine"] = self.engine
             disk.write_whole(self.staging / _NOTE, json.dumps(note).encode(), disk.OWNER)
             self.ledger.charge(guarantee, named)
             return
@@ -345,6 +352,7 @@ def held(
     opened: Callable[[], Ledger],
     room: int,
     roles: str = "",
+    engine: str = LOCAL,
 ) -> Iterator[ReleaseFolder]:
     """Hold a folder for one release, with room for the results and no other process writing.
 
@@ -355,6 +363,7 @@ def held(
       opened: Function that opens or makes the ledger.
       room: Most bytes that the results take.
       roles: Roles of the records, as in `ReleaseFolder`. Defaults to "", if no record checks.
+      engine: Name of the engine that took the sum. Defaults to `local`.
 
     Raises:
       ValueError: If the folder cannot be written, is held by another process, holds a release or
@@ -380,7 +389,7 @@ def held(
                 f"({error.strerror}); nothing was spent, name another."
             ) from error
         try:
-            yield ReleaseFolder(path, request, opened(), roles)
+            yield ReleaseFolder(path, request, opened(), roles, engine)
         except BaseException as error:
             if note := _last_words(path, request, ledger):
                 error.add_note(note)
@@ -434,6 +443,15 @@ def roles_of(path: Path) -> Roles | None:
     return Roles.of(words.splitlines()[0]) if words else None
 
 
+def engine_of(path: Path) -> str:
+    """Return the engine that took the sum of a paid, incomplete release.
+
+    Raises:
+      ValueError: If the note cannot be read.
+    """
+    return (_read_note(path) or {}).get("engine", LOCAL)
+
+
 def num_queries_of(path: Path) -> int | None:
     """Return the number of queries whose counts a paid, incomplete release has kept, if it has."""
     counts = path / STAGING / _COUNTS
@@ -482,6 +500,8 @@ def _read_note(path: Path) -> dict[str, str] | None:
     try:
         found = json.loads(note.read_bytes())
         told = {name: str(found[name]) for name in ("request", "purpose", "ledger")}
+        if "engine" in found:
+            told["engine"] = str(found["engine"])
         if "roles" in found:
             told["roles"] = str(found["roles"])
             Roles.of(told["roles"].splitlines()[0])

@@ -80,7 +80,7 @@ def not_covered(plan: Plan) -> list[str]:
         *(plan.data.encode.not_covered if plan.data.encode else ()),
         "the choice of these settings, if it was made in view of private data, or of results "
         "that were never charged to the budget",
-        *engines.named(plan.settings.engine).NOT_COVERED,
+        *(risk for name in plan.engines for risk in engines.named(name).NOT_COVERED),
     ]
 
 
