@@ -247,6 +247,26 @@ def test_a_folder_or_pattern_of_tables_is_one_table(rknn, suffix):
         assert pq.read_table(f"{number}.parquet").equals(pq.read_table("o.parquet"))
 
 
+def test_a_file_of_a_folder_counts_once_whatever_its_names():
+    """Each of its records would have as many rows, and votes, as it has names."""
+    Path("d").mkdir()
+    write("d/a.csv", [30, 40], ["Rome", "Oslo"])
+    write("d/b.csv", [50, 60], ["Rome", "Oslo"])
+    assert [one.name for one in table_files.files(Path("d"), "--table")] == ["a.csv", "b.csv"]
+    for other, make in {
+        "link.csv": lambda path: path.symlink_to("a.csv"),
+        "hard.csv": lambda path: path.hardlink_to("d/a.csv"),
+        "a.csv.gz": lambda path: path.write_bytes(gzip.compress(Path("d/a.csv").read_bytes())),
+        "a.jsonl": lambda path: path.write_text('{"age": 30, "town": "Rome"}'),
+    }.items():
+        path = Path("d") / other
+        make(path)
+        for name in ("d", "d/*"):
+            with pytest.raises(ValueError, match="twice"):
+                table_files.files(Path(name), "--table")
+        path.unlink()
+
+
 def test_files_of_different_columns_are_no_table(rknn):
     save("parts/0.csv", ROWS)
     save("parts/1.csv", ROWS.rename_columns(["years", "town"]))

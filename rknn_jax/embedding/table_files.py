@@ -40,6 +40,7 @@ from rknn_jax.formats import (
     suffix_of,
 )
 from rknn_jax.formats._csv_records import NO_UTF8
+from rknn_jax.formats._same_files import refuse_same, refuse_two_formats
 from rknn_jax.records.features import FLATTEN, MOST_NAMED
 
 TYPED = (*parquet.SUFFIXES, *feather.SUFFIXES)
@@ -80,12 +81,17 @@ def files(path: Path, argument: str) -> list[Path]:
       argument: Command-line argument that named it, for the errors.
 
     Raises:
-      ValueError: If there is none, or a file is in another format, or as in `data_files`.
+      ValueError: If there is none, a file is in another format, one is there twice, or as in
+        `data_files`.
     """
     known = _named(path, argument)
     if path.exists() and not path.is_dir():
         return known
-    records = _hub_folders.data_files([*map(str, known)], LocalFileSystem(), f"{argument} {path}")
+    where = f"{argument} {path}"
+    records = _hub_folders.data_files([*map(str, known)], LocalFileSystem(), where)
+    # As a release reads folders: a record that is read twice would count twice.
+    refuse_two_formats(records, where)
+    refuse_same(records, argument)
     return [Path(one) for one in records]
 
 

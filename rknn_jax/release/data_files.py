@@ -10,11 +10,11 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import fsspec
-from fsspec.implementations.cached import CachingFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from rknn_jax import formats
 from rknn_jax.formats import _hub_folders
+from rknn_jax.formats._same_files import refuse_same, refuse_two_formats
 
 
 class Found(NamedTuple):
@@ -48,24 +48,6 @@ def find(names: Sequence[str], argument: str) -> Found:
     return Found(files, [file for part in parts for file in part.skipped])
 
 
-def refuse_same(files: Sequence[str], argument: str) -> None:
-    """Raise ValueError if a file is listed twice, under whatever names.
-
-    Args:
-      files: Paths or URLs of files.
-      argument: Command-line argument that named them, for the error.
-    """
-    same: dict[object, str] = {}
-    for file in files:
-        for identity in identities(file):
-            if identity in same:
-                raise ValueError(
-                    f"Expected every file of {argument} once, got {same[identity]} and {file}, "
-                    "which are the same twice; name it once, because its records would count twice."
-                )
-        same |= dict.fromkeys(identities(file), file)
-
-
 @contextmanager
 def unchanged(names: Sequence[str], argument: str) -> Iterator[None]:
     """Read files more than once, and make sure that they are the same each time.
@@ -97,27 +79,6 @@ def _states(names: Sequence[str], argument: str) -> dict[str, tuple[int, int, in
     return found
 
 
-def identities(name: str) -> set[object]:
-    """Return what a file has in common with itself under other names."""
-    system, path = fsspec.core.url_to_fs(name)
-    while isinstance(system, CachingFileSystem):  # simplecache::file.npz is the file itself
-        system = system.fs
-    plain = _plain(path)
-    if not isinstance(system, LocalFileSystem):
-        return {(system.protocol, plain)}
-    real = os.path.realpath(path)
-    found: set[object] = {_plain(real)}
-    if os.path.exists(real):
-        status = os.stat(real)
-        found.add((status.st_dev, status.st_ino))
-    return found
-
-
-def _plain(path: str) -> str:
-    """Return a path without the suffix of a compression."""
-    return path.removesuffix(PurePosixPath(path).suffix) if formats.is_compressed(path) else path
-
-
 def _files(name: str, argument: str) -> Found:
     if not name:
         raise ValueError(f"Expected a name in {argument}, got none; name a file or a folder.")
@@ -145,24 +106,10 @@ def _files(name: str, argument: str) -> Found:
             "folder or pattern without any; check the name."
         )
     records = _hub_folders.data_files(known, system, where)
-    _refuse_two_formats(records, where)
+    refuse_two_formats(records, where)
     local = isinstance(system, LocalFileSystem)
     named = [each if local else system.unstrip_protocol(each) for each in records]
     return Found(sorted(named), sorted(set(seen) - set(records)))
-
-
-def _refuse_two_formats(files: Sequence[str], where: str) -> None:
-    """Raise ValueError if two files of a folder or pattern differ in their format alone."""
-    first: dict[str, str] = {}
-    for file in files:
-        plain = _plain(file)
-        stem = plain.removesuffix(PurePosixPath(plain).suffix)
-        other = first.setdefault(stem, file)
-        if formats.suffix_of(other) != formats.suffix_of(file):
-            raise ValueError(
-                f"Expected every file of {where} in one format, got {other} and {file}, which may "
-                "hold the same records twice; name the files, or move one of them away."
-            )
 
 
 def _matching(system: Any, path: str) -> list[str]:
