@@ -153,6 +153,17 @@ def test_a_bad_private_image_stays_as_a_row_that_casts_no_vote(rknn, folder, net
     assert Path("o.parquet").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("options", [(), ("--private",)])
+def test_links_to_images_of_the_folder_are_told(rknn, folder, network, options):
+    given = ("embed", "--images", folder, "--model", network, *options)
+    assert "links to images" not in rknn(*given, "--out", "o.parquet").err
+    (folder / "dog/again.png").symlink_to(folder / "cat/0.png")
+    (folder / "dog/hard.png").hardlink_to(folder / "cat/0.png")
+    (folder / "dog/gone.png").symlink_to(folder / "nowhere.png")
+    told = " ".join(rknn(*given, "--out", "p.parquet").err.split())
+    assert "2 names are links to images" in told
+
+
 def test_a_folder_without_images_is_told(rknn, tmp_path, network):
     (tmp_path / "empty").mkdir()
     done = rknn("embed", "--images", "empty", "--model", network, "--out", "o.parquet")

@@ -98,6 +98,15 @@ def _image_folder(settings: Embed) -> "ImageFolder":
     named = "with" if about is not None and LABELS in about.columns else "without"
     labeled = f"classes: {classes}" if about is None else f"{named} labels {settings.label!r}"
     tell(err, "read", f"{len(source):,} images; {labeled}")
+    if again := source.num_again:
+        secret = " (tell nobody)" if settings.private else ""
+        tell(
+            err,
+            "again",
+            f"{again:,} names are links to images that are there already, and each name is a "
+            "record, so that the people in them add more than epsilon covers; remove the links"
+            f"{secret}",
+        )
     unknown = sum(row is None for row in source.rows)
     if about is not None and unknown == len(source) and len(source) and not settings.private:
         raise ValueError(

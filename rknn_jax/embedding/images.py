@@ -119,6 +119,13 @@ class ImageFolder:
             sorted({label for label in map(_label, map(_text, self.files)) if label is not None})
         )
 
+    @property
+    def num_again(self) -> int:
+        """Number of names of files that are there under another name already, as a link."""
+        files = [self.folder / name for name in self.files]
+        found = [path.stat() for path in files if path.exists()]
+        return len(found) - len({(one.st_dev, one.st_ino) for one in found})
+
     def blocks(self, size: int) -> Iterator[Rows]:
         """Yield the paths of at most `size` images, which are not read yet; one block of none."""
         pa = _arrow.pyarrow()
