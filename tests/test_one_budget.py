@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 
@@ -118,6 +119,20 @@ def test_a_file_that_has_changed_is_known_by_its_url():
     np.savez("d/a.npz", embeddings=rows, labels=np.arange(31) % 2)
     with pytest.raises(LedgerError, match=r"one\.jsonl"):
         labelled(f"file://{Path('d/a.npz').resolve()}", Path("two.jsonl"))
+
+
+@pytest.mark.parametrize("most", [0, 256])
+@pytest.mark.parametrize("other", ["memory://{}/a.npz", "simplecache::memory:///{}/a.npz"])
+def test_a_file_elsewhere_that_has_changed_is_known(monkeypatch, other, most):
+    monkeypatch.setattr(ledger_index, "MOST_SHARDS", most)
+    monkeypatch.setattr(accounts, "MOST_SHARDS", most)
+    bucket = f"bucket-{other.partition(':')[0]}-{most}"
+    memory = fsspec.filesystem("memory")
+    memory.put_file("d/a.npz", f"/{bucket}/a.npz")
+    labelled(f"memory://{bucket}/", Path("one.jsonl"))
+    memory.put_file("d/b.npz", f"/{bucket}/a.npz")
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        labelled(other.format(bucket), Path("two.jsonl"))
 
 
 def test_a_file_that_has_changed_is_known_as_a_shard_from_python():

@@ -167,18 +167,34 @@ def local_path(name: str) -> str | None:
     """
     if "://" not in name:
         return name
-    # Late: most programs meet no URL.
+    from fsspec.implementations.local import LocalFileSystem  # late: most programs meet no URL
+
+    system, path = _located(name)
+    return path if isinstance(system, LocalFileSystem) else None
+
+
+def plain_url(name: str) -> str:
+    """Return a URL in the spelling of its file system, without a cache before it.
+
+    Args:
+      name: URL. One that fsspec does not know, or cannot use here, stays as it is.
+    """
+    system, path = _located(name)
+    return name if system is None else str(system.unstrip_protocol(path))
+
+
+def _located(name: str) -> tuple[Any, str]:
+    """Return the file system of a URL, or None if it cannot be used here, and the path in it."""
     import fsspec
     from fsspec.implementations.cached import CachingFileSystem
-    from fsspec.implementations.local import LocalFileSystem
 
     try:
         system, path = fsspec.core.url_to_fs(name)
     except Exception:  # a file system that is not installed or set up fails in many ways
-        return None
+        return None, name
     while isinstance(system, CachingFileSystem):
         system = system.fs
-    return str(path) if isinstance(system, LocalFileSystem) else None
+    return system, str(path)
 
 
 def read_json(path: Path) -> Any:

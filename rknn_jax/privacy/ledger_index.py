@@ -31,7 +31,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from rknn_jax._internal import disk
 from rknn_jax._internal.option_names import option
@@ -211,8 +211,8 @@ def _sources(names: Sequence[str]) -> list[str]:
     """Return the sources of private records, each file of a folder or pattern among them."""
     found: list[str] = []
     for name in names:
-        if "://" in name:
-            found.append(name)
+        if "://" in name:  # also as it is given, as earlier versions noted it
+            found += [name, disk.plain_url(name)]
         local = disk.local_path(name)
         if local is None:
             continue
@@ -227,12 +227,14 @@ def _sources(names: Sequence[str]) -> list[str]:
 
 
 def _above(sources: Sequence[str]) -> list[str]:
-    """Return the folders that hold files of this machine, all of whose files are their source.
+    """Return the folders that hold files, all of whose files are their source.
 
     A folder may have more files than the index notes.
     """
-    paths = [one.removeprefix(_SOURCE) for one in sources]
-    found = [str(above) for one in paths if os.path.isabs(one) for above in Path(one).parents]
+    found = []
+    for one in sources:
+        kind, sign, path = one.removeprefix(_SOURCE).rpartition("://")
+        found += [f"{kind}{sign}{above}" for above in PurePosixPath(path).parents]
     return [_SOURCE + one for one in dict.fromkeys(found)]
 
 
