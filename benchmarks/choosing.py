@@ -193,7 +193,7 @@ def asked(
 
 def total(question: Question, data: Data) -> np.ndarray:
     """Return the sum over the private records."""
-    return counting.count_all(data.private, Counter(question.sum, data.classes)).counts
+    return counting.count_all(data.private, Counter(question.tally, data.classes)).counts
 
 
 def drawn(question: Question, totals: np.ndarray, key: jax.Array) -> np.ndarray:

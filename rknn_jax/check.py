@@ -1,5 +1,8 @@
 """Labels measured by private records that did not vote.
 
+This is not `rknn check`, which tells an owner of records that cannot be used
+(`release/usability.py`).
+
 A few records, whose roles are coins (`privacy.roles`), do not vote. Once the public rows have
 labels, they check them. Each compares its own class with what the labels say at its place
 (`rknn_jax.interpolation`). There are three roles, and each has one mechanism that spends all of

@@ -78,7 +78,7 @@ class Question:
       labeler: Labeler that is planned, that runs, and that a statement names.
       mechanism: Name of its noise.
       public: Public rows that get labels.
-      sum: Sum over the private records.
+      tally: Public side of their sum: what a record adds.
       noise: Noise of the sum.
       guarantee: Guarantee of what is released: of the noisy sum, and of a check beside it.
       before: Labels of the rounds before. Defaults to None, in a first round.
@@ -87,7 +87,7 @@ class Question:
     labeler: SumLabeler[Any]
     mechanism: str
     public: PublicRows
-    sum: Tally
+    tally: Tally
     noise: CuratorNoise
     guarantee: Guarantee
     before: Before | None = None
@@ -105,12 +105,12 @@ class Question:
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of what `draw` returns."""
-        return self.labeler.drawn(self.sum)
+        return self.labeler.drawn(self.tally)
 
     def draw(self, totals: np.ndarray, num_units: int, payer: Payer, purpose: str) -> np.ndarray:
         """Charge a ledger, then draw exact noise, int64 or float64 of the shape `shape`.
 
-        Arguments and errors are those of `charge_and_draw`; `totals` has the shape of `sum`.
+        Arguments and errors are those of `charge_and_draw`; `totals` has the shape of `tally`.
         """
         return charge_and_draw(self.noise, self.guarantee, totals, num_units, payer, purpose)
 
@@ -155,7 +155,7 @@ class Question:
     @property
     def lines(self) -> tuple[tuple[str, str], ...]:
         """Lines for the terminal, each a word and a text."""
-        return self.labeler.lines(self.mechanism, self.queries, self.sum, self.noise)
+        return self.labeler.lines(self.mechanism, self.queries, self.tally, self.noise)
 
     def _noisy(self, drawn: np.ndarray) -> NoisySum:
         return NoisySum(drawn, self.noise.stddev, self.whole)

@@ -654,3 +654,18 @@ def test_real_cells_of_all_digits_label_well(tmp_path, monkeypatch):
     assert all(row["label_accuracy"]["mean"] > 0.85 for row in rows)
     assert [one["bytes"] for one in found["costs"]] == [2, 65]
     assert rows[1]["model_test_accuracy"]["mean"] > 0.85
+
+
+def test_a_method_takes_any_mechanism_of_its_trust_model():
+    names = ("rknn-local", "rknn-local:subset_selection")
+    chosen, cells = planning.plan(Config(methods=names, epsilons=(4.0,), seeds=(0,)))
+    assert set(chosen.methods) == set(names)
+    usual, other = (chosen.methods[name] for name in names)
+    assert other.labeler == replace(usual.labeler, mechanism="subset_selection")
+    assert other.title == f"{usual.title}, subset selection"
+    assert len({cell.experiment.out for cell in cells}) == 2
+    assert ":" not in "".join(str(cell.experiment.out) for cell in cells)
+    with pytest.raises(ValueError, match="mechanism"):
+        planning.plan(Config(methods=("rknn-local:discrete_laplace",)))
+    with pytest.raises(ValueError, match="Expected methods among"):
+        planning.plan(Config(methods=("pate:collision",)))

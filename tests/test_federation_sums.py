@@ -354,7 +354,7 @@ def test_a_client_refuses_what_its_owner_did_not_allow(tmp_path):
     with pytest.raises(BudgetExceededError):
         poor.ready(round.data)
     narrow = Round(QUERIES[:, :4].copy(), CLASSES, Prototypes(delta=1e-4), honest=3)
-    with pytest.raises(RefusedError, match="got 4; embed"):
+    with pytest.raises(RefusedError, match="got 5; embed"):
         a_party(tmp_path / "narrow", 1).ready(narrow.data)
 
 

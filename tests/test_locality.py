@@ -288,7 +288,7 @@ def found_case(tmp_path_factory):
     np.savez(folder / "P.npz", images=pictures(32, rng))
     np.savez(folder / "R.npz", images=pictures(3, rng), labels=np.zeros(3, int))
     plan = planning.prepare(a_settings(folder, "add-remove", None))
-    encode, queries = plan.counter.encode.encode, np.asarray(plan.question.sum.queries)
+    encode, queries = plan.counter.encode.encode, np.asarray(plan.question.tally.queries)
     crafted = np.stack([craft(encode, queries, rng) for _ in range(3)])
     margin = margins(encode, queries, crafted)
     apart = ((queries[0] - queries[1]).astype(float) ** 2).sum()
@@ -341,7 +341,7 @@ def test_the_counts_that_were_found_to_change_too_much(found_case, case, planted
         plan = planning.prepare(a_settings(folder, relation, person))
         with monkeypatch.context() as patch:
             if planted and size == 3:
-                towards = np.diff(np.asarray(plan.question.sum.queries), axis=0)
+                towards = np.diff(np.asarray(plan.question.tally.queries), axis=0)
                 patch.setattr(hog.Encoder, "__call__", shifted(towards * np.float32(1e-5)))
             counted.append(label.count(plan))
     mechanism = plan.question.noise.mechanism

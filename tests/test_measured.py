@@ -170,7 +170,7 @@ def test_a_release_of_before_there_were_checks_is_finished_without(files, monkey
 
 def test_a_release_of_before_queries_were_left_out_is_finished(files, monkeypatch):
     given = settings(queries=None)
-    assert planning.prepare(given).question.sum.shape[0] != 23
+    assert planning.prepare(given).question.tally.shape[0] != 23
     with monkeypatch.context() as patched:
         # An earlier version might have chosen 23.
         patched.setattr(questions, "_worth", lambda *_: 23)

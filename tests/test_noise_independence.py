@@ -218,4 +218,4 @@ def test_noise_is_drawn_once_for_all_shards(labeler, tmp_path, monkeypatch):
         named_settings(Settings, str(tmp_path / "P.npy"), str(tmp_path / "R"), epsilon=1.0, **given)
     )
     label.release(plan)
-    assert drawn == [plan.question.sum.shape]
+    assert drawn == [plan.question.tally.shape]

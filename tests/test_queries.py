@@ -197,10 +197,10 @@ def test_a_release_asks_no_more_queries_than_records_reach(tmp_path, width, most
     settings = named_settings(
         Settings, str(tmp_path / "public.npz"), str(tmp_path / "private.npz"), 1.0, classes="4"
     )
-    asked = planning.prepare(replace(settings, out=tmp_path / "out")).question.sum.shape[0]
+    asked = planning.prepare(replace(settings, out=tmp_path / "out")).question.tally.shape[0]
     assert least <= asked <= most
     named = replace(settings, queries=120, out=tmp_path / "named")
-    assert planning.prepare(named).question.sum.shape[0] == 120
+    assert planning.prepare(named).question.tally.shape[0] == 120
 
 
 @pytest.mark.filterwarnings("error")

@@ -438,7 +438,7 @@ def test_a_sum_that_no_such_records_have_is_neither_charged_nor_drawn(files, lab
     voted = labeler == "rknn"
     settings = dataclasses.replace(SETTINGS, labeler=labeler, queries=2 if voted else None)
     question = planning.prepare(settings).question
-    totals = np.full(question.sum.shape, 100, np.int64 if voted else np.float64)
+    totals = np.full(question.tally.shape, 100, np.int64 if voted else np.float64)
     ledger = Ledger.create("L", "sha256:0", 9, 1e-3)
     with pytest.raises(ValueError, match="Expected integer votes|Expected totals of int64"):
         question.draw(totals, 3, ledger, "the sum of others")

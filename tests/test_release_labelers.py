@@ -255,7 +255,7 @@ def test_drawn_sums_have_discrete_laplace_noise(tmp_path, unit):
     plan = planned("prototypes", 0.5, tmp_path, unit)
     question = plan.question
     scale = question.noise.stddev / np.sqrt(2)
-    totals = counting.count_all(plan.data.private, Counter(question.sum, Classes(2))).counts
+    totals = counting.count_all(plan.data.private, Counter(question.tally, Classes(2))).counts
     drawn = [question.draw(totals, 20, Free(), "a test") for _ in range(60)]
     noise = (np.array(drawn) - totals).ravel()
     assert scale >= question.labeler.sensitivity / 0.5

@@ -1,11 +1,14 @@
 """Rooms of the package: imports point one way, and nothing needs the command line."""
 
 import ast
+import re
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from rknn_jax import federation
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "rknn_jax"
@@ -56,3 +59,10 @@ def test_rooms_point_one_way(graph):
     order = {room: needs - {room, ""} for room, needs in rooms.items() if room}
     both = {(a, b) for a, needs in order.items() for b in needs if a in order.get(b, ())}
     assert not both
+
+
+def test_the_table_of_the_federation_has_every_file():
+    named = {
+        name for row in federation.__doc__.splitlines() for name in re.findall(r"`(\w+)`", row)
+    }
+    assert {path.stem for path in (LIBRARY / "federation").glob("*.py")} - {"__init__"} <= named

@@ -178,7 +178,7 @@ def tell_preview(
         )
         tell(err, "expected", f"{accuracy} of the records near a row")
     elif plan.num_records is not None:
-        first, second = plan.question.sum.shape
+        first, second = plan.question.tally.shape
         text = f"not simulated, because a sum of {first:,} by {second:,} takes too long"
         tell(err, "expected", text)
     for flags, share in expected.alternatives.items():

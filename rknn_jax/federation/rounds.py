@@ -53,8 +53,8 @@ class Round:
     Attributes:
       queries: float32 `[s, f]`; for a sum, public rows that determine what a record adds.
       classes: Names of the classes, in the order of their numbers.
-      config: Labeler, with its settings: for votes epsilon, neighbors, mechanism, trust and metric.
-        Epsilon is per unit.
+      config: Labeler as it travels: for votes epsilon, neighbors, mechanism, trust and metric.
+        Epsilon is per unit. The property `labeler` knows the unit and sets of labels too.
       encode: Representation that makes features of images. Defaults to None, for clients with
         features.
       unit: Privacy unit. Defaults to record.

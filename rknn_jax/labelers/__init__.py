@@ -312,7 +312,9 @@ class Labeler(abc.ABC, Generic[Contribution]):
         num_classes: int,
         predicted: np.ndarray | None = None,
     ) -> Answers:
-        """Release answers that carry their guarantee: the mechanism, in simulation.
+        """Simulate the mechanism: return answers that carry its guarantee.
+
+        `rknn label` and a federation never call this; see `Question.draw`.
 
         Args:
           key: Random key of the noise, which is consumed.

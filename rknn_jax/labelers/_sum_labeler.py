@@ -1,9 +1,9 @@
 """Labelers whose private step is one sum of integers, which every door can run.
 
-Such a labeler says once what a record adds (`tally`), which exact noise hides it (`exact`), how the
-labels of the public rows are read (`public_labels`), which of them to doubt (`concerns`), and what
-is said of it in words. Simulation, a release and a federation call these, so that what is planned
-is what runs.
+Such a labeler says once what a record adds (`tally`) and how the noisy sum is read (`read`):
+simulation, a release and a federation call both. A release takes its exact noise too (`exact`), and
+a release and a federation the labels of the public rows (`public_labels`), which of them to doubt
+(`concerns`), and what is said of it in words.
 """
 
 import abc

@@ -66,7 +66,7 @@ class Tally(Protocol):
 
         Args:
           points: Features `[n, f]`.
-          ids: Classes, int `[n]`, or ballots `[n, r]`. Those out of range add nothing.
+          ids: Classes, int `[n]`, or ballots `[n, r + 1]`. Those out of range add nothing.
         """
 
     def total(self, points: np.ndarray, ids: np.ndarray) -> np.ndarray:
@@ -74,7 +74,8 @@ class Tally(Protocol):
 
         Args:
           points: Finite features, float32 `[n, f]`.
-          ids: Classes, int32 `[n]`. A record with a negative one adds nothing.
+          ids: Classes, int32 `[n]`, or ballots `[n, r + 1]`. A record with a negative class adds
+            nothing.
         """
 
     def bounded(self, parts: np.ndarray, persons: Persons) -> np.ndarray:

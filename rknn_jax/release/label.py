@@ -6,8 +6,8 @@ to. `draw` charges the ledger before it draws exact noise on the operating syste
 refused run changes nothing, a spend is never forgotten, and a paid release is not lost
 (`rknn_jax.release.release_folder`).
 
-Private records are read by `rknn_jax.release.counting`, record by record, and their sum by
-`Question.draw` alone.
+Votes are counted by `rknn_jax.release.counting`, and become public by `Question.draw`; records that
+check become public by `Checkers.draw`. `inputs` reads persons, and classes if asked, before that.
 `rknn_jax.release.estimator` calls `planning.plan` and `draw` too, with arrays in place of files.
 """
 
@@ -398,7 +398,7 @@ def _room(plan: Plan) -> int:
 
 def memory(plan: Plan) -> int:
     """Return the bytes that a release takes after its charge, about."""
-    shape = plan.question.sum.shape
+    shape = plan.question.tally.shape
     cells = math.prod(shape)
     labels = len(plan.data.public) * plan.data.classes.count
     grid = min(cells * postprocessing.GRID, postprocessing.LARGEST_GRID)
@@ -411,7 +411,7 @@ def memory(plan: Plan) -> int:
 
 def seconds(plan: Plan) -> float:
     """Return the time that a release takes after its charge, about."""
-    queries, classes = plan.question.sum.shape
+    queries, classes = plan.question.tally.shape
     labels = len(plan.data.public) * classes
     of_cells = SECONDS_PER_CELL * queries * classes
     return of_cells + (SECONDS_PER_LABEL + SECONDS_PER_PRODUCT * queries) * labels
@@ -438,7 +438,7 @@ def _reserve_memory(plan: Plan) -> None:
 
 
 def _too_large(plan: Plan, free: str) -> ValueError:
-    first, second = plan.question.sum.shape
+    first, second = plan.question.tally.shape
     return ValueError(
         f"Expected {memory(plan) / 1e9:.2g} GB of free memory for a sum of {first:,} by {second:,} "
         f"and {len(plan.data.public):,} public rows of {plan.data.classes.count:,} classes, got "

@@ -131,7 +131,7 @@ class Plan:
     def counter(self) -> Counter:
         """Public side of the count."""
         return Counter(
-            self.question.sum,
+            self.question.tally,
             self.data.classes,
             self.data.encode,
             labels_per_record=self.settings.labels_per_record,
@@ -141,7 +141,7 @@ class Plan:
     @property
     def contribution(self) -> Contribution:
         """Largest part that a record or a person has in the release."""
-        return Contribution(self.question.sum.counted, self.question.labeler.votes_per_record)
+        return Contribution(self.question.tally.counted, self.question.labeler.votes_per_record)
 
     @property
     def engines(self) -> tuple[str, ...]:

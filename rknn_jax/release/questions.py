@@ -81,14 +81,14 @@ def ask(settings: "Settings", data: Data, num_queries: int | None = None) -> Que
         side = labeler.public_side(queries, data.public, num_classes, smoothing)
     names = [data.classes.name(number) for number in range(num_classes)]
     bound = (settings.records_per_person, settings.seed)
-    total = labeler.bounded_tally(queries, num_classes, *bound)
+    tally = labeler.bounded_tally(queries, num_classes, *bound)
     rows = PublicRows(queries, data.public, names, side)
     assert settings.mechanism is not None
     return Question(
         labeler,
         settings.mechanism,
         rows,
-        sum=total,
+        tally=tally,
         noise=noise,
         guarantee=noise.guarantee,
         before=data.before,

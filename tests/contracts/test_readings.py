@@ -147,7 +147,7 @@ def test_sets_are_read_alike(metric):
 
 def noisy_sum(question):
     """Return the exact sum of the public rows, and the same with a labeler's noise."""
-    totals = question.sum.total(PUBLIC, GROUP.astype(np.int32))
+    totals = question.tally.total(PUBLIC, GROUP.astype(np.int32))
     return totals, question.noise.draw(totals)
 
 

@@ -1,6 +1,7 @@
 """Methods that are compared on MNIST and on digits, with their settings."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -227,6 +228,29 @@ def others(methods: dict[str, Method], grid: tuple[float, ...]) -> dict[str, Met
             changes = {"labeler": ReverseKNN(trust=name)}
             found[f"rknn-{name.replace('_', '-')}"] = Method(
                 f"reverse k-NN, {name.replace('_', ' ')}", changes, grid
+            )
+    return found
+
+
+def by_mechanism(methods: dict[str, Method], names: Iterable[str]) -> dict[str, Method]:
+    """Return the methods that are named METHOD:MECHANISM, such as `rknn-local:collision`.
+
+    Args:
+      methods: Methods with their own mechanisms.
+      names: Names of methods; those without a mechanism, or of no reverse k-NN, are left out.
+
+    Raises:
+      ValueError: If the method's trust model has no such mechanism.
+    """
+    found = {}
+    for name in names:
+        base, _, mechanism = name.partition(":")
+        if mechanism and base in methods and isinstance(methods[base].labeler, ReverseKNN):
+            method = methods[base]
+            labeler = replace(method.labeler, mechanism=mechanism)
+            found[name] = method._replace(
+                title=f"{method.title}, {mechanism.replace('_', ' ')}",
+                changes=method.changes | {"labeler": labeler},
             )
     return found
 

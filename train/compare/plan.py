@@ -10,7 +10,7 @@ from rknn_jax.students.fit import Config as Network
 from rknn_jax.students.supervised import Config as Supervised
 
 from ..experiment import Experiment, plain_settings
-from .methods import Plan, digits, mnist, mnist_persons
+from .methods import Plan, by_mechanism, digits, mnist, mnist_persons
 
 DELTA = 1e-5
 RELATION = "replace-one"
@@ -24,7 +24,8 @@ class Config:
       dataset: Data set, as for `train.distill`. digits has settings of its own, all others have
         those of mnist.
       data_dir: Folder of the data set; not needed for digits.
-      methods: Names of the methods. Defaults to all.
+      methods: Names of the methods. METHOD:MECHANISM, such as rknn-local:collision, is a method of
+        reverse k-NN with another mechanism. Defaults to all methods with their own mechanisms.
       epsilons: Values of epsilon for all methods, each with a student. Defaults to each method's
         own.
       seeds: Seeds for all methods, each of a split. Defaults to three for mnist and two for digits,
@@ -75,6 +76,8 @@ def plan(config: Config) -> tuple[Plan, list[Cell]]:
         and for the errors of `Experiment`.
     """
     chosen = _plan_of(config)
+    named = by_mechanism(chosen.methods, config.methods)
+    chosen = chosen._replace(methods=chosen.methods | named)
     if unknown := set(config.methods) - set(chosen.methods):
         raise ValueError(
             f"Expected methods among {', '.join(chosen.methods)}, got {', '.join(sorted(unknown))}."
@@ -131,7 +134,7 @@ def experiment(config: Config, chosen: Plan, name: str, epsilon: float, seed: in
     settings |= {"student": student if epsilon in method.students else None}
     return Experiment(
         **settings | method.changes,
-        out=config.folder / name / f"epsilon={epsilon:g}-seed={seed}",
+        out=config.folder / name.replace(":", "-") / f"epsilon={epsilon:g}-seed={seed}",
     )
 
 
