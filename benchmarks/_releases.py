@@ -44,8 +44,8 @@ def write_plan(folder: Path) -> None:
     features = np.asarray(asked.queries.features)
     queries = replace(asked.queries, features=features)
     public = asked.public._replace(queries=queries)
-    total = replace(asked.sum, queries=features)  # type: ignore[type-var]
-    plan = replace(plan, question=replace(asked, public=public, sum=total))
+    tally = replace(asked.tally, queries=features)  # type: ignore[type-var]
+    plan = replace(plan, question=replace(asked, public=public, tally=tally))
     (folder / "plan").write_bytes(pickle.dumps(plan))
 
 

@@ -206,9 +206,9 @@ def asked(plan: Plan, form: Form, heard: Heard) -> Plan:
     queries = Queries(jnp.asarray(found.centers), index, found.labels, size)
     num_classes = plan.data.classes.count
     side = labeler.public_side(queries, rows, num_classes, settings.smoothing)
-    total = labeler.bounded_tally(queries, num_classes, settings.records_per_person, settings.seed)
+    tally = labeler.bounded_tally(queries, num_classes, settings.records_per_person, settings.seed)
     public = question.public._replace(queries=queries, side=side)
-    return replace(plan, question=replace(question, public=public, sum=total))
+    return replace(plan, question=replace(question, public=public, tally=tally))
 
 
 def released(plan: Plan) -> PublicLabels:

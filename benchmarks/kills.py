@@ -164,8 +164,8 @@ def main() -> None:
         features = np.asarray(asked.queries.features)
         queries = replace(asked.queries, features=features)
         public = asked.public._replace(queries=queries)
-        total = replace(asked.sum, queries=features)  # type: ignore[type-var]
-        plan = replace(plan, question=replace(asked, public=public, sum=total))
+        tally = replace(asked.tally, queries=features)  # type: ignore[type-var]
+        plan = replace(plan, question=replace(asked, public=public, tally=tally))
         without_xla()
         exact_noise.safe_scale(2, 1.0)  # load OpenDP, which a fork may be unable to load
         inputs = {path.name for path in folder.iterdir()}
