@@ -293,7 +293,7 @@ MEASURED: dict[str, list[Phrase]] = {
             cells.second_round_at_sites,
         ),
         (
-            "**Checking costs {} point at most on average",
+            "**Checking costs up to {} points on average",
             lambda: f"{-cells.sites('records that check')[0]:.0f}",
         ),
     ],
