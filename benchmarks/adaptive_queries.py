@@ -78,7 +78,7 @@ CONFIG = kmeans.Config()
 
 
 class Heard(NamedTuple):
-    """What a first round says of each public row, read off what it released.
+    """Votes heard and doubt at each public row, read off what a first round released.
 
     Attributes:
       unsure: 1 less the greatest probability, from 0 to 1 for equal ones, `[m]`.

@@ -59,9 +59,7 @@ SIGNIFICANT = 4.0
 """Standard deviations of the noise that many votes may have from it."""
 
 CHANCE = 1e-3
-"""Probability that so many queries have few votes by chance, or one has many, below which they
-count.
-"""
+"""Chance of so many queries with few votes, or of one with many, below which they count."""
 
 FEWEST_ROWS = 0.01
 """Share of the public rows, or of the votes, from which on a concern about them is worth a line."""
