@@ -67,6 +67,30 @@ def replay() -> str:
     return table(header, rows, "federation")
 
 
+def serving() -> str:
+    """Answers that a real server takes."""
+    rows = []
+    for row in load("serving")["results"]:
+        clients = row["visits"] / row["cpu_seconds"]
+        rows.append(
+            [
+                "TLS" if row["secured"] else "plain, on one host",
+                f"{row['records']:,}",
+                f"{row['records'] * row['message_bytes']:,}",
+                f"{clients:,.0f}",
+                f"{clients * row['records']:,.0f}",
+            ]
+        )
+    header = [
+        "connection of a client",
+        "records of a client",
+        "bytes of an answer",
+        "clients a second and core",
+        "messages a second and core",
+    ]
+    return table(header, rows, "serving")
+
+
 def virtual() -> str:
     """Virtual clients in Flower's simulation engine."""
     rows = [

@@ -42,6 +42,8 @@ from rknn_jax.federation.rounds import Round
 from rknn_jax.mechanisms.local import LocalRandomizer, PureProtocol
 
 MESSAGES_AT_ONCE = 2**16
+LEAST_AT_ONCE = 2**6
+"""Most messages of a program, and of the smallest one; each has four times those of the last."""
 
 ANSWERS = "answers.bin"
 QUESTION = "question.bin"
@@ -396,16 +398,17 @@ def _totals(mechanism: LocalRandomizer, messages: Any, count: int) -> jax.Array:
 def _parts(mechanism: LocalRandomizer, payload: bytes) -> Iterator[tuple[Any, int]]:
     """Yield messages and their number.
 
-    The messages are padded to a power of two with copies of the first, to compile for few sizes.
+    The messages are padded with copies of the first, because each size is compiled, and clients
+    wait meanwhile.
     """
     size = wire.message_bytes(mechanism)
     for start in range(0, len(payload), size * MESSAGES_AT_ONCE):
         part = payload[start : start + size * MESSAGES_AT_ONCE]
         count = len(part) // size
-        yield (
-            wire.decode(mechanism, part + part[:size] * (2 ** (count - 1).bit_length() - count)),
-            count,
-        )
+        padded = LEAST_AT_ONCE
+        while padded < count:
+            padded *= 4
+        yield wire.decode(mechanism, part + part[:size] * (padded - count)), count
 
 
 def _kept(fates: Sequence[str], values: Sequence[Any]) -> list[Any]:
