@@ -14,7 +14,7 @@ from rknn_jax.cli import main as cli
 from rknn_jax.kernels import native
 
 ROOT = Path(__file__).parent.parent
-INSTRUCTIONS = {"FROM", "COPY", "RUN", "USER", "WORKDIR", "ENTRYPOINT", "CMD"}
+INSTRUCTIONS = {"ARG", "FROM", "COPY", "RUN", "USER", "WORKDIR", "ENTRYPOINT", "CMD"}
 
 
 def runs_native_kernels() -> bool:
@@ -89,6 +89,8 @@ def test_the_image_runs_rknn_and_not_as_root():
     told = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
     assert {name for name, _ in told} == INSTRUCTIONS
     last = dict(told)
+    assert re.fullmatch(r"PYTHON=python:3[.]\d+-slim@sha256:[0-9a-f]{64}", last["ARG"])
+    assert all(words.split()[0] == "$PYTHON" for name, words in told if name == "FROM")
     assert last["ENTRYPOINT"] == '["rknn"]'
     assert last["USER"] not in ("root", "0")
     names = [name for name, _ in told]
