@@ -83,7 +83,7 @@ def test_the_threshold_is_the_least_one_and_opendps_own_delta_is_too_small():
 
 def test_a_class_of_one_record_shows_as_often_as_delta(tmp_path):
     ledger = Ledger.create(tmp_path / "l.jsonl", "sha256:0", 10, 0.5)
-    lonely = Occurrences({f"class {number}": 1 for number in range(20_000)}, numbers=False)
+    lonely = Occurrences({f"class {number}": 1 for number in range(20_000)})
     shown = len(class_selection.select(lonely, 1.0, 0.01, ledger).counts) / 20_000
     a = math.exp(-1 / SCALE)
     truth = a ** (THRESHOLD - 1) / (1 + a)
@@ -99,9 +99,9 @@ def shards(labels, persons=None):
 
 def test_missing_labels_are_no_class():
     text = shards(["cat", " cat", "", "dog", "nan", "None"])
-    assert occurrences(text, "record") == Occurrences({"cat": 2, "dog": 1}, numbers=False)
+    assert occurrences(text, "record") == Occurrences({"cat": 2, "dog": 1})
     numbers = shards([0, 2, 2, -1])
-    assert occurrences(numbers, "record") == Occurrences({"0": 1, "2": 2}, numbers=True)
+    assert occurrences(numbers, "record") == Occurrences({"0": 1, "2": 2})
 
 
 def test_a_person_moves_one_count_by_one_whatever_her_records_are():
@@ -133,9 +133,19 @@ def test_records_without_one_label_each_are_refused_by_their_type(labels):
         occurrences(found, "record")
 
 
-def test_the_option_that_names_numbers_is_how_many_there_are():
-    counts = {"0": 5, "2": 9}
-    assert classes._option(class_selection.Selection(counts, True, None)) == "--classes 3"
+@pytest.mark.parametrize(
+    ("names", "option"), [(range(12), "--classes 12"), ((0, 2, 10), "--classes 0,2,10")]
+)
+def test_one_text_among_numbers_does_not_show(names, option):
+    """NumPy makes text of all labels of an array if one is text."""
+    labels = np.repeat(list(names), 400)
+    shown = []
+    for given in (labels, np.array([*labels.tolist()[1:], "rare"])):
+        found = occurrences([ArrayShard("r", np.zeros((len(given), 2)), given)], "record")
+        kept = {name: count for name, count in found.counts.items() if count > 1}
+        ordered = {name: kept[name] for name in class_selection.in_order(kept)}
+        shown.append((list(ordered), classes._option(class_selection.Selection(ordered, None))))
+    assert shown == [([*map(str, names)], option)] * 2
 
 
 @pytest.fixture

@@ -100,8 +100,7 @@ def test_no_second_budget_for_the_same_records(first, name, second, other):
 @pytest.mark.parametrize("first", ["adopt", pytest.param("label", marks=pytest.mark.long)])
 def test_a_file_that_has_changed_is_no_new_one(first):
     DOORS[first]("d", Path("one.jsonl"))
-    rows = np.random.default_rng(1).normal(size=(31, 3))
-    np.savez("d/a.npz", embeddings=rows, labels=np.arange(31) % 2)
+    change()
     with pytest.raises(LedgerError, match=r"one\.jsonl"):
         labelled("d/a.npz", Path("two.jsonl"))
 
@@ -115,8 +114,7 @@ def test_every_file_of_a_folder_is_known_though_few_are_noted(monkeypatch):
 
 def test_a_file_that_has_changed_is_known_by_its_url():
     DOORS["adopt"]("d", Path("one.jsonl"))
-    rows = np.random.default_rng(1).normal(size=(31, 3))
-    np.savez("d/a.npz", embeddings=rows, labels=np.arange(31) % 2)
+    change()
     with pytest.raises(LedgerError, match=r"one\.jsonl"):
         labelled(f"file://{Path('d/a.npz').resolve()}", Path("two.jsonl"))
 
@@ -125,7 +123,6 @@ def test_a_file_that_has_changed_is_known_by_its_url():
 @pytest.mark.parametrize("other", ["memory://{}/a.npz", "simplecache::memory:///{}/a.npz"])
 def test_a_file_elsewhere_that_has_changed_is_known(monkeypatch, other, most):
     monkeypatch.setattr(ledger_index, "MOST_SHARDS", most)
-    monkeypatch.setattr(accounts, "MOST_SHARDS", most)
     bucket = f"bucket-{other.partition(':')[0]}-{most}"
     memory = fsspec.filesystem("memory")
     memory.put_file("d/a.npz", f"/{bucket}/a.npz")
@@ -135,11 +132,46 @@ def test_a_file_elsewhere_that_has_changed_is_known(monkeypatch, other, most):
         labelled(other.format(bucket), Path("two.jsonl"))
 
 
+@pytest.mark.parametrize("name", ["simplecache::{}/a.npz", "~/d/a.npz", "~/d"])
+def test_a_file_that_has_changed_is_known_by_a_name_that_fsspec_expands(monkeypatch, name):
+    monkeypatch.setenv("HOME", str(Path.cwd()))
+    labelled(name.format(Path("d").resolve()), Path("one.jsonl"))
+    change()
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        labelled("d/a.npz", Path("two.jsonl"))
+
+
+@pytest.mark.parametrize("door", ["classes", "adopt"])
+def test_a_folder_elsewhere_stands_for_its_files_at_every_door(monkeypatch, door):
+    memory = fsspec.filesystem("memory")
+    bucket = f"memory://bucket-of-{door}"
+    memory.put_file("d/a.npz", f"{bucket}/a.npz")
+    DOORS[door](bucket, Path("one.jsonl"))
+    monkeypatch.setattr(ledger_index, "_above", lambda sources: [])  # the folder itself is noted
+    memory.put_file("d/b.npz", f"{bucket}/a.npz")
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        labelled(f"{bucket}/a.npz", Path("two.jsonl"))
+
+
+def test_a_selection_from_a_folder_elsewhere_knows_a_file_of_it_that_has_changed():
+    memory = fsspec.filesystem("memory")
+    memory.put_file("d/a.npz", "/bucket-selected/a.npz")
+    labelled("memory://bucket-selected/a.npz", Path("one.jsonl"))
+    memory.put_file("d/b.npz", "/bucket-selected/a.npz")
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        selected("memory://bucket-selected", Path("two.jsonl"))
+
+
+def change():
+    """Give a file other records."""
+    rows = np.random.default_rng(1).normal(size=(31, 3))
+    np.savez("d/a.npz", embeddings=rows, labels=np.arange(31) % 2)
+
+
 def test_a_file_that_has_changed_is_known_as_a_shard_from_python():
     columns = Columns(("embeddings",), "labels", width=3)
     labelled("d/a.npz", Path("one.jsonl"))
-    rows = np.random.default_rng(1).normal(size=(31, 3))
-    np.savez("d/a.npz", embeddings=rows, labels=np.arange(31) % 2)
+    change()
     settings = named_settings(
         Settings, "public.npz", "records", 1.0, classes="2", queries=4, ledger=Path("two.jsonl")
     )

@@ -102,7 +102,7 @@ def test_a_labeler_pays_for_its_sum_before_it_is_drawn(labeler, tmp_path):
 def test_classes_are_paid_for_before_they_are_selected(tmp_path):
     ledger = a_ledger(tmp_path)
     with pytest.raises(StoppedError):
-        class_selection.select(Occurrences({"a": 3}, False), 1.0, 1e-5, ledger)
+        class_selection.select(Occurrences({"a": 3}), 1.0, 1e-5, ledger)
     assert len(spends(ledger)) == 1
 
 

@@ -163,14 +163,20 @@ def local_path(name: str) -> str | None:
     """Return the path on this machine that a path or a URL names, or None if it names none.
 
     Args:
-      name: Path, or a URL that fsspec knows, such as `file:///data/a.npz`.
+      name: Path, also one that begins with `~`, or a URL that fsspec knows, such as
+        `file:///data/a.npz` or `simplecache::/data/a.npz`.
     """
-    if "://" not in name:
+    if not is_url(name) and not name.startswith("~"):
         return name
     from fsspec.implementations.local import LocalFileSystem  # late: most programs meet no URL
 
     system, path = _located(name)
     return path if isinstance(system, LocalFileSystem) else None
+
+
+def is_url(name: str) -> bool:
+    """Return whether a name is a URL, or a path behind a cache."""
+    return "://" in name or "::" in name
 
 
 def plain_url(name: str) -> str:

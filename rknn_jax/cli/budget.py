@@ -200,11 +200,14 @@ def adopt(settings: Adopt) -> dict[str, Any]:
     before = Ledger.open(settings.ledger)
     before.check_person(settings.columns.person)  # refuse before long work
     data = _data_set(settings, before.relation)
+    from rknn_jax.release.data_files import find  # late, as fsspec takes a while
+
+    files = find(_listed(settings.private), "--private").files
     ledger = Ledger(settings.ledger, None, settings.patience)
     told = err if settings.json else out
     with warnings.catch_warnings(record=True) as caught:
         ledger_index.check(settings.ledger, data.prints)
-        with ledger_index.held(settings.ledger, data.prints, _listed(settings.private)):
+        with ledger_index.held(settings.ledger, data.prints, _listed(settings.private), files):
             ledger.adopt(data, settings.reason, unrelated=settings.unrelated)
     for one in caught:
         tell(err, "warning", str(one.message))

@@ -3,6 +3,7 @@
 import os
 import shlex
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,7 @@ def run(settings: SelectClasses) -> dict[str, Any]:
         found = class_selection.occurrences(records.shards, settings.unit)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        ledger = _ledger(settings, data, cost)
+        ledger = _ledger(settings, data, cost, [shard.name for shard in records.shards])
     for one in caught:
         tell(err, "warning", str(one.message))
     with accounts.spend_stands(ledger.path, "The selection is lost"):
@@ -165,8 +166,9 @@ def _option(selected: "Selection") -> str:
     if not selected.counts:
         return "none"
     names = list(selected.counts)
-    if selected.numbers:
-        return f"--classes {max(int(name) for name in names) + 1}"
+    # By the selected names alone: whether all labels are numbers depends on each record.
+    if set(names) == set(map(str, range(len(names)))):
+        return f"--classes {len(names)}"
     return _named_option(names)
 
 
@@ -179,7 +181,9 @@ def _named_option(names: list[str]) -> str:
     return f"--classes {shlex.quote(','.join(names))}"
 
 
-def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledger":
+def _ledger(
+    settings: SelectClasses, data: "DataSet", cost: Guarantee, files: Sequence[str]
+) -> "Ledger":
     """Open the ledger of these people, or make their first one, and note it in the index."""
     from rknn_jax.privacy import ledger_index
     from rknn_jax.privacy.charges import exact_amount, new_ledger_affords
@@ -188,7 +192,7 @@ def _ledger(settings: SelectClasses, data: "DataSet", cost: Guarantee) -> "Ledge
     spending, person = settings.spending, settings.columns.person
     path = spending.ledger_of(settings.private)
     ledger_index.check(path, data.prints)
-    with ledger_index.held(path, data.prints, _listed(settings.private)):
+    with ledger_index.held(path, data.prints, _listed(settings.private), files):
         if os.path.lexists(path):
             ledger = Ledger.open(path, data.fingerprint, spending.patience, person or "")
             ledger.check_person(person)

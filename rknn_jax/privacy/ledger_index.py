@@ -115,7 +115,9 @@ def check(path: Path, prints: Sequence[str]) -> None:
 
 
 @contextmanager
-def held(path: Path, prints: Sequence[str], files: Sequence[str] = ()) -> Iterator[None]:
+def held(
+    path: Path, prints: Sequence[str], files: Sequence[str] = (), inside: Sequence[str] = ()
+) -> Iterator[None]:
     """Note a ledger in the index after it was opened, made or changed in the `with` block.
 
     Until then, no other process of this user gives the same records another ledger.
@@ -125,14 +127,17 @@ def held(path: Path, prints: Sequence[str], files: Sequence[str] = ()) -> Iterat
       prints: Fingerprints of the private records and of their shards, as for `check`. The first
         `MOST_SHARDS` shards are noted.
       files: Names of the private files, folders, patterns or URLs, as they were given. Folders and
-        patterns stand for their files too, and names of no file are left out. Defaults to none.
+        patterns on this machine stand for their files too, and names of no file are left out.
+        Defaults to none.
+      inside: Names of the files that were found in them, which tell those of a folder elsewhere.
+        The first `MOST_SHARDS` are noted. Defaults to none.
 
     Raises:
       LedgerMismatchError: As in `check`, whose warnings are left out. Also if the ledger is new and
         another one has been charged for one of the files, or for a folder that holds it.
     """
     parts = _noted(prints)
-    sources = _sources(files)
+    sources = _sources([*files, *inside[:MOST_SHARDS]])
     try:
         place = folder()
         descriptor = _locked(place)
@@ -211,7 +216,7 @@ def _sources(names: Sequence[str]) -> list[str]:
     """Return the sources of private records, each file of a folder or pattern among them."""
     found: list[str] = []
     for name in names:
-        if "://" in name:  # also as it is given, as earlier versions noted it
+        if disk.is_url(name):  # also as it is given, as earlier versions noted it
             found += [name, disk.plain_url(name)]
         local = disk.local_path(name)
         if local is None:

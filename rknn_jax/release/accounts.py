@@ -18,7 +18,6 @@ from rknn_jax.privacy.ledger import (
     LedgerError,
     LedgerMismatchError,
 )
-from rknn_jax.privacy.ledger_lines import MOST_SHARDS
 from rknn_jax.release import adoption
 from rknn_jax.release.counting import Counted
 
@@ -102,13 +101,12 @@ def open_or_make(
       settings: Settings of the release.
       cost: Guarantee of the release.
       counted: Sum over the private records, with their fingerprints.
-      shards: Names of the private shards, of which the index notes those that are files, so that it
-        knows a file that has changed. Defaults to none beside what the settings name.
+      shards: Names of the private shards, for `ledger_index.held`. Defaults to none.
       paid: As for `open_ledger`. Defaults to False.
     """
     path = settings.ledger_path
     files = [settings.private] if isinstance(settings.private, str) else settings.private
-    noted = ledger_index.held(path, counted.prints, [*files, *shards[:MOST_SHARDS]])
+    noted = ledger_index.held(path, counted.prints, files, shards)
     with nullcontext() if paid else noted:
         return open_ledger(settings, cost, counted.dataset, paid=paid) or Ledger.create(
             path,

@@ -26,7 +26,7 @@ References: Korolova et al., "Releasing Search Queries and Clicks Privately", 20
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,11 +51,9 @@ class Occurrences(NamedTuple):
 
     Attributes:
       counts: Number of records of each class, or of persons.
-      numbers: True if the classes are numbers, not text.
     """
 
     counts: dict[str, int]
-    numbers: bool
 
 
 class Selection(NamedTuple):
@@ -63,12 +61,10 @@ class Selection(NamedTuple):
 
     Attributes:
       counts: Noisy number of records, or of persons, of each selected class, in order.
-      numbers: True if the classes are numbers, not text.
       guarantee: Guarantee of names and counts together.
     """
 
     counts: dict[str, int]
-    numbers: bool
     guarantee: Guarantee
 
 
@@ -105,7 +101,7 @@ def occurrences(shards: Sequence[Shard], unit: Unit, seed: int = 0) -> Occurrenc
         counted &= _drawn(shards, counted, seed)
     counts = np.bincount(code[counted], minlength=len(place)).tolist()
     found = {str(name): count for name, count in zip(place, counts, strict=True) if count}
-    return Occurrences(found, kinds == {"i"})
+    return Occurrences(found)
 
 
 def _no_labels(shard: Shard) -> np.ndarray:
@@ -154,13 +150,25 @@ def select(
     scale = noise_scale(epsilon, relation)
     threshold = least_threshold(scale, delta)
     ledger.charge(guarantee, PURPOSE)
-    names = sorted(found.counts, key=_order(found))
+    names = sorted(found.counts)
     exact = np.array([found.counts[name] for name in names], np.int64)
     noisy = exact_noise.discrete_laplace(exact, scale) if names else exact
     kept = {
         name: int(count) for name, count in zip(names, noisy, strict=True) if count >= threshold
     }
-    return Selection(kept, found.numbers, guarantee)
+    return Selection({name: kept[name] for name in in_order(kept)}, guarantee)
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return names of classes in order, by their values if all are numbers from 0 on.
+
+    Nothing else may decide it: one record with text makes text of all labels of an array.
+    """
+    return sorted(names, key=int if all(map(_is_number, names)) else str)
+
+
+def _is_number(name: str) -> bool:
+    return name.isdecimal() and name.isascii() and name == str(int(name))
 
 
 def cost(epsilon: float, delta: float, relation: Relation, unit: Unit) -> Guarantee:
@@ -231,7 +239,3 @@ def _drawn(shards: Sequence[Shard], known: np.ndarray, seed: int) -> np.ndarray:
     drawn = np.zeros(len(known), bool)
     drawn[votes] = contributions.limited(person, persons["a"], 1, seed).units > 0
     return drawn
-
-
-def _order(found: Occurrences) -> type[int] | type[str]:
-    return int if found.numbers else str
