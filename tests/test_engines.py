@@ -107,20 +107,29 @@ def test_the_card_says_who_sees_votes_without_noise(tmp_path, monkeypatch):
         assert told == (name == "ray")
 
 
-def test_a_release_that_another_engine_finishes_names_the_one_that_began(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "stops",
+    [
+        [("ray", "seal")],
+        pytest.param([("local", "keep"), ("ray", "keep")], marks=pytest.mark.long),
+        [("local", "keep"), ("ray", "seal")],
+    ],
+)
+def test_a_release_that_another_engine_finishes_names_those_before(tmp_path, monkeypatch, stops):
     def count_all(records, counter, on_rows=None, address=None):
         return counting.count_all(records, counter, on_rows)
 
-    def killed(folder):
+    def killed(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(engines.named("ray"), "count_all", count_all)
-    given = settings(tmp_path, engine="ray", smoothing="none")
-    first = planning.prepare(given, shards(tmp_path))
-    with monkeypatch.context() as stopped:
-        stopped.setattr(ReleaseFolder, "seal", killed)
-        with pytest.raises(KeyboardInterrupt):
-            label.release(first)
+    for engine, step in stops:
+        given = settings(tmp_path, engine=engine, smoothing="none")
+        begun = planning.prepare(given, shards(tmp_path))
+        with monkeypatch.context() as stopped:
+            stopped.setattr(ReleaseFolder, step, killed)
+            with pytest.raises(KeyboardInterrupt):
+                label.release(begun)
     plan = planning.prepare(settings(tmp_path, smoothing="none"), shards(tmp_path))
     assert plan.paid
     done = label.release(plan)

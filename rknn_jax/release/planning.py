@@ -80,7 +80,7 @@ class Plan:
       checkers: Check by records that do not add to the sum. Defaults to None: all add to it.
       paid: Flag for a release that a stopped process has already paid for. Defaults to False.
       choice: Reason for a labeler that `auto` chose. Defaults to "", for one that was named.
-      began_by: Engine that took the sum of a stopped release. Defaults to "", if there is none.
+      begun_by: Engines that took the sum of a stopped release. Defaults to none.
     """
 
     settings: "Settings"
@@ -90,7 +90,7 @@ class Plan:
     checkers: checks.Checkers | None = None
     paid: bool = False
     choice: str = ""
-    began_by: str = ""
+    begun_by: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -145,8 +145,8 @@ class Plan:
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """Engines that took the sum, in this process and in one that was stopped before it."""
-        return tuple(dict.fromkeys(filter(None, (self.began_by, self.settings.engine))))
+        """Engines that took the sum, in this process and in those that were stopped before it."""
+        return tuple(dict.fromkeys((*self.begun_by, self.settings.engine)))
 
     @property
     def words(self) -> Words:
@@ -265,9 +265,9 @@ def prepare(
     placed = Choice(replace(choice.settings, out=folder), choice.reason)
     if not paid:
         return _planned(placed, data, roles=roles)
-    # The statement is about the run that paid too.
+    # The statement is about the runs before too.
     planned = _planned(placed, data, paid=True, roles=release_folder.roles_of(folder))
-    return replace(planned, began_by=release_folder.engine_of(folder))
+    return replace(planned, begun_by=release_folder.engines_of(folder))
 
 
 def after(settings: "Settings", data: Data, before: Before | None) -> tuple["Settings", Data]:

@@ -77,7 +77,7 @@ class ReleaseFolder:
       ledger: Ledger to charge.
       roles: Roles of the records, and a hash of the files and persons that they depend on, in
         words. Defaults to "", if no record checks.
-      engine: Name of the engine that took the sum. Defaults to `local`.
+      engine: Name of the engine that took the sum of this process. Defaults to `local`.
     """
 
     path: Path
@@ -129,7 +129,7 @@ class ReleaseFolder:
             disk.write_whole(self.staging / _NOTE, json.dumps(note).encode(), disk.OWNER)
             self.ledger.charge(guarantee, named)
             return
-        self._check_roles(note)
+        self._go_on(note)
         if _drawn(self.ledger, note) is not None:
             raise LedgerError(
                 f"Expected the noisy counts that {self.ledger.path} has paid for in "
@@ -173,7 +173,7 @@ class ReleaseFolder:
         path = self.staging / _COUNTS
         if not path.exists():
             return None
-        self._check_roles(self._note)
+        self._go_on(self._note)
         other = self.staging / _CHECK
         try:
             counts: np.ndarray = np.load(path, allow_pickle=False)
@@ -192,14 +192,22 @@ class ReleaseFolder:
         self._known_draw()
         return counts, check
 
-    def _check_roles(self, note: dict[str, str]) -> None:
-        """Raise LedgerError if the release was paid for with other roles of the records."""
+    def _go_on(self, note: dict[str, str]) -> None:
+        """Note the engine of this process beside those before it.
+
+        Raises:
+          LedgerError: If the release was paid for with other roles of the records.
+        """
         if note.get("roles", "") != self.roles:
             raise LedgerError(
                 "Expected the private files and their persons, in the order in which the release "
                 f"in {self.path} was begun, got others, by which records that voted would check; "
                 f"bring them as at first, or remove {self.staging}, and pay for another release."
             )
+        known = _engines(note)
+        if self.engine not in known:
+            told = note | {"engine": " ".join([*known, self.engine])}
+            disk.write_whole(self.staging / _NOTE, json.dumps(told).encode(), disk.OWNER)
 
     def publish(self, write: Callable[[Path], None]) -> None:
         """Show the results that `write` makes in the hidden folder, and remove that folder.
@@ -443,13 +451,17 @@ def roles_of(path: Path) -> Roles | None:
     return Roles.of(words.splitlines()[0]) if words else None
 
 
-def engine_of(path: Path) -> str:
-    """Return the engine that took the sum of a paid, incomplete release.
+def engines_of(path: Path) -> tuple[str, ...]:
+    """Return the engines that took the sum of a paid, incomplete release, the first one first.
 
     Raises:
       ValueError: If the note cannot be read.
     """
-    return (_read_note(path) or {}).get("engine", LOCAL)
+    return _engines(_read_note(path) or {})
+
+
+def _engines(note: dict[str, str]) -> tuple[str, ...]:
+    return tuple(note.get("engine", LOCAL).split())
 
 
 def num_queries_of(path: Path) -> int | None:
