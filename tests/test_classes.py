@@ -148,6 +148,11 @@ def test_one_text_among_numbers_does_not_show(names, option):
     assert shown == [([*map(str, names)], option)] * 2
 
 
+def test_a_class_of_many_digits_is_text():
+    names = ["2", "10", "9" * 5_000]
+    assert class_selection.in_order(names) == sorted(names)
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Private records of three classes and a rare one, whose names nobody has published."""

@@ -26,6 +26,7 @@ References: Korolova et al., "Releasing Search Queries and Clicks Privately", 20
 """
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -42,6 +43,8 @@ from rknn_jax.release.shards import Shard
 from rknn_jax.release.tables import ROWS_AT_ONCE
 
 PURPOSE = "selection of the classes"
+
+_NUMBER = re.compile(r"[1-9]\d{0,17}", re.ASCII)
 
 _CHANGED = {"replace-one": 2, "add-remove": 1}  # counts that a neighbor changes
 
@@ -168,7 +171,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def _is_number(name: str) -> bool:
-    return name.isdecimal() and name.isascii() and name == str(int(name))
+    return name == "0" or bool(_NUMBER.fullmatch(name))
 
 
 def cost(epsilon: float, delta: float, relation: Relation, unit: Unit) -> Guarantee:
