@@ -112,6 +112,28 @@ def test_every_file_of_a_folder_is_known_though_few_are_noted(monkeypatch):
         labelled("d/a.npz", Path("two.jsonl"))
 
 
+@pytest.mark.parametrize("first", ["d/a.npz", "links/a.npz"])
+def test_every_file_of_a_folder_is_looked_up_though_few_are_noted(monkeypatch, first):
+    Path("links").mkdir()
+    Path("links/a.npz").symlink_to(Path("d/a.npz").resolve())
+    labelled(first, Path("one.jsonl"))
+    change()
+    monkeypatch.setattr(ledger_index, "MOST_SHARDS", 0)
+    for other in ("d", "links"):
+        with pytest.raises(LedgerError, match=r"one\.jsonl"):
+            labelled(other, Path("two.jsonl"))
+
+
+def test_a_link_in_a_folder_is_known_though_few_are_noted(monkeypatch):
+    Path("links").mkdir()
+    Path("links/a.npz").symlink_to(Path("d/a.npz").resolve())
+    monkeypatch.setattr(ledger_index, "MOST_SHARDS", 0)
+    labelled("links", Path("one.jsonl"))
+    change()
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        labelled("links/a.npz", Path("two.jsonl"))
+
+
 def test_a_file_that_has_changed_is_known_by_its_url():
     DOORS["adopt"]("d", Path("one.jsonl"))
     change()

@@ -130,14 +130,17 @@ def held(
         patterns on this machine stand for their files too, and names of no file are left out.
         Defaults to none.
       inside: Names of the files that were found in them, which tell those of a folder elsewhere.
-        The first `MOST_SHARDS` are noted. Defaults to none.
+        The first `MOST_SHARDS` are noted, and all are looked up. Defaults to none.
 
     Raises:
       LedgerMismatchError: As in `check`, whose warnings are left out. Also if the ledger is new and
         another one has been charged for one of the files, or for a folder that holds it.
     """
     parts = _noted(prints)
-    sources = _sources([*files, *inside[:MOST_SHARDS]])
+    names = [*files, *inside]
+    # All files are looked up, though few are noted: another ledger may have had one of them.
+    every = _sources(names)
+    sought = [*every, *_above(every), *_folders(names)]
     try:
         place = folder()
         descriptor = _locked(place)
@@ -149,11 +152,11 @@ def held(
         for one in parts:
             with suppress(OSError, _DamagedError):
                 _refuse_second(place, path, one)
-        for one in (*sources, *_above(sources)):
+        for one in _with_entry(place, sought):
             with suppress(OSError, _DamagedError):
                 _refuse_changed(place, path, one)
         yield
-        for one in (*parts, *sources):
+        for one in (*parts, *_sources(files, MOST_SHARDS), *_sources(inside[:MOST_SHARDS])):
             _note(place, path, one)
     finally:
         os.close(descriptor)
@@ -212,8 +215,18 @@ def _noted(prints: Sequence[str]) -> tuple[str, ...]:
     return (*prints[:1], *sorted(prints[1:])[:MOST_SHARDS])
 
 
-def _sources(names: Sequence[str]) -> list[str]:
-    """Return the sources of private records, each file of a folder or pattern among them."""
+def _with_entry(place: Path, sources: Sequence[str]) -> list[str]:
+    """Return the sources of which the index has an entry."""
+    try:
+        salt = (place / _SALT).read_bytes()
+        entries = {entry.name for entry in place.iterdir()}
+    except OSError:
+        return []
+    return [one for one in dict.fromkeys(sources) if _name(salt, one) in entries]
+
+
+def _sources(names: Sequence[str], most: int | None = None) -> list[str]:
+    """Return the sources of private records, and those of `most` files of each folder, or all."""
     found: list[str] = []
     for name in names:
         if disk.is_url(name):  # also as it is given, as earlier versions noted it
@@ -225,9 +238,11 @@ def _sources(names: Sequence[str]) -> list[str]:
         paths = [name] if os.path.exists(name) else sorted(glob.glob(name, recursive=True))
         for path in paths:
             found.append(os.path.realpath(path))
+            if not os.path.isdir(path):
+                continue
             inside = glob.iglob(f"{glob.escape(path)}/**", recursive=True)
             files = (os.path.realpath(one) for one in inside if os.path.isfile(one))
-            found += itertools.islice(files, MOST_SHARDS)
+            found += itertools.islice(files, most)
     return [_SOURCE + one for one in dict.fromkeys(found)]
 
 
@@ -237,10 +252,19 @@ def _above(sources: Sequence[str]) -> list[str]:
     A folder may have more files than the index notes.
     """
     found = []
-    for one in sources:
-        kind, sign, path = one.removeprefix(_SOURCE).rpartition("://")
-        found += [f"{kind}{sign}{above}" for above in PurePosixPath(path).parents]
+    for one in {source.removeprefix(_SOURCE).rpartition("/")[0] for source in sources}:
+        kind, sign, path = one.rpartition("://")  # of many files in a folder, once
+        folder = PurePosixPath(path or "/")
+        found += [f"{kind}{sign}{above}" for above in (folder, *folder.parents)]
     return [_SOURCE + one for one in dict.fromkeys(found)]
+
+
+def _folders(names: Sequence[str]) -> list[str]:
+    """Return the folders in which names lie as they are given, before links to files elsewhere."""
+    local = [one for one in map(disk.local_path, names) if one is not None]
+    inner = {os.path.dirname(os.path.abspath(path)) for path in local}
+    above = {str(one) for folder in inner for one in (folder, *PurePosixPath(folder).parents)}
+    return [_SOURCE + os.path.realpath(one) for one in above]
 
 
 def notice(path: Path) -> str:
