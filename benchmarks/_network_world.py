@@ -379,6 +379,12 @@ class NetworkWorld:
         """Close the client's end."""
         wire.up.ends = True
 
+    def cut(self, owner: str) -> None:
+        """Cut the connections of a process."""
+        for wire in [one for one in self.wires if one.owner == owner]:
+            self.note(f"connection {wire.number}: cut")
+            self._end(wire, broken=True)
+
     def _arrive(self, wire: Wire, way: Direction) -> None:
         """Let a piece arrive, or the end, or the fault."""
         size = len(way.waiting)

@@ -65,6 +65,9 @@ class SumHistory(NetworkHistory):
       rounds: Number of rounds.
       careless: True if the server's first quorum is one that no client agrees to.
       leave: Probability that a process is killed at a moment of a sum.
+      loss: Probability that a client's connection is cut as the server counts its message, so that
+        it sends the message again.
+      unheard: Clients whose connection is cut next.
       leavers: Clients that are killed once the server has counted their message of a step.
       doomed: Processes that are killed in so many steps of the world.
       stage: Files of the server's folder that tell how far it is.
@@ -88,7 +91,9 @@ class SumHistory(NetworkHistory):
     rounds: int = 1
     careless: bool = False
     leave: float = 0.0
+    loss: float = 0.0
     moved: bool = False
+    unheard: set[str] = field(default_factory=set)
     leavers: dict[int, int] = field(default_factory=dict)
     doomed: dict[str, int] = field(default_factory=dict)
     stage: tuple[Any, ...] = ()
@@ -103,6 +108,7 @@ class SumHistory(NetworkHistory):
         self.rounds = random.choice((1, 1, 2))
         self.careless = random.random() < 0.1
         self.leave = random.choice((0.0, 0.0, 0.04))
+        self.loss = random.choice((0.0, 0.2))
         for number in random.sample(self._all(), random.randrange(3)):
             self.leavers[number] = random.randrange(STEPS)
         # A sum takes hundreds of steps, in which not everybody should be killed.
@@ -233,13 +239,19 @@ class SumHistory(NetworkHistory):
             del self.leavers[number_of(group)]
             self.doomed[group] = 0
             return
-        rate = self.leave / 4 if group == SERVER else self.leave
-        if self.world.rates != Rates() and self.world.random.random() < rate:
+        if self.world.rates == Rates():
+            return
+        if counted and self.world.random.random() < self.loss:
+            self.unheard.add(group)
+        if self.world.random.random() < self.leave:
             self.world.note(f"{group}: will be killed in step {step}")
             self.doomed[group] = self.world.random.randrange(MOST_MOMENT)
 
     def _fail(self) -> None:
         super()._fail()
+        for group in sorted(self.unheard):
+            self.world.cut(group)
+        self.unheard.clear()
         here = {one.group for one in self.world.actors}
         for group in sorted(self.doomed):
             self.doomed[group] -= 1

@@ -1,6 +1,7 @@
 """Raw records that are encoded where they are read: images, text, and records that fail."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -224,6 +225,20 @@ def test_an_encoder_is_tried_among_the_smallest_the_largest_and_mirrored_records
     assert (least == 0).all()
     assert (most == 255).all()
     np.testing.assert_array_equal(mirrored, values[:, [2, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("encode", "shape"),
+    [
+        (lambda values: values[1:], "(2, 4)"),
+        (lambda values: values[0], "(4,)"),
+        (lambda values: np.full_like(values, np.nan), "(3, 4)"),
+    ],
+)
+def test_features_that_are_not_one_finite_row_a_record_are_refused_with_their_shape(encode, shape):
+    words = f"finite features [b, f] of 3 public records from representation f, got shape {shape}"
+    with pytest.raises(ValueError, match=re.escape(words)):
+        encoding.checked(encode, np.ones((5, 4), np.float32), "f")
 
 
 @pytest.mark.parametrize("name", ["centered", "scaled", "last_bit", "remembering"])
