@@ -179,6 +179,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rknn_jax/labelers/public_prototypes.py": (*SUMS, "tests/test_federation_sums.py"),
     "rknn_jax/labelers/_persons.py": ("tests/contracts/test_persons.py", "tests/test_persons.py"),
     "rknn_jax/labelers/rknn.py": (
+        "tests/test_privacy_parameters.py",
         "tests/test_rknn.py",
         "tests/test_gaussian_mixture.py",
         "tests/contracts/test_persons.py",

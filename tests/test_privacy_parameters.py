@@ -6,6 +6,7 @@ from rknn_jax.federation import wire
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.prototypes import Prototypes
 from rknn_jax.labelers.public_prototypes import PublicPrototypes
+from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.privacy.parameters import PrivacyParameters
 
 SHARED = (PrivacyParameters, PATE, Prototypes, PublicPrototypes)
@@ -24,7 +25,8 @@ def test_an_unknown_relation_or_unit_is_refused_by_name(kind, setting):
         kind(**{setting: "swap"})
 
 
-def test_the_unit_of_a_labeler_does_not_travel():
-    sent = [wire.pack(PublicPrototypes(unit=unit)) for unit in ("record", "person")]
+@pytest.mark.parametrize("kind", [PublicPrototypes, ReverseKNN])
+def test_the_unit_of_a_labeler_does_not_travel(kind):
+    sent = [wire.pack(kind(unit=unit)) for unit in ("record", "person")]
     assert sent[0] == sent[1]
     assert wire.unpack(sent[1]).unit == "record"
