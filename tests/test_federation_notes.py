@@ -6,9 +6,11 @@ import dataclasses
 
 import pytest
 
+from rknn_jax.cli import federation
 from rknn_jax.federation import client as clients
 from rknn_jax.federation.agreement import RefusedError
 from rknn_jax.federation.notes import seal
+from rknn_jax.privacy.ledger import Ledger
 from tests.test_federation import a_client, a_round
 
 
@@ -66,3 +68,11 @@ def test_a_note_tells_nothing_of_the_votes_without_its_seed_and_is_gone_once_it_
     cells = client._contribution(round)
     assert seal(bytes(32), cells) != seal(bytes([1]) * 32, cells)
     assert len({seal(bytes(32), cells, at_once) for at_once in (100, 200, 4096)}) == 3
+
+
+def test_a_ledger_that_is_unreadable_after_a_round_does_not_lose_its_statement(tmp_path, capsys):
+    ledger = Ledger.create(tmp_path / "ledger.jsonl", "a" * 64, 2)
+    assert federation._amounts(ledger)["budget"] == {"epsilon": 2, "delta": 0}
+    ledger.path.write_bytes(b"\xff" * 100)
+    assert federation._amounts(ledger) == dict.fromkeys(("budget", "spent", "remaining"))
+    assert "what this round spent, and what is left, is unknown" in capsys.readouterr().err

@@ -20,10 +20,12 @@ from rknn_jax.cli.serving import merge_folders, say, serve_rounds
 from rknn_jax.federation.join_settings import Join
 from rknn_jax.federation.settings import Serve, asked, join_command, settled
 from rknn_jax.privacy import ledger_index
+from rknn_jax.privacy.ledger import LedgerError
 
 if TYPE_CHECKING:
     from rknn_jax.federation.request import Asked, Public
     from rknn_jax.federation.round_sequence import Step
+    from rknn_jax.privacy.ledger import Ledger
 
 REFUSED = 3
 """Exit status of a client that did not take part."""
@@ -224,13 +226,24 @@ def join(settings: Join) -> dict[str, Any]:
             "apart",
             "this client did not take part; see above, and rknn budget raise if it is the budget",
         )
-    names = ("budget", "spent", "remaining")
-    amounts = {name: getattr(ledger, name)._asdict() for name in names}
     return {
         "statement": outcome.statement,
-        "ledger": {"path": str(ledger.path), **amounts},
+        "ledger": {"path": str(ledger.path), **_amounts(ledger)},
         "exit_status": 0 if outcome.took_part else REFUSED,
     }
+
+
+def _amounts(ledger: "Ledger") -> dict[str, dict[str, Any] | None]:
+    """Return the amounts of a ledger after a round, or None for each if it cannot be read."""
+    names = ("budget", "spent", "remaining")
+    try:
+        return {name: getattr(ledger, name)._asdict() for name in names}
+    except LedgerError as error:
+        # The round is over, and its statement must not be lost.
+        say(
+            "warning", f"the amounts that are left, and that this round spent, are unknown: {error}"
+        )
+        return dict.fromkeys(names)
 
 
 def _secured(settings: Join) -> ssl.SSLContext | None:
