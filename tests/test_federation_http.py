@@ -1264,6 +1264,23 @@ def test_whoever_waits_is_dismissed_when_the_server_ends(caplog):
     assert not any(one.exc_info for one in caplog.records)
 
 
+@pytest.mark.usefixtures("quick")
+def test_a_message_that_nobody_judges_comes_again_when_the_server_ends(caplog):
+    """A server whose disk failed ended with the traceback of each client that waited."""
+    resources = Resources(Desk(a_round(), time.time() + PATIENCE))
+    path = f"/v1/rounds/{resources.desk.round.id}/answers"
+    with (
+        concurrent.futures.ThreadPoolExecutor() as pool,
+        listening(resources.app, HERE, 0) as served,
+    ):
+        brought = pool.submit(ask, served.port, "POST", path, b"x" * 9, ticket=7)
+        until(lambda: resources.desk._unjudged)
+        resources.dismiss()
+        assert fate(brought.result(PATIENCE)) == (503, "busy")
+        assert fate(ask(served.port, "POST", path, b"x" * 9, ticket=8)) == (503, "busy")
+    assert not any(one.exc_info for one in caplog.records)
+
+
 def test_a_closed_connection_leaves_nothing_behind():
     """A timer that outlived it kept its buffers: a server grew by 130 MB in five minutes."""
     others = connections_in_memory()

@@ -86,6 +86,7 @@ class Desk:
     told: set[int] = field(default_factory=set)
     dismissed: bool = False
     _arrivals: "queue.SimpleQueue[Arrival]" = field(default_factory=queue.SimpleQueue)
+    _unjudged: set[asyncio.Future[str]] = field(default_factory=set)
     _loop: asyncio.AbstractEventLoop | None = None
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -96,6 +97,10 @@ class Desk:
         def apply() -> None:
             for name, value in values.items():
                 setattr(self, name, value)
+            if self.dismissed:
+                for fate in self._unjudged:
+                    if not fate.done():  # its client may have left
+                        fate.set_result("busy")  # to come again, as nobody judges it any more
             self._news.set()
             self._news = asyncio.Event()
             done.set()
@@ -155,9 +160,13 @@ class Desk:
 
     async def bring(self, kind: Kind, reply: Reply, step: int = 0) -> str:
         """Bring a client's message, and return its fate."""
+        if self.dismissed:
+            return "busy"
         if kind not in TAKEN[self.stage]:
             return "again" if kind == "answer" and self.has_counted(reply.client) else "late"
         fate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._unjudged.add(fate)
+        fate.add_done_callback(self._unjudged.discard)
         self._arrivals.put(Arrival(kind, reply, time.time() >= self.closes, step=step, fate=fate))
         return await fate
 
