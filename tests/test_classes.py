@@ -1,16 +1,19 @@
 """Private selection of the classes: its guarantee, its threshold and its command."""
 
+import csv
 import math
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 
 from rknn_jax.cli import classes, label, main
 from rknn_jax.cli.classes import SelectClasses
 from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerError
+from rknn_jax.records import class_names
 from rknn_jax.release import class_selection
 from rknn_jax.release.class_selection import Occurrences, least_threshold, noise_scale, occurrences
 from rknn_jax.release.settings import Settings
@@ -133,19 +136,59 @@ def test_records_without_one_label_each_are_refused_by_their_type(labels):
         occurrences(found, "record")
 
 
-@pytest.mark.parametrize(
-    ("names", "option"), [(range(12), "--classes 12"), ((0, 2, 10), "--classes 0,2,10")]
-)
-def test_one_text_among_numbers_does_not_show(names, option):
-    """NumPy makes text of all labels of an array if one is text."""
-    labels = np.repeat(list(names), 400)
+ALONE = {
+    "numbers from 0": (range(12), "--classes 0,1,2,3,4,5,6,7,8,9,10,11"),
+    "numbers": ((0, 2, 10), "--classes 0,2,10"),
+    "floats": ((1.0, 2.0, 2.5), "--classes 1,2,2.5"),
+    "signs": ((-1, 0, 1), "--classes 0,1"),
+    "bools": ((False, True), "--classes 0,1"),
+    "large numbers": ((5, 2**40), f"--classes 5,{2**40}"),
+}
+
+
+def as_read(labels, kind, tmp_path):
+    """Return labels as they come from NumPy, from JSON lines, or from the CSV file of a frame."""
+    if kind == "array":
+        return np.array(labels)
+    if kind == "objects":
+        return np.array([*labels, None], object)[:-1]
+    path = tmp_path / f"{len(list(tmp_path.iterdir()))}.csv"
+    pandas.DataFrame({"label": labels}).to_csv(path, index=False)
+    with open(path, newline="") as file:
+        return np.array([row["label"] for row in csv.DictReader(file)])
+
+
+@pytest.mark.parametrize("kind", ["array", "objects", "csv"])
+@pytest.mark.parametrize(("names", "option"), ALONE.values(), ids=ALONE)
+def test_one_odd_label_changes_no_other_class(names, option, kind, tmp_path):
+    """NumPy makes text of all labels of an array if one is text, and pandas 1.0 of 1."""
+    labels = np.repeat(list(names), 40).tolist()
     shown = []
-    for given in (labels, np.array([*labels.tolist()[1:], "rare"])):
+    for odd in (labels[0], "rare", math.nan, 0.5, 7):
+        given = as_read([odd, *labels[1:]], kind, tmp_path)
         found = occurrences([ArrayShard("r", np.zeros((len(given), 2)), given)], "record")
         kept = {name: count for name, count in found.counts.items() if count > 1}
         ordered = {name: kept[name] for name in class_selection.in_order(kept)}
-        shown.append((list(ordered), classes._option(class_selection.Selection(ordered, None))))
-    assert shown == [([*map(str, names)], option)] * 2
+        assert sum(kept.values()) >= 39 * (len(names) - (-1 in names))
+        shown.append(classes._option(class_selection.Selection(ordered, None)))
+    assert shown == [option] * 5
+
+
+def test_labels_that_no_program_writes_as_numbers_keep_their_text():
+    codes = ["01", "1.00", "+1", "1E10", "true", "250.0", "\u0661"]
+    assert class_names.names_of(np.array(codes), "r") == [*codes[:5], "250", codes[6]]
+    odd = np.array([None, [1], {}, math.inf, "inf", "-1.0", -0.0, 10**5000, np.int64(1)], object)
+    assert class_names.names_of(odd, "r") == [*[""] * 6, "0", "", "1"]
+    halves = np.array([0.1, 2], np.float32)
+    assert class_names.names_of(halves, "r") == ["0.1", "2"]
+
+
+@pytest.mark.parametrize("odd", [3.0, "rare"])
+def test_files_of_labels_of_two_types_are_counted_together(odd):
+    """A refusal would tell of the one record that made text of a file's labels."""
+    other = np.array([1, 2, odd])
+    found = occurrences([*shards([1, 2, 2]), *shards(other)], "record")
+    assert found.counts == {"1": 2, "2": 3, str(odd).removesuffix(".0"): 1}
 
 
 def test_a_class_of_many_digits_is_text():

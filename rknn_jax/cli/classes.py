@@ -165,11 +165,9 @@ def _option(selected: "Selection") -> str:
     """Return the option of `rknn label` that names the classes, if it can name them."""
     if not selected.counts:
         return "none"
-    names = list(selected.counts)
-    # By the selected names alone: whether all labels are numbers depends on each record.
-    if set(names) == set(map(str, range(len(names)))):
-        return f"--classes {len(names)}"
-    return _named_option(names)
+    # As names, also of class numbers: these fit labels that are numbers and labels in text, while
+    # their number fits numbers alone, and one text among the labels makes text of them.
+    return _named_option(list(selected.counts))
 
 
 def _named_option(names: list[str]) -> str:

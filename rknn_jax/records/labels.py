@@ -90,7 +90,7 @@ def encode(
     lookup = _lookup(classes)
     labels = in_unicode(labels)
     if most is None:
-        _check_single(labels, where)
+        check_single(labels, where)
         numbers = lookup.array(labels)
         ids = np.where(numbers == FOREIGN, MISSING, numbers).astype(np.int32)
         return Encoded(ids, (numbers != MISSING).astype(np.int64))
@@ -187,7 +187,7 @@ def plain(labels: np.ndarray, where: str) -> np.ndarray:
     Raises:
       ValueError: If the labels are stored in another shape or type.
     """
-    _check_single(labels, where)
+    check_single(labels, where)
     labels = in_unicode(labels)
     if labels.dtype.kind == "U":
         return np.char.strip(without_numbers(labels))
@@ -222,7 +222,8 @@ def _float_of(value: Any) -> float:
         return float("nan")
 
 
-def _check_single(labels: np.ndarray, where: str) -> None:
+def check_single(labels: np.ndarray, where: str) -> None:
+    """Raise ValueError for labels that are not one a record, by their shape and type alone."""
     if labels.ndim != 1:
         raise ValueError(
             f"Expected labels [n] in {where}, got shape {_shape(labels)}; save one label a record, "

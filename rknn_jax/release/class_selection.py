@@ -2,7 +2,8 @@
 
 The set of classes is an input of a release, and public. Where nobody knows it but the owners of the
 records, it is selected here first, at a cost of its own: every class that occurs gets a noisy
-count, and is kept if the count reaches a threshold. A class of few records stays unknown.
+count, and is kept if the count reaches a threshold. A class of few records stays unknown. The name
+of a record's class depends on this record alone (`records.class_names`).
 
 **Guarantee.** Each record has one class; of each person one record with a class is drawn. Let b be
 the scale of the discrete Laplace noise, with 1/b = epsilon/2 under replace-one and epsilon under
@@ -28,16 +29,14 @@ References: Korolova et al., "Releasing Search Queries and Clicks Privately", 20
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from rknn_jax._internal.option_names import option
 from rknn_jax.privacy import contributions, exact_noise
 from rknn_jax.privacy.guarantee import Guarantee, Relation, Unit
 from rknn_jax.privacy.ledger import Ledger
-from rknn_jax.records import labels as rules
-from rknn_jax.records.classes import FOREIGN, MISSING, MISSING_WORDS
+from rknn_jax.records.class_names import names_of
 from rknn_jax.records.persons import person_names
 from rknn_jax.release.shards import Shard
 from rknn_jax.release.tables import ROWS_AT_ONCE
@@ -80,50 +79,34 @@ def occurrences(shards: Sequence[Shard], unit: Unit, seed: int = 0) -> Occurrenc
       seed: Seed of the draw, public. Defaults to 0.
 
     Raises:
-      ValueError: If the labels are of different kinds, or cannot be read.
+      ValueError: If the labels cannot be read, or a record may have several.
     """
-    kinds = {_no_labels(shard).dtype.kind for shard in shards}
-    place: dict[Any, int] = {}
+    place: dict[str, int] = {}
     codes = [np.zeros(0, np.int64)]
     for shard in shards:
+        _check_single(shard)
         for block in shard.labels(ROWS_AT_ONCE):
-            labels = rules.plain(block, shard.where)
-            kinds.add(labels.dtype.kind)
-            # Numbers of names: one long name makes an array of text long for all records.
-            names, number = np.unique(labels, return_inverse=True)
-            known = [place.setdefault(name, len(place)) for name in names.tolist()]
-            codes.append(np.array(known, np.int64)[number])
-    if len(kinds) != 1:
-        raise ValueError(
-            f"Expected labels of one kind in all files of {option('private')}, got "
-            f"{'numbers and text' if kinds else 'none'}; save them alike."
-        )
+            names = names_of(block, shard.where)
+            found = (place.setdefault(name, len(place)) for name in names)
+            codes.append(np.fromiter(found, np.int64, len(names)))
     code = np.concatenate(codes)
-    counted = np.array([*map(_is_class, place)], bool)[code]
+    counted = code != place.get("", -1)
     if unit == "person":
         counted &= _drawn(shards, counted, seed)
     counts = np.bincount(code[counted], minlength=len(place)).tolist()
-    found = {str(name): count for name, count in zip(place, counts, strict=True) if count}
-    return Occurrences(found)
+    return Occurrences({name: count for name, count in zip(place, counts, strict=True) if count})
 
 
-def _no_labels(shard: Shard) -> np.ndarray:
-    """Return the labels of no record, in the type of the others.
-
-    Raises:
-      ValueError: If a record may have several, by their type alone.
-    """
-    layout = shard.layout()
-    empty = layout.empty.labels
+def _check_single(shard: Shard) -> None:
+    """Raise ValueError if a record of a shard may have no label or several, by the type alone."""
+    empty = shard.layout().empty.labels
     if empty is None or empty.ndim != 1:
         found = "none" if empty is None else "lists or rows of labels"
         raise ValueError(
             f"Expected one label a record in {shard.where}, got {found}; save a column with the "
             "label that is to be counted, or name the classes yourself in a release."
         )
-    if layout.classes:  # labels come with the names of their numbers, which are text
-        return np.zeros(0, "U1")
-    return rules.plain(empty, shard.where)
+    names_of(empty, shard.where)
 
 
 def select(
@@ -218,13 +201,6 @@ def least_threshold(scale: float, delta: float) -> int:
         )
     allowed = min(delta, -math.expm1(-1 / scale)) * (1 - 1e-9)
     return 1 + math.ceil(-scale * (math.log(allowed) + math.log1p(math.exp(-1 / scale))))
-
-
-def _is_class(label: str | int) -> bool:
-    """Return whether a label is a class. Words for missing values are none."""
-    if isinstance(label, str):
-        return label.lower() not in ("", *MISSING_WORDS)
-    return MISSING != label < FOREIGN
 
 
 def _drawn(shards: Sequence[Shard], known: np.ndarray, seed: int) -> np.ndarray:
