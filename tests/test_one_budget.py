@@ -97,6 +97,19 @@ def test_no_second_budget_for_the_same_records(first, name, second, other):
         DOORS[second](other, Path("one.jsonl"))
 
 
+@pytest.mark.parametrize("name", ["d/a.npz", pytest.param("d", marks=pytest.mark.long)])
+def test_a_ledger_adopts_no_changed_file_that_another_one_was_charged_for(name):
+    joined(name, Path("one.jsonl"))
+    with np.load("d/a.npz") as held:
+        np.savez("d/a.npz", embeddings=held["embeddings"] + 1, labels=held["labels"])
+    with pytest.raises(LedgerError, match=r"one\.jsonl, got two\.jsonl"):
+        adopted("d/a.npz", Path("two.jsonl"))
+    assert len(Ledger.open("two.jsonl").datasets) == 1
+    for reason in ("the same people", "once more"):
+        budget.adopt(budget.Adopt(Path("one.jsonl"), "d/a.npz", reason, unrelated=True))
+    assert len(Ledger.open("one.jsonl").datasets) == 2
+
+
 @pytest.mark.parametrize("first", ["adopt", pytest.param("label", marks=pytest.mark.long)])
 def test_a_file_that_has_changed_is_no_new_one(first):
     DOORS[first]("d", Path("one.jsonl"))

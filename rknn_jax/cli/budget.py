@@ -205,9 +205,11 @@ def adopt(settings: Adopt) -> dict[str, Any]:
     files = find(_listed(settings.private), "--private").files
     ledger = Ledger(settings.ledger, None, settings.patience)
     told = err if settings.json else out
+    private = _listed(settings.private)
+    adopts = data.fingerprint not in [one.fingerprint for one in before.datasets]
     with warnings.catch_warnings(record=True) as caught:
         ledger_index.check(settings.ledger, data.prints)
-        with ledger_index.held(settings.ledger, data.prints, _listed(settings.private), files):
+        with ledger_index.held(settings.ledger, data.prints, private, files, adopts=adopts):
             ledger.adopt(data, settings.reason, unrelated=settings.unrelated)
     for one in caught:
         tell(err, "warning", str(one.message))

@@ -116,7 +116,11 @@ def check(path: Path, prints: Sequence[str]) -> None:
 
 @contextmanager
 def held(
-    path: Path, prints: Sequence[str], files: Sequence[str] = (), inside: Sequence[str] = ()
+    path: Path,
+    prints: Sequence[str],
+    files: Sequence[str] = (),
+    inside: Sequence[str] = (),
+    adopts: bool = False,
 ) -> Iterator[None]:
     """Note a ledger in the index after it was opened, made or changed in the `with` block.
 
@@ -131,13 +135,13 @@ def held(
         Defaults to none.
       inside: Names of the files that were found in them, which tell those of a folder elsewhere.
         The first `MOST_SHARDS` are noted, and all are looked up. Defaults to none.
+      adopts: Flag for an existing ledger to which the records are new. Defaults to False.
 
     Raises:
-      LedgerMismatchError: As in `check`, whose warnings are left out. Also if the ledger is new and
-        another one has been charged for one of the files, or for a folder that holds it.
+      LedgerMismatchError: As in `check`, whose warnings are left out. Also if the ledger is new or
+        adopts, and another one was charged for one of the files, or for a folder that holds it.
     """
-    parts = _noted(prints)
-    names = [*files, *inside]
+    parts, names = _noted(prints), [*files, *inside]
     # All files are looked up, though few are noted: another ledger may have had one of them.
     every = _sources(names)
     sought = [*every, *_above(every), *_folders(names)]
@@ -154,7 +158,7 @@ def held(
                 _refuse_second(place, path, one)
         for one in _with_entry(place, sought):
             with suppress(OSError, _DamagedError):
-                _refuse_changed(place, path, one)
+                _refuse_changed(place, path, one, adopts=adopts)
         yield
         for one in (*parts, *_sources(files, MOST_SHARDS), *_sources(inside[:MOST_SHARDS])):
             _note(place, path, one)
@@ -190,23 +194,24 @@ def _refuse_second(place: Path, path: Path, dataset: str) -> list[str]:
     return others
 
 
-def _refuse_changed(place: Path, path: Path, source: str) -> None:
-    """Refuse a new ledger for a file that another ledger has been charged for.
+def _refuse_changed(place: Path, path: Path, source: str, *, adopts: bool) -> None:
+    """Refuse a new ledger, or one that adopts, for a file that another was charged for.
 
     Raises:
       LedgerMismatchError: If that ledger still exists.
     """
-    if os.path.lexists(path):
+    known, exists = _read(place, source), os.path.lexists(path)
+    if exists and (not adopts or os.path.realpath(path) in known):
         return
-    others = [other for other in _read(place, source) if os.path.lexists(other)]
+    others = [other for other in known if os.path.lexists(other)]
     if others:
         entry = place / _name((place / _SALT).read_bytes(), source)
         raise LedgerMismatchError(
             f"Expected the ledger that releases from {source.removeprefix(_SOURCE)} are charged "
-            f"to, {others[0]}, got no ledger yet at {path}, and the records have changed since; "
-            f"pass {option('ledger')} {shlex.quote(others[0])}, and let it adopt the records: "
-            "`rknn budget adopt`. If they are other people's, save them under another name, or "
-            f"remove {entry}."
+            f"to, {others[0]}, got {path if exists else f'no ledger yet at {path}'}, and the "
+            f"records have changed since; pass {option('ledger')} {shlex.quote(others[0])}, and "
+            "let it adopt the records: `rknn budget adopt`. If they are other people's, save them "
+            f"under another name, or remove {entry}."
         )
 
 
@@ -234,8 +239,7 @@ def _sources(names: Sequence[str], most: int | None = None) -> list[str]:
         local = disk.local_path(name)
         if local is None:
             continue
-        name = local
-        paths = [name] if os.path.exists(name) else sorted(glob.glob(name, recursive=True))
+        paths = [local] if os.path.exists(local) else sorted(glob.glob(local, recursive=True))
         for path in paths:
             found.append(os.path.realpath(path))
             if not os.path.isdir(path):
