@@ -20,6 +20,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # of programs that tests start
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # of tests that start onnxruntime themselves
 os.environ["RKNN_STATE_DIR"] = os.devnull  # no folder, until a fixture names one
 
 from jsonschema import Draft202012Validator  # noqa: E402

@@ -3,12 +3,18 @@ one record move the features of another is refused.
 """
 
 import json
+import os
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 from PIL import Image
 
+from rknn_jax._internal import onnx
 from rknn_jax.representations import pretrained
 from tests import tiny_network
 
@@ -111,3 +117,31 @@ def test_missing_files_are_told(tmp_path):
 def test_without_a_file_the_remedy_is_named():
     with pytest.raises(ValueError, match="rknn embed"):
         pretrained.fit(jax.random.key(0), IMAGES)
+
+
+def test_onnxruntime_is_told_to_send_nothing(tmp_path, monkeypatch):
+    """Its builds send Microsoft how often a session ran: how many private records there are."""
+    told = []
+    library = SimpleNamespace(
+        SessionOptions=SimpleNamespace,
+        get_available_providers=list,
+        disable_telemetry_events=lambda: told.append(os.environ["ORT_DISABLE_TELEMETRY"]),
+        InferenceSession=lambda *_, **__: told.append("session"),
+    )
+    monkeypatch.setitem(sys.modules, "onnxruntime", library)
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
+    path = tmp_path / "network.onnx"
+    path.write_bytes(b"network")
+    onnx.session(path, onnx.digest(path))
+    assert told == ["1", "session"]
+
+
+def test_onnxruntime_starts_in_one_place():
+    """Whoever starts it elsewhere has to tell it, too."""
+    package = Path(onnx.__file__).parents[1]
+    lines = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"^(    |        )*(import|from) onnxruntime", path.read_text(), re.MULTILINE)
+    }
+    assert lines == {"_internal/onnx.py", "release/networks.py"}, "the second one is an example"

@@ -3,9 +3,13 @@
 A network sees one record a run. onnxruntime chooses its kernels by the size of a batch, so that the
 features of a batch are not local to the bit. A session has one thread, whose sums have one order,
 and records run side by side on the cores.
+
+onnxruntime's official builds send Microsoft the number and the time of a session's runs, which are
+those of the private records, unless they are told not to before they start.
 """
 
 import hashlib
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,12 +59,7 @@ def session(path: Path, expected: str) -> Any:
             f"Expected the network {path} as it was, of SHA-256 {expected}, got another file; "
             "restore it, or encode all records anew."
         )
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise ValueError(
-            f"A pretrained network needs onnxruntime, which is not installed; {install('embed')}."
-        ) from error
+    onnxruntime = _library()
     try:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
@@ -69,6 +68,19 @@ def session(path: Path, expected: str) -> Any:
         return onnxruntime.InferenceSession(data, options, providers=providers)
     except Exception as error:  # onnxruntime raises errors of many types
         raise ValueError(f"Cannot load the network {path}: {error}; export it anew.") from error
+
+
+def _library() -> Any:
+    """Import onnxruntime, which sends nothing then."""
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # it is read once, when the library starts
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ValueError(
+            f"A pretrained network needs onnxruntime, which is not installed; {install('embed')}."
+        ) from error
+    onnxruntime.disable_telemetry_events()  # if the caller has started it before
+    return onnxruntime
 
 
 def each(
