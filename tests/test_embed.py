@@ -207,6 +207,9 @@ def test_a_stopped_run_goes_on_and_makes_the_same_bytes(tmp_path, folder, networ
     with pytest.raises(Stop):
         run.embed(source, model, out, private=private, advance=stop if parts < 3 else _stop)
     assert not out.exists()
+    hidden = tmp_path / ".o.parquet.parts"
+    assert not private or not hidden.stat().st_mode & 0o077
+    assert {path.stat().st_mode & 0o077 for path in hidden.iterdir() if path.name[0] != "."} == {0}
     again = run.embed(source, model, out, private=private)
     assert again.resumed == (min(2 * (parts + 1), 5) if parts < 3 else 2)
     assert again.unusable == whole.unusable == {"file cat/1.png": again.unusable["file cat/1.png"]}

@@ -472,7 +472,7 @@ def test_a_record_that_cannot_be_used_casts_no_vote_and_changes_no_outcome(
 def test_private_rows_in_the_place_of_public_ones_are_warned_of(table, make):
     """It is no error: one private record would decide whether there is a release."""
     public, _, labels = table
-    with pytest.warns(UserWarning, match="The public rows are the private ones"):
+    with pytest.warns(UserWarning, match="The public rows are the private ones.*Tell nobody"):
         make().fit(public).label(public, labels[:60])
 
 

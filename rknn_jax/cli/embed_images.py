@@ -97,7 +97,9 @@ def _image_folder(settings: Embed) -> "ImageFolder":
     classes = ", ".join(source.classes) or "none, since there are no folders in it"
     named = "with" if about is not None and LABELS in about.columns else "without"
     labeled = f"classes: {classes}" if about is None else f"{named} labels {settings.label!r}"
-    tell(err, "read", f"{len(source):,} images; {labeled}")
+    # The folders are those of records, so that a class may be that of one image alone.
+    own = " (tell nobody)" if settings.private and about is None else ""
+    tell(err, "read", f"{len(source):,} images; {labeled}{own}")
     if again := source.num_again:
         secret = " (tell nobody)" if settings.private else ""
         tell(

@@ -82,7 +82,7 @@ def embed(
         written = _finished(out, digest)
         _clear(parts)
         return written
-    parts.mkdir(parents=True, exist_ok=True)
+    disk.make_folder(parts, 0o700 if private else 0o777)
     with disk.locked(
         parts, f"Another process writes {out}; wait for it, or name another {option('out')}."
     ):
@@ -157,7 +157,7 @@ def _check_plan(parts: Path, digest: str, out: Path) -> None:
     """
     plan = parts / PLAN
     if not plan.exists():
-        disk.write_text(plan, json.dumps(digest))
+        disk.write_whole(plan, json.dumps(digest).encode(), disk.OWNER)
     elif disk.read_json(plan) != digest:
         raise ValueError(
             f"Expected the records, model and versions with which {out} was begun, got others; "

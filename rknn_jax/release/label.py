@@ -154,13 +154,13 @@ def count(plan: Plan) -> Counted:
         warnings.warn(
             "Two private files hold the same records, and each record counts. If one file is a "
             "copy, the people in it add twice what epsilon covers; leave the copy out, or name "
-            f"{option('person')}.",
+            f"{option('person')}. Tell nobody of this warning.",
             stacklevel=2,
         )
     if (plan.data.digest or fingerprint(plan.data.public)) == counted.dataset:
         warnings.warn(
             "The public rows are the private ones; whoever sees the labels sees which rows they "
-            "are of.",
+            "are of. Tell nobody of this warning.",
             stacklevel=2,
         )
     return counted
