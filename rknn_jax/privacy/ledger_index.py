@@ -2,8 +2,8 @@
 
 A copy of a data set, or another `--ledger`, would begin a second budget for the same people. A
 release therefore looks up its records here. It is refused if another ledger that still exists has
-them on record. A new ledger is refused too if another one was charged for a file of the same name:
-the file is likely a new version of the same people's records.
+them on record. A ledger that is new, or adopts, is refused too if another one was charged for a
+file of the same name: the file is likely a new version of the same people's records.
 
 The folder is `RKNN_STATE_DIR`, or `rknn_jax/ledgers` in the user's state folder (`XDG_STATE_HOME`,
 by default `~/.local/state`). It holds a random salt, and a small JSON file for each fingerprint
