@@ -21,10 +21,10 @@ FAULTS = (
         "classes are drawn before the charge",
         "rknn_jax/release/class_selection.py",
         "    ledger.charge(guarantee, PURPOSE)\n"
-        "    names = sorted(found.counts, key=_order(found))\n"
+        "    names = sorted(found.counts)\n"
         "    exact = np.array([found.counts[name] for name in names], np.int64)\n"
         "    noisy = exact_noise.discrete_laplace(exact, scale) if names else exact\n",
-        "    names = sorted(found.counts, key=_order(found))\n"
+        "    names = sorted(found.counts)\n"
         "    exact = np.array([found.counts[name] for name in names], np.int64)\n"
         "    noisy = exact_noise.discrete_laplace(exact, scale) if names else exact\n"
         "    ledger.charge(guarantee, PURPOSE)\n",
@@ -155,7 +155,7 @@ FAULTS = (
         "ledger",
         "a selection of classes is not noted for the releases that follow",
         "rknn_jax/cli/classes.py",
-        "    with ledger_index.held(path, data.prints, _listed(settings.private)):\n",
+        "    with ledger_index.held(path, data.prints, _listed(settings.private), files):\n",
         "    with ledger_index.held(path, [], []):\n",
         ONE_BUDGET,
     ),
@@ -163,8 +163,16 @@ FAULTS = (
         "ledger",
         "an adoption is not noted for the releases that follow",
         "rknn_jax/cli/budget.py",
-        "with ledger_index.held(settings.ledger, data.prints, _listed(settings.private)):",
+        "with ledger_index.held(settings.ledger, data.prints, private, files, adopts=adopts):",
         "with ledger_index.held(settings.ledger, []):",
+        ONE_BUDGET,
+    ),
+    Known(
+        "ledger",
+        "a ledger adopts a changed file of another one",
+        "rknn_jax/privacy/ledger_index.py",
+        "if exists and (not adopts or os.path.realpath(path) in known):",
+        "if exists:",
         ONE_BUDGET,
     ),
     Known(
