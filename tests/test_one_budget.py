@@ -5,6 +5,7 @@ from pathlib import Path
 
 import fsspec
 import numpy as np
+import pandas
 import pytest
 
 from rknn_jax.cli import budget, classes
@@ -38,9 +39,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def labelled(name, ledger):
-    settings = named_settings(
-        Settings, "public.npz", name, 1.0, classes="2", queries=4, ledger=ledger
-    )
+    public = "public.csv" if name.endswith(".csv") else "public.npz"
+    settings = named_settings(Settings, public, name, 1.0, classes="2", queries=4, ledger=ledger)
     plan = planning.prepare(replace(settings, out=Path("out")))
     accounts.open_or_make(plan.settings, plan.cost, label.count(plan))
 
@@ -95,6 +95,18 @@ def test_no_second_budget_for_the_same_records(first, name, second, other):
     assert not Path("two.jsonl").exists()
     if {name, other} <= {"d", "d/*.npz"}:  # the same records have the same fingerprint everywhere
         DOORS[second](other, Path("one.jsonl"))
+
+
+def test_a_copy_whose_columns_are_read_in_another_order_has_no_second_budget():
+    """A release orders columns by its public rows, and a selection without them does not."""
+    rows = np.random.default_rng(0).normal(size=(30, 3))
+    frame = pandas.DataFrame(rows, columns=["x", "y", "z"])
+    frame[["z", "x", "y"]].to_csv("public.csv", index=False)
+    for name in ("a.csv", "b.csv"):
+        frame.assign(labels=np.arange(30) % 2).to_csv(name, index=False)
+    selected("a.csv", Path("one.jsonl"))
+    with pytest.raises(LedgerError, match=r"one\.jsonl, got no ledger yet at two\.jsonl"):
+        labelled("b.csv", Path("two.jsonl"))
 
 
 @pytest.mark.parametrize("name", ["d/a.npz", pytest.param("d", marks=pytest.mark.long)])

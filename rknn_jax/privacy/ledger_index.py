@@ -144,7 +144,8 @@ def held(
     parts, names = _noted(prints), [*files, *inside]
     # All files are looked up, though few are noted: another ledger may have had one of them.
     every = _sources(names)
-    sought = [*every, *_above(every), *_folders(names)]
+    contents = _contents(files)
+    sought = [*every, *contents, *_above(every), *_folders(names)]
     try:
         place = folder()
         descriptor = _locked(place)
@@ -160,7 +161,8 @@ def held(
             with suppress(OSError, _DamagedError):
                 _refuse_changed(place, path, one, adopts=adopts)
         yield
-        for one in (*parts, *_sources(files, MOST_SHARDS), *_sources(inside[:MOST_SHARDS])):
+        inner = _sources(inside[:MOST_SHARDS])
+        for one in (*parts, *contents, *_sources(files, MOST_SHARDS), *inner):
             _note(place, path, one)
     finally:
         os.close(descriptor)
@@ -209,8 +211,9 @@ def _refuse_changed(place: Path, path: Path, source: str, *, adopts: bool) -> No
         raise LedgerMismatchError(
             f"Expected the ledger that releases from {source.removeprefix(_SOURCE)} are charged "
             f"to, {others[0]}, got {path if exists else f'no ledger yet at {path}'}, and the "
-            f"records have changed since; pass {option('ledger')} {shlex.quote(others[0])}, and "
-            "let it adopt the records: `rknn budget adopt`. If they are other people's, save them "
+            "records have changed since, or are read otherwise; pass "
+            f"{option('ledger')} {shlex.quote(others[0])}, and let it adopt the records: `rknn "
+            "budget adopt`. If they are other people's, save them "
             f"under another name, or remove {entry}."
         )
 
@@ -248,6 +251,20 @@ def _sources(names: Sequence[str], most: int | None = None) -> list[str]:
             files = (os.path.realpath(one) for one in inside if os.path.isfile(one))
             found += itertools.islice(files, most)
     return [_SOURCE + one for one in dict.fromkeys(found)]
+
+
+def _contents(names: Sequence[str]) -> list[str]:
+    """Return the sources that the contents of files are, whatever these are called.
+
+    The fingerprint of a copy is another one if its columns are read in the order of other public
+    rows. A file in a folder may be a part without records, and is none.
+    """
+    found = []
+    for name in map(disk.local_path, names):
+        with suppress(OSError):
+            if name is not None and os.path.isfile(name):
+                found.append(f"{_SOURCE}a file with these bytes ({disk.content_mark(name)})")
+    return found
 
 
 def _above(sources: Sequence[str]) -> list[str]:
