@@ -285,11 +285,15 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_line_leaves_the_ledger_as_it_wa
 
 def test_a_line_is_on_disk_before_the_charge_returns(ledger, path, monkeypatch):
     synced = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor)))
     ledger.charge(released(), "one")
-    assert synced == [path.stat().st_size]
+    # The name first, in case its maker was stopped before it was on disk.
+    assert [one.st_ino for one in synced] == [path.parent.stat().st_ino, path.stat().st_ino]
+    assert synced[1].st_size == path.stat().st_size
+    ledger.charge(released(), "two")
+    assert [one.st_ino for one in synced[2:]] == [path.stat().st_ino]
     Ledger.create(path.with_name("other"), DATA, 1)
-    assert len(synced) == 3  # its bytes, and the folder that names it
+    assert len(synced) == 5  # its bytes, and the folder that names it
 
 
 def test_an_error_when_a_ledger_is_closed_does_not_deny_the_charge(ledger, monkeypatch):

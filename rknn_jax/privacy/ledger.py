@@ -18,7 +18,8 @@ costs nothing and cannot be undone.
 
 - **Never overspent.** A charge reads, decides and appends under an exclusive lock, in exact
   fractions: ten times 0.1 is 1.
-- **Never forgotten.** A charge returns once its line has reached the disk (fsync). What the ledger
+- **Never forgotten.** A charge returns once its line has reached the disk (fsync), and the first
+  one also once the file's name has. What the ledger
   cannot read counts as spent. Delta and epsilon come first in a line, so a last line that was cut
   short usually still shows them, and they count. If they cannot be read, all that remained counts
   as spent. Any other line that does not fit the chain blocks all spending, from the next time that
@@ -43,6 +44,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from rknn_jax._internal import disk
 from rknn_jax._internal.option_names import option
 from rknn_jax.privacy import ledger_summary
 from rknn_jax.privacy.charges import (
@@ -671,6 +673,9 @@ class Ledger:
             # Each line holds the hash of the one before: whoever changes one has to change all
             # later ones.
             line = sealed(record, head)
+            if not chain.num_spends:
+                # Its maker may have been stopped before the file's name was on disk.
+                disk.sync_folder(self.path.resolve().parent)
             append(file, size, text + line + b"\n")
             if len(chain.entries) >= ledger_summary.EVERY:
                 self._sum_up(file)
