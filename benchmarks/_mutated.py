@@ -80,7 +80,11 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rknn_jax/privacy/smooth_sensitivity.py": ("tests/test_smooth_sensitivity.py",),
     "rknn_jax/privacy/profile.py": STATEMENT,
     "rknn_jax/privacy/checklists.py": STATEMENT,
-    "rknn_jax/settings.py": ("tests/test_budget.py", "tests/test_one_budget.py"),
+    "rknn_jax/settings.py": (
+        "tests/test_budget.py",
+        "tests/test_one_budget.py",
+        "tests/test_check.py",
+    ),
     "rknn_jax/privacy/responsible.py": (
         "tests/test_statement.py",
         "tests/test_statement_schema.py",
