@@ -18,10 +18,8 @@ index. An index that is absent, damaged or cannot be written is a warning, and c
 """
 
 import fcntl
-import glob
 import hashlib
 import hmac
-import itertools
 import json
 import os
 import secrets
@@ -31,10 +29,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from rknn_jax._internal import disk
 from rknn_jax._internal.option_names import option
+from rknn_jax.privacy import source_names
 from rknn_jax.privacy.ledger import Ledger, LedgerError, LedgerMismatchError
 from rknn_jax.privacy.ledger_lines import MOST_SHARDS
 
@@ -43,7 +42,6 @@ SALT_SIZE = 32
 _SALT = "salt"
 _LOCK = "lock"
 _PLACE: ContextVar[Path | None] = ContextVar("place of the index", default=None)
-_SOURCE = "file "
 MOST_NAMED = 3
 """Most ledgers that `notice` names."""
 
@@ -143,9 +141,14 @@ def held(
     """
     parts, names = _noted(prints), [*files, *inside]
     # All files are looked up, though few are noted: another ledger may have had one of them.
-    every = _sources(names)
-    contents = _contents(files)
-    sought = [*every, *contents, *_above(every), *_folders(names)]
+    every = source_names.of(names)
+    contents = source_names.of_bytes(files)
+    sought = [
+        *every,
+        *contents,
+        *source_names.folders_above(every),
+        *source_names.folders_as_given(names),
+    ]
     try:
         place = folder()
         descriptor = _locked(place)
@@ -161,8 +164,8 @@ def held(
             with suppress(OSError, _DamagedError):
                 _refuse_changed(place, path, one, adopts=adopts)
         yield
-        inner = _sources(inside[:MOST_SHARDS])
-        for one in (*parts, *contents, *_sources(files, MOST_SHARDS), *inner):
+        inner = source_names.of(inside[:MOST_SHARDS])
+        for one in (*parts, *contents, *source_names.of(files, MOST_SHARDS), *inner):
             _note(place, path, one)
     finally:
         os.close(descriptor)
@@ -209,8 +212,8 @@ def _refuse_changed(place: Path, path: Path, source: str, *, adopts: bool) -> No
     if others:
         entry = place / _name((place / _SALT).read_bytes(), source)
         raise LedgerMismatchError(
-            f"Expected the ledger that releases from {source.removeprefix(_SOURCE)} are charged "
-            f"to, {others[0]}, got {path if exists else f'no ledger yet at {path}'}, and the "
+            f"Expected the ledger that releases from {source.removeprefix(source_names.KIND)} are "
+            f"charged to, {others[0]}, got {path if exists else f'no ledger yet at {path}'}, and the "
             "records have changed since, or are read otherwise; pass "
             f"{option('ledger')} {shlex.quote(others[0])}, and let it adopt the records: `rknn "
             "budget adopt`. If they are other people's, save them "
@@ -231,61 +234,6 @@ def _with_entry(place: Path, sources: Sequence[str]) -> list[str]:
     except OSError:
         return []
     return [one for one in dict.fromkeys(sources) if _name(salt, one) in entries]
-
-
-def _sources(names: Sequence[str], most: int | None = None) -> list[str]:
-    """Return the sources of private records, and those of `most` files of each folder, or all."""
-    found: list[str] = []
-    for name in names:
-        if disk.is_url(name):  # also as it is given, as earlier versions noted it
-            found += [name, disk.plain_url(name)]
-        local = disk.local_path(name)
-        if local is None:
-            continue
-        paths = [local] if os.path.exists(local) else sorted(glob.glob(local, recursive=True))
-        for path in paths:
-            found.append(os.path.realpath(path))
-            if not os.path.isdir(path):
-                continue
-            inside = glob.iglob(f"{glob.escape(path)}/**", recursive=True)
-            files = (os.path.realpath(one) for one in inside if os.path.isfile(one))
-            found += itertools.islice(files, most)
-    return [_SOURCE + one for one in dict.fromkeys(found)]
-
-
-def _contents(names: Sequence[str]) -> list[str]:
-    """Return the sources that the contents of files are, whatever these are called.
-
-    The fingerprint of a copy is another one if its columns are read in the order of other public
-    rows. A file in a folder may be a part without records, and is none.
-    """
-    found = []
-    for name in map(disk.local_path, names):
-        with suppress(OSError):
-            if name is not None and os.path.isfile(name):
-                found.append(f"{_SOURCE}a file with these bytes ({disk.content_mark(name)})")
-    return found
-
-
-def _above(sources: Sequence[str]) -> list[str]:
-    """Return the folders that hold files, all of whose files are their source.
-
-    A folder may have more files than the index notes.
-    """
-    found = []
-    for one in {source.removeprefix(_SOURCE).rpartition("/")[0] for source in sources}:
-        kind, sign, path = one.rpartition("://")  # of many files in a folder, once
-        folder = PurePosixPath(path or "/")
-        found += [f"{kind}{sign}{above}" for above in (folder, *folder.parents)]
-    return [_SOURCE + one for one in dict.fromkeys(found)]
-
-
-def _folders(names: Sequence[str]) -> list[str]:
-    """Return the folders in which names lie as they are given, before links to files elsewhere."""
-    local = [one for one in map(disk.local_path, names) if one is not None]
-    inner = {os.path.dirname(os.path.abspath(path)) for path in local}
-    above = {str(one) for folder in inner for one in (folder, *PurePosixPath(folder).parents)}
-    return [_SOURCE + os.path.realpath(one) for one in above]
 
 
 def notice(path: Path) -> str:

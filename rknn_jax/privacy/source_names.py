@@ -1,0 +1,77 @@
+"""Names by which the index of ledgers knows files of private records.
+
+A file is known by its path behind all links, by its URL as its file system spells it, and by its
+bytes. A folder or pattern stands for the files in it.
+"""
+
+import glob
+import itertools
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import PurePosixPath
+
+from rknn_jax._internal import disk
+
+KIND = "file "
+"""Beginning of each name, which no fingerprint has."""
+
+
+def of(names: Sequence[str], most: int | None = None) -> list[str]:
+    """Return the names of files, folders and patterns, and of `most` files of each folder, or all.
+
+    Args:
+      names: Paths, patterns or URLs, as they were given.
+      most: Most files of a folder. Defaults to None, all.
+    """
+    found: list[str] = []
+    for name in names:
+        if disk.is_url(name):  # also as it is given, as earlier versions noted it
+            found += [name, disk.plain_url(name)]
+        local = disk.local_path(name)
+        if local is None:
+            continue
+        paths = [local] if os.path.exists(local) else sorted(glob.glob(local, recursive=True))
+        for path in paths:
+            found.append(os.path.realpath(path))
+            if not os.path.isdir(path):
+                continue
+            inside = glob.iglob(f"{glob.escape(path)}/**", recursive=True)
+            files = (os.path.realpath(one) for one in inside if os.path.isfile(one))
+            found += itertools.islice(files, most)
+    return [KIND + one for one in dict.fromkeys(found)]
+
+
+def of_bytes(names: Sequence[str]) -> list[str]:
+    """Return names of files by their bytes, whatever these are called.
+
+    The fingerprint of a copy is another one if its columns are read in the order of other public
+    rows. A file in a folder may be a part without records, and is none.
+    """
+    found = []
+    for name in map(disk.local_path, names):
+        with suppress(OSError):
+            if name is not None and os.path.isfile(name):
+                found.append(f"{KIND}a file with these bytes ({disk.content_mark(name)})")
+    return found
+
+
+def folders_above(found: Sequence[str]) -> list[str]:
+    """Return the names of all folders above, which stand for the files in them.
+
+    A folder may have more files than the index notes.
+    """
+    folders = []
+    for one in {name.removeprefix(KIND).rpartition("/")[0] for name in found}:
+        kind, sign, path = one.rpartition("://")  # of many files in a folder, once
+        folder = PurePosixPath(path or "/")
+        folders += [f"{kind}{sign}{above}" for above in (folder, *folder.parents)]
+    return [KIND + one for one in dict.fromkeys(folders)]
+
+
+def folders_as_given(names: Sequence[str]) -> list[str]:
+    """Return the folders in which names lie as they are given, before links to files elsewhere."""
+    local = [one for one in map(disk.local_path, names) if one is not None]
+    inner = {os.path.dirname(os.path.abspath(path)) for path in local}
+    above = {str(one) for folder in inner for one in (folder, *PurePosixPath(folder).parents)}
+    return [KIND + os.path.realpath(one) for one in above]
