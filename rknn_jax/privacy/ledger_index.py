@@ -213,8 +213,8 @@ def _refuse_changed(place: Path, path: Path, source: str, *, adopts: bool) -> No
         entry = place / _name((place / _SALT).read_bytes(), source)
         raise LedgerMismatchError(
             f"Expected the ledger that releases from {source.removeprefix(source_names.KIND)} are "
-            f"charged to, {others[0]}, got {path if exists else f'no ledger yet at {path}'}, and the "
-            "records have changed since, or are read otherwise; pass "
+            f"charged to, {others[0]}, got {path if exists else f'no ledger yet at {path}'}, and "
+            "the records have changed since, or are read otherwise; pass "
             f"{option('ledger')} {shlex.quote(others[0])}, and let it adopt the records: `rknn "
             "budget adopt`. If they are other people's, save them "
             f"under another name, or remove {entry}."
