@@ -12,7 +12,7 @@ from rknn_jax.cli import budget, classes
 from rknn_jax.federation import joining
 from rknn_jax.federation.join_settings import Join
 from rknn_jax.formats import Columns
-from rknn_jax.privacy import ledger_index
+from rknn_jax.privacy import ledger_index, source_names
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.release import accounts, label, planning
 from rknn_jax.release.settings import Settings
@@ -194,7 +194,9 @@ def test_a_folder_elsewhere_stands_for_its_files_at_every_door(monkeypatch, door
     bucket = f"memory://bucket-of-{door}"
     memory.put_file("d/a.npz", f"{bucket}/a.npz")
     DOORS[door](bucket, Path("one.jsonl"))
-    monkeypatch.setattr(ledger_index, "_above", lambda sources: [])  # the folder itself is noted
+    monkeypatch.setattr(
+        source_names, "folders_above", lambda found: []
+    )  # the folder itself is noted
     memory.put_file("d/b.npz", f"{bucket}/a.npz")
     with pytest.raises(LedgerError, match=r"one\.jsonl"):
         labelled(f"{bucket}/a.npz", Path("two.jsonl"))

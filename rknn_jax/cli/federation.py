@@ -240,9 +240,7 @@ def _amounts(ledger: "Ledger") -> dict[str, dict[str, Any] | None]:
         return {name: getattr(ledger, name)._asdict() for name in names}
     except LedgerError as error:
         # The round is over, and its statement must not be lost.
-        say(
-            "warning", f"the amounts that are left, and that this round spent, are unknown: {error}"
-        )
+        say("warning", f"what this round spent, and what is left, is unknown: {error}")
         return dict.fromkeys(names)
 
 
