@@ -171,7 +171,8 @@ def _left(contents: list[bytes], random: Random, share: float) -> bytes:
     whole = contents[at]
     if at == 0 or random.random() < 0.5:
         return whole
-    before = contents[at - 1] if random.random() < 0.5 else b""
+    # What was synced stays where nothing else was written: a write takes no other bytes with it.
+    before = contents[at - 1] if random.random() < 0.5 else contents[0]
     cut = random.randint(0, len(whole))
     rest = before[cut : len(whole)]
     return whole[:cut] + rest + bytes(len(whole) - cut - len(rest)) * random.choice((0, 1))
