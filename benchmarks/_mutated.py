@@ -207,7 +207,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "rknn_jax/release/encoding.py": ("tests/test_encoding.py",),
     "rknn_jax/release/label.py": RELEASE,
-    "rknn_jax/release/release_folder.py": ("tests/test_release_folder.py",),
+    "rknn_jax/release/release_folder.py": (
+        "tests/test_release_folder.py",
+        "tests/test_engines.py",
+    ),
     "rknn_jax/release/class_selection.py": ("tests/test_classes.py", "tests/test_payers.py"),
     "rknn_jax/release/adoption.py": ("tests/test_budget.py",),
     **dict.fromkeys(

@@ -266,7 +266,7 @@ def test_a_fingerprint_without_queries_is_that_of_a_release(folder, suffix):
     rows[3] = np.nan
     rows[5, 1] = np.inf
     Path("many").mkdir()
-    for number, part in enumerate((slice(0, 70), slice(70, ROWS))):
+    for number, part in enumerate((slice(0, 70), slice(70, ROWS), slice(0, 0))):
         name = f"many/{number}.{suffix}"
         table = pa.table(dict(zip("abcd", rows[part].T, strict=True)) | {"labels": labels[part]})
         if suffix == "npz":
@@ -282,7 +282,7 @@ def test_a_fingerprint_without_queries_is_that_of_a_release(folder, suffix):
         votes = job.count(planning.prepare(settings))
         found = adoption.data_set([private], Columns())
         assert (found.fingerprint, found.rows) == (votes.dataset, votes.rows)
-        assert len(found.shards) == (2 if private == "many" else 0)
+        assert len(found.shards) == (2 if private == "many" else 0)  # of three, one has no rows
 
 
 @pytest.mark.parametrize("suffix", ["npz", "csv", "parquet"])
