@@ -235,3 +235,11 @@ def test_a_client_of_several_files_keeps_the_ledger_of_earlier_versions():
     rows = joining.read_records(replace(JOIN, private=Path("d"))).inputs
     Ledger.create("old.jsonl", joining.fingerprint(rows), 1)
     joined("d", Path("old.jsonl"))
+
+
+def test_a_name_with_brackets_is_a_file_if_there_is_one_and_else_a_pattern(tmp_path):
+    files = [tmp_path / "a1.npz", tmp_path / "a[1].npz"]
+    for file in files:
+        file.touch()
+    assert source_names.of([str(files[1])]) == [f"file {files[1]}"]
+    assert source_names.of([str(tmp_path / "*.npz")]) == [f"file {file}" for file in files]
