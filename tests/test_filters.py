@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import math
+import shlex
 from dataclasses import replace
 from fractions import Fraction
 
@@ -217,6 +218,28 @@ def test_a_raised_budget_has_the_same_order_and_more_room(tmp_path):
     assert ledger.affords(laplace(0.1))
 
 
+@pytest.mark.parametrize("accounting", ["sum", "renyi"])
+@pytest.mark.parametrize(
+    "asked", [laplace(0.9), laplace(30.0), gaussian(0.3), gaussian(0.9, 2e-5), response(2.0)]
+)
+def test_a_refusal_names_the_budget_that_is_enough(asked, accounting, tmp_path):
+    ledger = Ledger.create(tmp_path / "l of mine", DATA, 0.5, 1e-5, accounting=accounting)
+    ledger.charge(laplace(0.3), "a release")
+    assert not ledger.affords(asked)
+    words = shlex.split(ledger.advice(asked).partition(": ")[2])
+    assert words[:4] == ["rknn", "budget", "raise", str(ledger.path)]
+    named = [words[words.index(name) + 1] for name in ("--epsilon", "--delta") if name in words]
+    enough = amount(*named, *["1e-5"][len(named) - 1 :])
+    if enough.epsilon > ledger.budget.epsilon:
+        assert not ledger.affords(
+            asked, within=enough._replace(epsilon=enough.epsilon * 99999 / 100000)
+        )
+    if enough.delta > ledger.budget.delta:
+        assert not ledger.affords(asked, within=enough._replace(delta=ledger.budget.delta))
+    ledger.raise_budget(*enough, "decided by the board")
+    ledger.charge(asked, "what was refused")
+
+
 def test_damage_counts_as_all_that_remained(tmp_path):
     path = tmp_path / "l.jsonl"
     ledger = Ledger.create(path, DATA, 1, 1e-5, accounting="renyi")
@@ -226,6 +249,7 @@ def test_damage_counts_as_all_that_remained(tmp_path):
         path.write_bytes(whole + torn)
         assert ledger.remaining.epsilon == 0
         assert not ledger.affords(laplace(0.01))
+        assert "rknn budget repair" in ledger.advice(laplace(0.01))
     path.write_bytes(whole + b'{"delta":"1/100000","epsilon":"1/10","guar')
     assert ledger.remaining == (0, 0), "unknown noise with a delta may have cost everything"
     assert not ledger.affords(laplace(0.01))

@@ -62,8 +62,9 @@ def run(settings: Embed) -> dict[str, Any]:
         "files": {"embeddings": str(settings.out), "card": str(card)},
         "rows": written.card["rows"],
         "dimensions": model.width,
-        "unusable": len(written.unusable),
-        "truncated": written.truncated,
+        # What a log keeps says nothing of private records; the owner reads it on the terminal.
+        "unusable": None if settings.private else len(written.unusable),
+        "truncated": None if settings.private else written.truncated,
         "model": written.card["model"],
     }
 

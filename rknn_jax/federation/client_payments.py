@@ -49,7 +49,8 @@ class Payments:
         if not self.charge_of(round) and not self.ledger.affords(cost):
             asked = Amount(Fraction(str(cost.epsilon)), Fraction(str(cost.delta)))
             raise BudgetExceededError(
-                f"The round costs {asked}, and {self.ledger.path} has {self.ledger.remaining} left."
+                f"The round costs {asked}, and {self.ledger.path} has {self.ledger.remaining} "
+                f"left; {self.ledger.advice(cost)}"
             )
 
     def charge_of(self, round: Round, subject: str = "") -> str:

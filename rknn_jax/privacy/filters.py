@@ -108,6 +108,11 @@ class Sum:
         """Return what one more release may cost."""
         return less(budget, total(costs))
 
+    def enough(self, budget: Amount, costs: Sequence[Cost]) -> Amount:
+        """Return the least budget, of at least this one, that the costs fit into."""
+        spent = total(costs)
+        return Amount(max(budget.epsilon, spent.epsilon), max(budget.delta, spent.delta))
+
 
 @dataclass(frozen=True)
 class Renyi:
@@ -211,6 +216,18 @@ class Renyi:
         room = Fraction(-1) if divergence is None else self.worth(budget) - divergence
         epsilon = max(pure, self._epsilon_within(room))
         return Amount(epsilon, Fraction())
+
+    def enough(self, budget: Amount, costs: Sequence[Cost]) -> Amount:
+        """Return the least budget, of at least this one, that the costs fit into.
+
+        Its delta stays. All divergences are known.
+        """
+        spent, divergence = total(costs), self._divergence(costs)
+        assert divergence is not None
+        least = budget.epsilon + divergence - self.worth(budget)
+        if not spent.delta:
+            least = min(least, spent.epsilon)
+        return Amount(max(budget.epsilon, least), budget.delta)
 
     def _divergence(self, costs: Sequence[Cost]) -> Fraction | None:
         divergences = [cost.divergence for cost in costs]

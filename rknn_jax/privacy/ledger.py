@@ -50,6 +50,7 @@ from rknn_jax.privacy import ledger_summary
 from rknn_jax.privacy.charges import (
     Number,
     chargeable_amount,
+    decimal_above,
     exact_amount,
     exact_fraction,
     new_rule,
@@ -359,6 +360,26 @@ class Ledger:
         # two.
         cost = release_cost(chain.rule, guarantee, exact_amount(guarantee.epsilon, guarantee.delta))
         return chain.rule.fits(within or chain.budget, (*chain.costs_since(since), cost))
+
+    def advice(self, guarantee: Guarantee) -> str:
+        """Return what can be done if a release does not fit the budget.
+
+        Args:
+          guarantee: As for `affords`.
+        """
+        chain = self._chain()
+        path = shlex.quote(str(self.path))
+        if chain.damage:
+            return f"say what its damaged last line counts as: rknn budget repair {path}"
+        cost = release_cost(chain.rule, guarantee, exact_amount(guarantee.epsilon, guarantee.delta))
+        enough = chain.rule.enough(chain.budget, (*chain.costs, cost))
+        delta = (
+            f" --delta {decimal_above(enough.delta)}" if enough.delta > chain.budget.delta else ""
+        )
+        return (
+            "ask for less, or let those who answer for the data decide: rknn budget raise "
+            f"{path} --epsilon {decimal_above(enough.epsilon)}{delta} --reason TEXT"
+        )
 
     def left(self, *, within: Amount, since: int) -> Amount:
         """Return what is left of an amount after all charges since a line.

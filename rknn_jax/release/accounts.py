@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rknn_jax._internal.option_names import option
 from rknn_jax.privacy import ledger_index
-from rknn_jax.privacy.charges import decimal_above, exact_amount, new_ledger_affords
+from rknn_jax.privacy.charges import exact_amount, new_ledger_affords
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import (
     Amount,
@@ -57,16 +57,16 @@ def open_ledger(
         raise LedgerMismatchError(adoption.advice(settings)) from error
     if not paid:
         ledger.check_person(person)
-    raising = f"rknn budget raise {shlex.quote(str(path))} --epsilon"
-    for flag, given, wanted, recorded in (
-        (option("budget"), asked.budget, budget.epsilon, ledger.budget.epsilon),
-        (option("budget_delta"), asked.budget_delta, budget.delta, ledger.budget.delta),
+    known = ledger.budget
+    for flag, given, wanted, recorded, more in (
+        (option("budget"), asked.budget, budget.epsilon, known.epsilon, ""),
+        (option("budget_delta"), asked.budget_delta, budget.delta, known.delta, " --delta D"),
     ):
         if given is not None and wanted != recorded:
             raise LedgerError(
                 f"Expected {flag} {float(recorded)} as {path} has it, got {flag} {given}; leave "
-                "it out, or raise the budget: "
-                f"{raising} E --reason TEXT"
+                f"it out, or set the whole budget: rknn budget raise {shlex.quote(str(path))} "
+                f"--epsilon E{more} --reason TEXT"
             )
     if asked.accounting not in (None, ledger.accounting):
         raise LedgerError(
@@ -75,12 +75,9 @@ def open_ledger(
             "the rule that it was made with."
         )
     if not settings.dry_run and not paid and not ledger.affords(cost):
-        needed = cost_of(settings)
         raise BudgetExceededError(
-            f"This release costs {needed}, and {path} has {ledger.remaining} left of "
-            f"{ledger.budget}; ask for less, or let those who answer for the data "
-            f"decide: {raising} {decimal_above(ledger.spent.epsilon + needed.epsilon)} "
-            "--reason TEXT"
+            f"This release costs {cost_of(settings)}, and {path} has {ledger.remaining} left of "
+            f"{ledger.budget}; {ledger.advice(cost)}"
         )
     return ledger
 
