@@ -56,7 +56,7 @@ from rknn_jax.privacy.charges import (
     new_rule,
     release_cost,
 )
-from rknn_jax.privacy.filters import NOTHING, Accounting, Amount, Renyi
+from rknn_jax.privacy.filters import NOTHING, Accounting, Amount, Cost, Renyi
 from rknn_jax.privacy.guarantee import RELATIONS, UNITS, Guarantee, Relation, Unit
 from rknn_jax.privacy.ledger_file import append, clear_errors, locked, write_new
 from rknn_jax.privacy.ledger_lines import (
@@ -368,18 +368,8 @@ class Ledger:
           guarantee: As for `affords`.
         """
         chain = self._chain()
-        path = shlex.quote(str(self.path))
-        if chain.damage:
-            return f"say what its damaged last line counts as: rknn budget repair {path}"
-        cost = release_cost(chain.rule, guarantee, exact_amount(guarantee.epsilon, guarantee.delta))
-        enough = chain.rule.enough(chain.budget, (*chain.costs, cost))
-        delta = (
-            f" --delta {decimal_above(enough.delta)}" if enough.delta > chain.budget.delta else ""
-        )
-        return (
-            "ask for less, or let those who answer for the data decide: rknn budget raise "
-            f"{path} --epsilon {decimal_above(enough.epsilon)}{delta} --reason TEXT"
-        )
+        amount = exact_amount(guarantee.epsilon, guarantee.delta)
+        return _advice(self.path, chain, release_cost(chain.rule, guarantee, amount))
 
     def left(self, *, within: Amount, since: int) -> Amount:
         """Return what is left of an amount after all charges since a line.
@@ -434,15 +424,9 @@ class Ledger:
             # A filter, asked before the release: a refusal costs nothing and reveals public numbers
             # alone.
             if not chain.rule.fits(chain.budget, (*chain.costs, cost)):
-                damaged = (
-                    f" ({chain.unread} on account of a damaged last line; see `rknn budget repair`)"
-                    if chain.damage
-                    else ""
-                )
                 raise BudgetExceededError(
                     f"This release costs {amount}, and {self.path} has {chain.remaining} left of "
-                    f"{chain.budget}{damaged}; ask for less, "
-                    "or raise the budget, which the ledger records."
+                    f"{chain.budget}; {_advice(self.path, chain, cost)}"
                 )
             told = {} if cost.divergence is None else {"renyi": str(cost.divergence)}
             return body_of("spend", amount, purpose) | told | {"guarantee": guarantee.full_dict()}
@@ -752,4 +736,20 @@ def _check_person(chain: Chain, name: str, path: Path) -> None:
     )
     raise LedgerMismatchError(
         f"Expected {option('person')} {known}, whose epsilon {path} keeps, got {got}; {remedy}."
+    )
+
+
+def _advice(path: Path, chain: Chain, cost: Cost) -> str:
+    """Return what can be done if a release does not fit the budget."""
+    name = shlex.quote(str(path))
+    if chain.damage:
+        return (
+            f"its damaged last line counts as {chain.unread}; say what it was: rknn budget repair "
+            f"{name} --reason TEXT"
+        )
+    enough = chain.rule.enough(chain.budget, (*chain.costs, cost))
+    delta = f" --delta {decimal_above(enough.delta)}" if enough.delta > chain.budget.delta else ""
+    return (
+        "ask for less, or let those who answer for the data decide: rknn budget raise "
+        f"{name} --epsilon {decimal_above(enough.epsilon)}{delta} --reason TEXT"
     )
