@@ -144,6 +144,8 @@ class Ledger:
     ) -> "Ledger":
         """Make a new ledger file, all or nothing.
 
+        The index of the user's ledgers is not asked: `rknn label`, the estimator and a session do.
+
         Args:
           path: Path of a file that does not exist yet, in a folder that does.
           dataset: `fingerprint` of the private data set.
@@ -468,7 +470,8 @@ class Ledger:
         """Let other data of the same people be charged to this budget, and log it.
 
         Such data are another embedding, or the records after some were added or removed. Data that
-        the ledger has already are not recorded twice.
+        the ledger has already are not recorded twice. The index of the user's ledgers is not asked
+        whether another one has them: `rknn budget adopt` does.
 
         Args:
           data: Data set to adopt. Releases take the `fingerprint` of embeddings in float32.
