@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from rknn_jax.federation.round_validation import LEAST_OF_A_MESSAGE
 from rknn_jax.mechanisms.collision import Collision
 from rknn_jax.mechanisms.generalized_randomized_response import GeneralizedRandomizedResponse
 from rknn_jax.mechanisms.hadamard_response import HadamardResponse
@@ -17,6 +18,7 @@ from rknn_jax.mechanisms.optimized_unary_encoding import OptimizedUnaryEncoding
 from rknn_jax.mechanisms.randomized_response import RandomizedResponse
 from rknn_jax.mechanisms.subset_selection import SubsetSelection
 from rknn_jax.privacy.entropy import SURE, Entropy, at_least, at_most, at_most_odds
+from rknn_jax.randomized_bits import RandomizedBit
 
 DEPLOYED = [
     Collision(1.0, 3, 2),
@@ -109,6 +111,9 @@ def largest_odds(mechanism):
     if isinstance(mechanism, GeneralizedRandomizedResponse):
         kept = Fraction(at_most(mechanism.p), SURE)
         return kept / ((1 - kept) / cells)
+    if isinstance(mechanism, RandomizedBit):
+        kept = Fraction(at_most(mechanism.p), SURE)
+        return kept / (1 - kept)
     flipped = Fraction(at_least(mechanism.q), SURE)
     return ((1 - flipped) / flipped) ** (
         2 * votes if isinstance(mechanism, RandomizedResponse) else votes
@@ -135,8 +140,30 @@ def test_rounding_never_costs_more_than_epsilon(kind, epsilon):
         with localcontext() as context:
             context.prec = 60
             allowed = Fraction(Decimal(epsilon).exp())
-        assert odds <= allowed
+        assert 1 / allowed <= odds <= allowed
         assert float(1 - odds / allowed) < 1e-11 * np.exp(epsilon)
+
+
+@pytest.mark.parametrize(
+    ("kind", "queries", "classes", "neighbors"),
+    [
+        (RandomizedResponse, 2**19, 4, 2**19),
+        (OptimizedUnaryEncoding, 2**19, 4, 2**19),
+        (GeneralizedRandomizedResponse, 2**20, 4, 1),
+        (Collision, 2**19, 4, 1),
+        (Collision, 2**19, 4, 2**9),
+        (SubsetSelection, 2**19, 4, 1),
+        (SubsetSelection, 2**10, 4, 2**4),
+        (RandomizedBit, 1, 2, 1),
+    ],
+)
+def test_the_least_epsilon_of_a_message_is_kept_in_the_largest_rounds(
+    kind, queries, classes, neighbors
+):
+    """Below 1/2, rounding a lie up costs nothing; above, it would tell the truth in reverse."""
+    mechanism = kind(LEAST_OF_A_MESSAGE, queries, classes, num_neighbors=neighbors)
+    odds = largest_odds(mechanism)
+    assert max(odds, 1 / odds) <= 1 + Fraction(LEAST_OF_A_MESSAGE)
 
 
 class OneWord:

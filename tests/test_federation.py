@@ -285,6 +285,10 @@ def test_a_message_is_as_long_as_its_mechanism_says_and_survives(name, epsilon):
         ({"epsilon": 1e-12}, "< epsilon <"),
         ({"unit": "client", "records_per_client": 2**21}, "records_per_client <="),
         (
+            {"unit": "client", "records_per_client": 2**11, "epsilon": 1e-9},
+            "epsilon / records_per_client >=",
+        ),
+        (
             {"trust": "central", "mechanism": "binomial", "honest": 2, "epsilon": 1e-5},
             "coins of a client",
         ),

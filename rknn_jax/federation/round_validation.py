@@ -21,7 +21,10 @@ ROUND_ID = re.compile(r"[0-9a-f]{64}")
 
 SMALLEST_EPSILON = 2.0**-30
 LARGEST_EPSILON = 1000.0
-"""Bounds of epsilon: below, thresholds of 64 digits are too coarse; above, nothing is protected."""
+"""Bounds of epsilon: below, noise is out of range; above, nothing is protected."""
+
+LEAST_OF_A_MESSAGE = 2.0**-40
+"""Least epsilon of a message: a threshold of 64 digits is off by up to 2^-42 of a rare event."""
 
 MOST_CELLS = 2**22
 """Most queries times classes, checked first because huge mechanisms take minutes to make."""
@@ -119,6 +122,13 @@ def check_privacy(round: Any) -> None:
         raise ValueError(
             f"Expected {SMALLEST_EPSILON:.2g} < epsilon < {LARGEST_EPSILON:g}, got "
             f"epsilon={round.config.epsilon}."
+        )
+    messages = round.records_per_client or 1
+    if not round.summed and round.config.epsilon / messages < LEAST_OF_A_MESSAGE:
+        raise ValueError(
+            f"Expected epsilon / records_per_client >= {LEAST_OF_A_MESSAGE:.2g} with "
+            f"trust={round.config.trust}, got epsilon={round.config.epsilon} and "
+            f"records_per_client={messages}; ask for fewer records of a client."
         )
     drawn = round.votes and round.unit == "client"
     if round.unit not in ("record", "client") or drawn != (round.records_per_client > 0):

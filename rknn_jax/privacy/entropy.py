@@ -108,8 +108,14 @@ def at_most(probability: float) -> int:
 
 
 def at_least(probability: float) -> int:
-    """Return the smallest threshold, out of 2^64, surely at least a float64 probability below 1."""
-    return math.ceil(probability * (1 + ROUNDING) * SURE)
+    """Return the smallest threshold, out of 2^64, surely at least a float64 probability of a lie.
+
+    At most 1/2, where a bit says nothing: above, the lie would tell the truth.
+
+    Args:
+      probability: Probability that a bit is flipped, or set without a vote, at most 1/2.
+    """
+    return min(math.ceil(probability * (1 + ROUNDING) * SURE), SURE // 2)
 
 
 def at_most_odds(ways: Fraction, others: Fraction, epsilon: float) -> int:
