@@ -576,7 +576,7 @@ def test_the_words_of_a_refusal_keep_the_command_that_helps(table, make):
     with pytest.raises(
         ValueError,
         match=r"Expected budget 2.0 as .* got budget 3; .* rknn budget raise .* "
-        r"--epsilon E --reason TEXT",
+        r"--epsilon E \[--delta D\] --reason TEXT",
     ):
         estimator.set_params(budget=3).label(private, labels)
 

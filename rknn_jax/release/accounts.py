@@ -57,16 +57,15 @@ def open_ledger(
         raise LedgerMismatchError(adoption.advice(settings)) from error
     if not paid:
         ledger.check_person(person)
-    known = ledger.budget
-    for flag, given, wanted, recorded, more in (
-        (option("budget"), asked.budget, budget.epsilon, known.epsilon, ""),
-        (option("budget_delta"), asked.budget_delta, budget.delta, known.delta, " --delta D"),
+    for flag, given, wanted, recorded in (
+        (option("budget"), asked.budget, budget.epsilon, ledger.budget.epsilon),
+        (option("budget_delta"), asked.budget_delta, budget.delta, ledger.budget.delta),
     ):
         if given is not None and wanted != recorded:
             raise LedgerError(
                 f"Expected {flag} {float(recorded)} as {path} has it, got {flag} {given}; leave "
                 f"it out, or set the whole budget: rknn budget raise {shlex.quote(str(path))} "
-                f"--epsilon E{more} --reason TEXT"
+                "--epsilon E [--delta D] --reason TEXT"
             )
     if asked.accounting not in (None, ledger.accounting):
         raise LedgerError(
