@@ -129,7 +129,9 @@ def test_an_end_that_tells_no_amount_counts_as_all_that_remained_until_it_is_rep
     with path.open("ab") as file:
         file.write(tail)
     assert ledger.remaining == (0, 0)
-    with pytest.raises(BudgetExceededError, match="damaged last line counts as .* rknn budget repair"):
+    with pytest.raises(
+        BudgetExceededError, match="damaged last line counts as .* rknn budget repair"
+    ):
         ledger.charge(released(0.01), "refused")
     entry = ledger.repair("the disk was full; nothing was released", 0, 0)
     assert entry.kind == "repair"

@@ -148,6 +148,8 @@ def test_another_key_draws_other_noise(labeler):
 
 @each
 def test_the_labels_are_those_that_were_recorded(labeler):
+    if labeler.slow:
+        pytest.skip("after so many steps, another processor's roundings change a label")
     [name] = (name for name, example in EXAMPLES.items() if example is labeler)
     answers = answers_of(labeler)
     recorded.check(f"labels of {name}", answers.labels, answers.answered)
