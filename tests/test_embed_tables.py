@@ -535,3 +535,30 @@ def test_bytes_in_a_private_category_are_their_record_s_own_affair(rknn, kind):
         made[name] = embeddings(f"{name}-made.parquet")
     np.testing.assert_array_equal(made["odd"][1:], made["plain"][1:])
     assert made["odd"][0].tolist() == [made["plain"][0, 0], 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("column", "refused"),
+    [
+        (pa.RunEndEncodedArray.from_arrays(pa.array([2, 4], pa.int32()), pa.array(["a", "b"])), ""),
+        (pa.array([["a"]] * 4, pa.list_view(pa.string())), ""),
+        (pa.array([(1, 2, 3)] * 4, pa.month_day_nano_interval()), "got month_day_nano_interval"),
+        (
+            pa.UnionArray.from_sparse(pa.array([0] * 4, pa.int8()), [pa.array(range(4))]),
+            "got sparse",
+        ),
+    ],
+)
+def test_a_kept_column_is_copied_or_refused_by_its_type(rknn, column, refused):
+    made = pa.table({"x": [1.0, 2.0, 4.0, 8.0], "who": column})
+    with pa.OSFile("p.arrow", "wb") as sink, pa.ipc.new_file(sink, made.schema) as out:
+        out.write_table(made)
+    done = rknn("embed", "--table", "p.arrow", "--keep", "who", "--out", "p.parquet")
+    if refused:
+        assert done.status == 2
+        assert f"Expected a column of a type that Parquet has, {refused}" in " ".join(
+            done.err.split()
+        )
+    else:
+        assert done.status == 0, done.err
+        assert pq.read_table("p.parquet")["who"].to_pylist() == made["who"].to_pylist()

@@ -193,6 +193,7 @@ def _make_parts(
 def _table(rows: Rows, model: Model, name_column: str, private: bool) -> Any:
     """Return a block as an Arrow table, whose metadata name the records that cannot be used."""
     pa = _arrow.pyarrow()
+    copied = {name: _arrow.storable(column) for name, column in rows.columns.items()}
     none = Embedded(np.zeros((0, model.width), np.float32), {})
     made = model(rows.records) if len(rows.names) else none
     reasons = {row: rows.broken.get(row, why) for row, why in made.reasons.items()}
@@ -204,7 +205,7 @@ def _table(rows: Rows, model: Model, name_column: str, private: bool) -> Any:
     columns = {
         EMBEDDINGS: pa.FixedSizeListArray.from_arrays(flat, model.width),
         name_column: pa.array(rows.names),
-        **{name: _arrow.storable(column) for name, column in rows.columns.items()},
+        **copied,
     }
     kept = np.ones(len(features), bool)
     if not private:

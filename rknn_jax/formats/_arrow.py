@@ -65,13 +65,33 @@ def storable(column: Any) -> Any:
     Polars writes views of text and bytes in Arrow files, in dictionaries and in lists too. Parquet
     counts times in milliseconds, and a time in seconds that is too large for these becomes another
     one: an error would reveal its record.
+
+    Raises:
+      FormatError: If Parquet has no such type.
     """
     types = pyarrow().types
     if types.is_dictionary(column.type):
         values = column.type.value_type
         return column if _storable(values) == values else storable(plain(column))
+    if types.is_run_end_encoded(column.type):
+        return storable(plain(column))
     kind = _storable(column.type)
+    if not _parquet_has(kind):
+        raise FormatError(
+            f"Expected a column of a type that Parquet has, got {kind}; save it as text, or leave "
+            f"it out of {option('keep')}."
+        )
     return column if kind == column.type else column.cast(kind, safe=False)
+
+
+@functools.cache
+def _parquet_has(kind: Any) -> bool:
+    pa = pyarrow()
+    try:
+        pa.parquet.ParquetWriter(pa.BufferOutputStream(), pa.schema([("any", kind)])).close()
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def _storable(kind: Any) -> Any:
