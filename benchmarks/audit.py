@@ -1,45 +1,85 @@
-"""Audits of every mechanism and labeler by `rknn audit`, and their power against half the noise."""
+"""Every audit of `rknn audit`: each mechanism and labeler, and the audits of docs/audit.md.
 
+    python -m benchmarks.audit [--resume]
+
+Where an audit knows a form with half the noise, its power is the rate at which it finds that. Each
+audit is saved once it is done; with `--resume` a later call keeps those.
+"""
+
+import argparse
+import datetime
 import time
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
-from benchmarks._measure import save
+from benchmarks._measure import RESULTS, save
+from benchmarks._tables._format import load
 from rknn_jax import labelers, mechanisms
 from rknn_jax.cli.audit import run
 from rknn_jax.cli.audit_settings import Audit
 
-AUDITS = (
-    Audit(1.0, mechanism="discrete_laplace", sampler="release", runs=20_000),
-    Audit(1.0, mechanism="discrete_laplace", sampler="release"),
-    *(Audit(1.0, mechanism=name) for name in mechanisms.names() if mechanisms.named(name).trusts),
-    *(Audit(2.0, labeler=name) for name in labelers.names() if not labelers.named(name).slow),
-)
+SYSTEMS = {
+    "ledger": Audit(1.0, ledger=True, delta=1e-5),
+    "selection": Audit(1.0, selection=True, delta=1e-5),
+    "selection, persons": Audit(1.0, selection=True, unit="person", delta=1e-5),
+    "messages": Audit(1.0, federation="messages"),
+    "messages, persons": Audit(1.0, federation="messages", unit="person", runs=200),
+    "sum": Audit(1.0, federation="sum", delta=1e-5),
+    "sum, persons": Audit(1.0, federation="sum", unit="person", delta=1e-5),
+    "canaries": Audit(2.0, labeler="noisy_sgd", one_run=True),
+    "release": Audit(1.0, release=True),
+    "release, persons": Audit(1.0, release=True, unit="person"),
+    "release, checked": Audit(1.0, release=True, check_share=0.5),
+    "labeler rknn, persons": Audit(2.0, labeler="rknn", unit="person"),
+}
+SLOW = ("release", "labeler")
 
 
-def measure(settings: Audit) -> dict[str, Any]:
-    """Return the findings of an audit, and its time."""
+def audits() -> Iterator[tuple[str, Audit]]:
+    """Yield the name and the settings of each audit, those of ten minutes last."""
+    quick = [name for name in SYSTEMS if not name.startswith(SLOW)]
+    yield from ((name, SYSTEMS[name]) for name in quick)
+    for name in mechanisms.names():
+        if mechanisms.named(name).trusts:
+            yield f"mechanism {name}", Audit(1.0, mechanism=name)
+    released = Audit(1.0, mechanism="discrete_laplace", sampler="release")
+    yield "mechanism discrete_laplace, exact noise", released
+    for name in labelers.names():
+        if not labelers.named(name).slow:
+            yield f"labeler {name}", Audit(2.0, labeler=name)
+    yield from ((name, one) for name, one in SYSTEMS.items() if name not in quick)
+
+
+def measure(name: str, settings: Audit) -> dict[str, Any]:
+    """Return the findings of an audit, its settings and its time."""
     start = time.perf_counter()
     told = run(settings)
-    names = (
-        "claimed_epsilon",
-        "delta",
-        "lower_bound",
-        "broken",
-        "power",
-        "runs",
-        "games",
-        "confidence",
-    )
-    kind = {
-        "mechanism": settings.mechanism,
-        "labeler": settings.labeler,
-        "sampler": settings.sampler,
+    return {
+        "name": name,
+        "settings": asdict(settings),
+        "claimed_epsilon": told["claimed_epsilon"],
+        "lower_bound": told["lower_bound"],
+        "broken": told["broken"],
+        "power": told.get("power"),
+        "runs": told.get("runs"),
+        "games": told.get("games"),
+        "seconds": time.perf_counter() - start,
+        "date": datetime.date.today().isoformat(),
     }
-    return kind | {name: told[name] for name in names} | {"seconds": time.perf_counter() - start}
+
+
+def main() -> None:
+    """Audit all that is not done yet."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--resume", action="store_true", help="keep the audits that are there")
+    kept = parser.parse_args().resume and (RESULTS / "audit.json").exists()
+    rows = {row["name"]: row for row in load("audit")["results"]} if kept else {}
+    for name, settings in audits():
+        if name not in rows:
+            rows[name] = measure(name, settings)
+            save("audit", list(rows.values()))
 
 
 if __name__ == "__main__":
-    rows: list[dict[str, Any]] = []
-    for settings in AUDITS:
-        rows.append(measure(settings))
-        save("audit", rows)
+    main()

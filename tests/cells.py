@@ -4,6 +4,7 @@ Each function returns numbers as a sentence prints them, or values that it is ma
 """
 
 import functools
+import math
 import statistics
 from collections.abc import Iterable
 from typing import Any
@@ -300,6 +301,46 @@ def three_students() -> str:
 
 
 # ---- rounds and records from elsewhere
+
+
+def beliefs(epsilon: float) -> tuple[str, ...]:
+    """Return what somebody believes at most after a release, for three beliefs before it."""
+    before = (0.001, 0.1, 0.5)
+    odds = [p / (1 - p) * math.exp(epsilon) for p in before]
+    rare, *others = (one / (1 + one) for one in odds)
+    return f"{1000 * rare:.1f}", *(share(one, 0) for one in others)
+
+
+def above_the_best(name: str) -> list[float]:
+    """Return by how much the variance of a local mechanism is above the least one."""
+    rows = [row for row in load("mechanisms") if "variance" in row]
+    return [
+        one
+        / min(other["variance"][epsilon] for other in rows if other["problem"] == row["problem"])
+        - 1
+        for row in rows
+        if row["name"] == name
+        for epsilon, one in row["variance"].items()
+    ]
+
+
+def of_the_first_round() -> tuple[str, ...]:
+    """Return the shares of right labels in the first round of the federation's page."""
+    found = load("pages")["federation"]["labels"]["values"]
+    return (*ends((100 * one for one in found), 0), str(len(found)))
+
+
+def of_the_tutorial() -> tuple[str, ...]:
+    """Return the shares of right labels in releases of the tutorial."""
+    found = load("pages")["tutorial"]["labels"]["values"]
+    return (str(len(found)), *ends((100 * one for one in found), 1))
+
+
+def classifier_of_the_tutorial() -> tuple[str, ...]:
+    """Return what the tutorial's classifiers have right."""
+    found = load("pages")["tutorial"]
+    reached = ends((100 * one for one in found["classifier"]["values"]), 1)
+    return (*reached, share(found["classifier of true labels"]["mean"]))
 
 
 def rounds() -> list[float]:

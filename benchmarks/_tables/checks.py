@@ -32,6 +32,7 @@ def tried() -> str:
     world, network, sums, soak = (
         load(name)["results"] for name in ("simulate", "simulate_network", "simulate_sums", "soak")
     )
+    audits = load("audit")["results"]
     lost = sum(kills[name] for name in ("forgotten", "overspent", "drawn twice", "lost"))
     hostile = sum(count for name, count in soak["visits"].items() if name.startswith("hostile"))
     rows = [
@@ -44,6 +45,11 @@ def tried() -> str:
             "planted_faults",
             f"{len(by_hand)} faults planted by hand",
             f"{sum(row['by'] is None for row in by_hand)} that no test notices",
+        ),
+        (
+            "audit",
+            f"{len(audits)} audits of mechanisms, labelers and whole systems",
+            f"{sum(row['broken'] for row in audits)} called broken",
         ),
         (
             "fuzz",
