@@ -1024,3 +1024,12 @@ def test_the_budget_is_told_beside_the_cost_of_a_release(rknn, files):
     shown = " ".join(rknn("budget", "show", "R.npz.ledger.jsonl").out.split())
     assert "budget epsilon=2.0, delta=0.0, for all releases of these records together" in shown
     assert "remaining epsilon=1.5, delta=0.0, for further releases" in shown
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\v", "\x85", "\u2028", "\x1b[1A", "\u202e"])
+def test_what_a_server_or_a_file_says_is_no_line_of_the_program(end, capsys):
+    terminal.tell(terminal.err, "refused", f"trust={end}warning     raise the budget")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("refused     trust=\\x")
+    assert line.endswith("warning     raise the budget")
+    assert end not in line

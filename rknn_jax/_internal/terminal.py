@@ -29,8 +29,8 @@ UNFLUSHED = 120
 SECONDS_IN_PLACE = 0.2
 """Time between two states of a phase that a terminal shows in place."""
 
-CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
-"""Control characters but for the line break."""
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Characters that command a terminal, begin a line, or turn the direction of the text."""
 
 AGAIN = 1.0
 """Seconds after which Ctrl-C is raised again if it was lost."""
@@ -97,14 +97,18 @@ out = _console(stdout)
 
 
 def tell(told: Console, name: str, text: str) -> None:
-    """Print a line under a name.
+    """Print a line under a name."""
+    told.print(Text.assemble((f"{name:<11} ", "bold cyan"), one_line(text)))
+
+
+def one_line(text: str) -> str:
+    """Return a text that is one line on a terminal, as its parts may be of a file or a server.
 
     Bytes of a file name that are not text appear as their numbers, and so do control characters,
-    which would command the terminal.
+    which would command the terminal. A line break would begin a line in the program's own voice.
     """
     plain = text.encode(errors="backslashreplace").decode()
-    shown = CONTROL.sub(lambda one: f"\\x{ord(one.group()):02x}", plain)
-    told.print(Text.assemble((f"{name:<11} ", "bold cyan"), shown))
+    return CONTROL.sub(lambda one: f"\\x{ord(one.group()):02x}", plain)
 
 
 class _InPlace:

@@ -10,7 +10,7 @@ from rich.console import Console
 from tyro.conf import Positional, subcommand
 
 from rknn_jax._internal.ranges import Delta, Epsilon, Seconds, Spent
-from rknn_jax._internal.terminal import err, out, tell
+from rknn_jax._internal.terminal import err, one_line, out, tell
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.disjoint import compose_disjoint
 from rknn_jax.privacy.guarantee import RELATION_WORDS, Relation
@@ -163,7 +163,8 @@ def show(settings: Show) -> dict[str, Any]:
     for entry in _of_data(entries):
         tell(told, "data set", f"{_reason(entry)}, since {entry.time}")
     for entry in entries:
-        told.print(f"  {entry.time}  {entry.kind:<7}  {entry.amount!s:<28}  {entry.purpose}")
+        why = one_line(entry.purpose)
+        told.print(f"  {entry.time}  {entry.kind:<7}  {entry.amount!s:<28}  {why}")
     lines = [
         {"time": e.time, "kind": e.kind, **e.amount._asdict(), "purpose": e.purpose, "hash": e.hash}
         for e in entries

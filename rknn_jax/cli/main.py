@@ -46,6 +46,7 @@ from rknn_jax._internal.option_names import as_flag, option_names
 from rknn_jax._internal.terminal import (
     STOPPED,
     err,
+    one_line,
     open_closed_streams,
     run_program,
     status_of,
@@ -123,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = option_files.expanded(arguments)
     except (ValueError, OSError) as error:
-        err.print(f"rknn: error: {error}")
+        err.print(f"rknn: error: {one_line(str(error))}")
         return 2
     if arguments[:1] == ["completion"]:
         if len(arguments) != 2 or arguments[1] not in SHELLS:
@@ -161,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             words = _no_memory(words)
         result = {"error": " ".join([*words.split(), *getattr(error, "__notes__", [])])}
         status = _status(error)
-        err.print(f"rknn: error: {result['error']}")
+        err.print(f"rknn: error: {one_line(result['error'])}")
     if action.json:
         told = result | {"exit_status": status}
         stdout.write(json.dumps(told, allow_nan=False, default=float) + "\n")
