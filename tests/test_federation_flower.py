@@ -478,12 +478,22 @@ def test_a_nodes_file_and_ledger_must_fit(tmp_path):
         flower.node_client({"private": str(tmp_path / "odd.npz"), "budget": 1.0})
 
 
-def test_a_node_without_a_file_of_its_own_is_told_to_name_one(capsys):
+@pytest.mark.parametrize("config", [{}, {"partition-id": 0, "num-partitions": 2}])
+def test_a_node_without_a_file_of_its_own_is_told_to_name_one(config, tmp_path, capsys):
+    """Owners of nodes number them as the simulation engine does, in Flower's own tutorials."""
+    np.savez(tmp_path / "found.npz", embeddings=np.zeros((4, 2), np.float32), labels=[0, 1, 0, 1])
+    run = {"private": str(tmp_path / "found.npz"), "out": str(tmp_path / "out"), "seed": -1}
+    run |= {"trust": "local", "honest": 0, "delta": 0.0, "epsilon": 40.0}
     Grid({})
-    message = Message(RecordDict({}), dst_node_id=1, message_type="query.answer")
+    message = Message(
+        RecordDict({"round": ConfigRecord({"data": a_round(epsilon=1.0).data})}),
+        dst_node_id=1,
+        message_type="query.answer",
+    )
     with pytest.raises(RuntimeError, match="its owner sees why"):
-        flower.node_app()(message, Context(1, 1, {}, RecordDict(), {"private": "/etc/passwd"}))
+        flower.node_app()(message, Context(1, 1, config, RecordDict(), run))
     assert "flower-supernode --node-config" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
 
 
 def test_only_public_names_of_flower_are_used():

@@ -18,7 +18,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Context, RecordDict
 
-from rknn_jax.federation import flower
+from rknn_jax.federation import flower, simulation
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.base import client_totals
@@ -68,7 +68,7 @@ def settings(tmp_path):
 
 
 def grid_of(settings, nodes):
-    app = flower.node_app()
+    app = flower.client_app(simulation.virtual_client, lambda context: None)
 
     def node(number):
         where = {"partition-id": number, "num-partitions": nodes}

@@ -64,7 +64,7 @@ def test_ten_tenths_are_one_and_nothing_is_left(ledger, path):
     with pytest.raises(
         BudgetExceededError,
         match=r"costs epsilon=1e-09.*has epsilon=0\.0, delta=0\.0 left of epsilon=1\.0"
-        r".*raise the budget",
+        r".*rknn budget raise .* --epsilon 1.00001 --reason",
     ):
         ledger.charge(released(1e-9), "one too many")
     assert Ledger.open(path, DATA).spent == (1, 0)

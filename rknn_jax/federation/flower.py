@@ -16,6 +16,7 @@ no reason. Nodes are asked in waves, so that memory does not grow with their num
 """
 
 import shlex
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -121,21 +122,26 @@ def client_app(
 def node_app() -> ClientApp:
     """Return the ClientApp of `flwr run`, for real nodes and for those of a simulation.
 
-    A node that names a private file in its own configuration is a party of its own. Any other is a
-    virtual client of the simulation engine.
+    A node is a virtual client if the simulation engine runs it. Any other is a party of its own,
+    and names a private file in its own configuration.
     """
 
     def client_of(context: Context) -> Client:
-        if _is_real(context):
-            return node_client(context.node_config)
-        return simulation.virtual_client(context)
+        if _is_virtual(context):
+            return simulation.virtual_client(context)
+        return node_client(context.node_config)
 
     # Thousands of virtual clients have nobody to tell.
-    return client_app(client_of, lambda context: _printed if _is_real(context) else None)
+    return client_app(client_of, lambda context: None if _is_virtual(context) else _printed)
 
 
-def _is_real(context: Context) -> bool:
-    return "private" in context.node_config
+def _is_virtual(context: Context) -> bool:
+    """Return whether an actor of Ray runs a node, as in the engine; a SuperNode has no Ray.
+
+    A configuration does not tell: owners of nodes may number them as the engine does.
+    """
+    ray = sys.modules.get("ray")
+    return "private" not in context.node_config and ray is not None and ray.is_initialized()
 
 
 def node_client(config: Mapping[str, Any]) -> Client:
@@ -151,6 +157,11 @@ def node_client(config: Mapping[str, Any]) -> Client:
     """
     known = by_option(Join).keys() - CONNECTION
     options = {name.replace("-", "_"): value for name, value in config.items()}
+    if "private" not in options:
+        raise ValueError(
+            "Expected a private file in the configuration of the node, got none; start it with "
+            "flower-supernode --node-config 'private=\"FILE.npz\" budget=1.0'."
+        )
     if unknown := sorted(options.keys() - known):
         raise ValueError(
             f"Expected options of rknn join in --node-config, got {', '.join(unknown)}; leave "

@@ -31,13 +31,8 @@ def virtual_client(context: Context) -> Client:
       context: Context with the node's number among all, and the settings of the run.
 
     Raises:
-      ValueError: If the node is none of the engine's, or if the private file cannot be used.
+      ValueError: If the private file cannot be used.
     """
-    if "partition-id" not in context.node_config:
-        raise ValueError(
-            "Expected a private file in the configuration of the node, got none; start it with "
-            "flower-supernode --node-config 'private=\"FILE.npz\" budget=1.0'."
-        )
     number = int(context.node_config["partition-id"])
     count = int(context.node_config["num-partitions"])
     settings: Mapping[str, Any] = context.run_config
