@@ -96,7 +96,7 @@ def fails_once(files, rknn, monkeypatch, number):
     return reached
 
 
-@pytest.mark.parametrize(("first", "step"), [(1, 11), pytest.param(1, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("first", "step"), [(1, 17), pytest.param(1, 1, marks=pytest.mark.slow)])
 def test_every_call_fails_once_after_the_charge(files, rknn, monkeypatch, first, step):
     inputs = contents(files)
     number = first

@@ -186,7 +186,9 @@ def test_uneven_clusters_are_reached_as_they_are():
         assert kmeans.reached(rows, number) > 0.55
 
 
-@pytest.mark.parametrize(("width", "most", "least"), [(6, 200, 200), (400, 60, 8)])
+@pytest.mark.parametrize(
+    ("width", "most", "least"), [(6, 200, 200), pytest.param(400, 60, 8, marks=pytest.mark.long)]
+)
 def test_a_release_asks_no_more_queries_than_records_reach(tmp_path, width, most, least):
     """In 400 dimensions, votes would go to the few largest of 200 clusters."""
     rng = np.random.default_rng(2)
