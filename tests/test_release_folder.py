@@ -148,7 +148,7 @@ def test_a_release_that_is_killed_at_any_line_is_finished_by_the_same_command(fi
         restore(files, state)
         shown = [name for name in RESULTS if (files / "new" / name).exists()]
         if "privacy.json" in shown:
-            with pytest.raises(ValueError, match="without an earlier release"):
+            with pytest.raises(ValueError, match="the release there is complete"):
                 run(settings)
             assert kinds(files) == ["create", "spend", "drawn"], f"state {number}"
             continue

@@ -346,9 +346,10 @@ def refuse_results(path: Path) -> None:
     """Raise ValueError if the folder holds a release, or a part of one."""
     found = [name for name in RESULTS if os.path.lexists(path / name)]
     if found:
+        whole = ", and the release there is complete" if RESULTS[-1] in found else ""
         raise ValueError(
             f"Expected {option('out')} without an earlier release, got {option('out')} {path}, "
-            f"which holds {found[0]}; name another folder."
+            f"which holds {found[0]}{whole}; name another folder."
         )
 
 
