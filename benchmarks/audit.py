@@ -17,7 +17,7 @@ from benchmarks._measure import RESULTS, save
 from benchmarks._tables._format import load
 from rknn_jax import labelers, mechanisms
 from rknn_jax.cli.audit import run
-from rknn_jax.cli.audit_settings import Audit
+from rknn_jax.cli.audit_settings import SIZES, Audit
 
 SYSTEMS = {
     "ledger": Audit(1.0, ledger=True, delta=1e-5),
@@ -41,8 +41,11 @@ def audits() -> Iterator[tuple[str, Audit]]:
     quick = [name for name in SYSTEMS if not name.startswith(SLOW)]
     yield from ((name, SYSTEMS[name]) for name in quick)
     for name in mechanisms.names():
-        if mechanisms.named(name).trusts:
-            yield f"mechanism {name}", Audit(1.0, mechanism=name)
+        kind = mechanisms.named(name)
+        if kind.trusts:
+            square = getattr(kind, "query_for_each_class", False)  # of central ones
+            queries = SIZES["classes" if square else "queries"]
+            yield f"mechanism {name}", Audit(1.0, mechanism=name, queries=queries)
     released = Audit(1.0, mechanism="discrete_laplace", sampler="release")
     yield "mechanism discrete_laplace, exact noise", released
     for name in labelers.names():
