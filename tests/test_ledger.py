@@ -175,13 +175,23 @@ def test_another_data_set_is_refused_and_a_look_needs_none(ledger, path):
         look.charge(released(), "of what?")
 
 
+def test_a_delta_that_stays_is_the_one_under_the_lock(ledger, path):
+    """An owner withdraws it while another raise, which names epsilon alone, waits for the file."""
+    ledger.raise_budget(1, 1e-5, "decided")
+    waiting = Ledger.open(path)
+    assert waiting.budget.delta
+    ledger.raise_budget(1, 0, "withdrawn")
+    waiting.raise_budget(2, None, "more epsilon")
+    assert ledger.budget == (2, 0)
+
+
 def test_the_budget_is_raised_on_the_record_and_never_below_what_was_spent(ledger):
     ledger.charge(released(1.0), "all")
     entry = ledger.raise_budget("1.5", 1e-6, "the ethics board agreed on 3 March")
     assert (entry.kind, entry.purpose) == ("budget", "the ethics board agreed on 3 March")
     assert ledger.budget == (Fraction(3, 2), Fraction(1, 10**6))
     ledger.charge(released(0.25, 1e-6), "more")
-    ledger.raise_budget(1.25, 1e-6, "no more than that")
+    ledger.raise_budget(1.25, None, "no more than that")
     assert ledger.remaining == (0, 0)
     for budget, reason in (((1.2, 1e-6), "below"), ((1.5, 0), "below"), ((2, 0.1), " ")):
         with pytest.raises(LedgerError, match=r"at least|reason"):

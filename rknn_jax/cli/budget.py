@@ -184,8 +184,7 @@ def repair(settings: Repair) -> dict[str, Any]:
 def set_anew(settings: Raise) -> dict[str, Any]:
     """Set the budget anew, print it, and return what `--json` prints."""
     ledger = Ledger.open(settings.ledger, patience=settings.patience)
-    delta = ledger.budget.delta if settings.delta is None else settings.delta
-    ledger.raise_budget(settings.epsilon, delta, settings.reason)
+    ledger.raise_budget(settings.epsilon, settings.delta, settings.reason)
     _tell_account(err if settings.json else out, ledger)
     return _account(ledger)
 

@@ -435,21 +435,20 @@ class Ledger:
 
         return self._append(body, UNCHARGED)
 
-    def raise_budget(self, epsilon: Number, delta: Number, reason: str) -> Entry:
+    def raise_budget(self, epsilon: Number, delta: Number | None, reason: str) -> Entry:
         """Set the whole budget anew, and log the reason.
 
         The budget can also be lowered, down to the amount spent.
 
         Args:
           epsilon: Total epsilon of the new budget, not the increase.
-          delta: Total delta of the new budget, not the increase.
+          delta: Total delta of the new budget, not the increase. If None, it stays as it is.
           reason: Reason why more privacy may be spent on these people's data than was first
             promised.
 
         Raises:
           LedgerError: If the reason is empty or the budget would be below the amount spent.
         """
-        amount = exact_amount(epsilon, delta)
         if not reason.strip():
             raise LedgerError(
                 "Expected a reason for the new budget, got an empty one; say who decided it and "
@@ -457,6 +456,8 @@ class Ledger:
             )
 
         def body(chain: Chain, _: FileIO) -> dict[str, Any]:
+            # The delta that stays is the one under the lock: another process may have changed it.
+            amount = exact_amount(epsilon, chain.budget.delta if delta is None else delta)
             if not chain.rule.fits(amount, chain.costs):
                 raise LedgerError(
                     f"Expected a budget of at least the {chain.spent} that {self.path} has "
