@@ -6,6 +6,8 @@ The tests that start a Ray cluster are slow: each takes half a minute.
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 from rknn_jax import simulate
+from rknn_jax._internal import ray_map
 from rknn_jax.formats import Columns
 from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.mechanisms.collision import Collision
@@ -169,6 +172,37 @@ def test_a_shard_that_cannot_be_read_ends_the_job_and_nothing_is_spent(tmp_path)
     with pytest.raises(ValueError, match=r"5\.npz is damaged.*Nothing was spent"):
         label.count(plan)
     assert not given.ledger_path.exists()
+
+
+STRANGER = """
+import sys
+from ray._raylet import GcsClient
+keys = GcsClient(address=sys.argv[1]).internal_kv_keys(b"", b"fun", timeout=5)
+print("read", len(keys))
+"""
+
+
+class Visited:
+    """Worker that sees another program, without the token, call the cluster."""
+
+    def __call__(self, row):
+        import ray
+
+        place = ray.get_runtime_context().gcs_address
+        plain = {name: text for name, text in os.environ.items() if "RAY_AUTH" not in name}
+        command = [sys.executable, "-c", STRANGER, place]
+        done = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=60)
+        return {"number": row["number"], "said": done.stdout + done.stderr}
+
+
+@pytest.mark.slow
+def test_a_cluster_on_this_machine_takes_no_call_of_a_stranger():
+    """Its servers listen on all addresses, and who may call them can run code in the workers."""
+    before = {name: text for name, text in os.environ.items() if "RAY_AUTH" in name}
+    (found,) = ray_map.results(Visited, (), 1, None)
+    assert "InvalidAuthToken" in found["said"]
+    assert "read" not in found["said"].split()
+    assert {name: text for name, text in os.environ.items() if "RAY_AUTH" in name} == before
 
 
 @pytest.mark.slow

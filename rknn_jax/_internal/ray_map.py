@@ -6,7 +6,9 @@ must be a pure function of its number. An error in a piece is not retried and en
 
 import logging
 import os
+import secrets
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from rknn_jax._internal.extras import install
@@ -37,8 +39,16 @@ def results(
     """
     ray = _library()
     started = not ray.is_initialized()
-    if started:
-        _connect(ray, address)
+    with _secret_token() if started and address is None else nullcontext():
+        if started:
+            _connect(ray, address)
+        yield from _done(ray, worker, arguments, count, ends=started)
+
+
+def _done(
+    ray: Any, worker: type, arguments: tuple[Any, ...], count: int, *, ends: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield the results of `results`, and leave the cluster if it `ends`."""
     try:
         _quiet(ray)
         for first in range(0, count, WAVE):
@@ -47,8 +57,43 @@ def results(
     except (ray.exceptions.RayError, ray.data.exceptions.UserCodeException) as error:
         raise ValueError(f"The work on Ray ended: {' '.join(str(error).split())}.") from error
     finally:
-        if started:
+        if ends:
             ray.shutdown()
+
+
+@contextmanager
+def _secret_token() -> Iterator[None]:
+    """Let a cluster that is started inside take calls of this process and its children alone.
+
+    Its servers listen on all of the machine's addresses. Without a token, whoever reaches a port
+    can run code in the workers, which read the records.
+    """
+    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    before = {name: os.environ.get(name) for name in own}
+    os.environ.update(own)
+    try:
+        _read_token()
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        _read_token()
+
+
+def _read_token() -> None:
+    """Let Ray read the environment again, which it does once when it is imported."""
+    try:
+        from ray._raylet import AuthenticationTokenLoader, Config
+    except ImportError as error:
+        raise ValueError(
+            "Expected a Ray whose clusters have tokens, got one that has none, and whose cluster "
+            f"on this machine would be open to its network; {install('ray')}."
+        ) from error
+    AuthenticationTokenLoader.instance().reset_cache()
+    Config.initialize("")
 
 
 def _quiet(ray: Any) -> None:
@@ -104,7 +149,11 @@ def _library() -> Any:
 
 def _connect(ray: Any, address: str | None) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-    embedded: dict[str, Any] = {"include_dashboard": False, "object_store_memory": STORE_BYTES}
+    embedded: dict[str, Any] = {
+        "include_dashboard": False,
+        "object_store_memory": STORE_BYTES,
+        "_node_ip_address": "127.0.0.1",
+    }
     try:
         if address is None:
             ray.init(address="local", **embedded, **quiet)
