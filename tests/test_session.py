@@ -1,5 +1,6 @@
 """Session: several releases under one cap, each known before it is made."""
 
+import concurrent.futures
 from fractions import Fraction
 
 import numpy as np
@@ -66,6 +67,19 @@ def test_a_session_caps_what_a_richer_ledger_allows_and_counts_every_charge(data
         with pytest.raises(BudgetExceededError):
             session.label(public, private, labels, **settings(0.2))
     assert ledger.spent.epsilon == Fraction(7, 5)
+
+
+def test_threads_do_not_pass_the_cap_together(data):
+    public, private, labels = data
+    rk.Session("l.jsonl", epsilon=5).label(public, private, labels, **settings(0.1))
+    session = rk.Session("l.jsonl", epsilon=1)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        calls = [
+            pool.submit(session.label, public, private, labels, **settings(0.6)) for _ in range(3)
+        ]
+    refused = [call.exception() for call in calls if call.exception()]
+    assert [type(one) for one in refused] == [BudgetExceededError] * 2
+    assert Ledger.open("l.jsonl").spent.epsilon == Fraction(7, 10)
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ A worker or a machine that dies is replaced, and its pieces are done again. So t
 must be a pure function of its number. An error in a piece is not retried and ends the job.
 """
 
+import importlib
 import logging
 import os
 import secrets
@@ -85,15 +86,15 @@ def _secret_token() -> Iterator[None]:
 
 def _read_token() -> None:
     """Let Ray read the environment again, which it does once when it is imported."""
+    core = importlib.import_module("ray._raylet")
     try:
-        from ray._raylet import AuthenticationTokenLoader, Config
-    except ImportError as error:
+        core.AuthenticationTokenLoader.instance().reset_cache()
+        core.Config.initialize("")
+    except AttributeError as error:
         raise ValueError(
             "Expected a Ray whose clusters have tokens, got one that has none, and whose cluster "
             f"on this machine would be open to its network; {install('ray')}."
         ) from error
-    AuthenticationTokenLoader.instance().reset_cache()
-    Config.initialize("")
 
 
 def _quiet(ray: Any) -> None:

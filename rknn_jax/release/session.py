@@ -10,11 +10,13 @@
 
 A session is a ledger with a cap: whatever is charged from its beginning on, by this program or
 another, counts against the session's epsilon and delta, and against the ledger's budget. The cap is
-checked before a charge. If another program charges at that moment, the ledger's budget alone stops
-it. An offer reads no label, draws nothing and costs nothing.
+checked before a charge, and threads of this program take turns. If another program charges at that
+moment, the ledger's budget alone stops it. An offer reads no label, draws nothing and costs
+nothing.
 """
 
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -79,6 +81,7 @@ class Session:
         self._accounting = accounting
         self._first = 0
         self._open = True
+        self._turn = threading.Lock()
         known = self._known()
         if known is None:
             return
@@ -187,12 +190,14 @@ class Session:
         """
         labeler = self._labeler(epsilon, classes, settings).fit(public)
         cost = labeler.cost(private, person)
-        if not self.affords(cost):
-            raise BudgetExceededError(
-                f"This release costs epsilon={cost.epsilon}, delta={cost.delta}, and the session "
-                f"has {self.left} left; ask for less, or begin a session that may spend more."
-            )
-        labeler.label(private, labels, person)
+        with self._turn:
+            if not self.affords(cost):
+                raise BudgetExceededError(
+                    f"This release costs epsilon={cost.epsilon}, delta={cost.delta}, and the "
+                    f"session has {self.left} left; ask for less, or begin a session that may "
+                    "spend more."
+                )
+            labeler.label(private, labels, person)
         return labeler
 
     def _labeler(

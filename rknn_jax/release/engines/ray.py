@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rknn_jax._internal import ray_map
+from rknn_jax._internal import compilation, ray_map
 from rknn_jax.release import counting
 from rknn_jax.release.counting import Count, Counted, Counter, Progress
 from rknn_jax.release.shards import Records
@@ -70,9 +70,10 @@ def _counts(
 
 
 class _Worker:
-    """Count of one shard at a time, in a process of the cluster that keeps compiled programs."""
+    """Count of one shard at a time, in a process of the cluster, which lasts for several."""
 
     def __init__(self, records: Records, counter: Counter) -> None:
+        compilation.keep_none()
         self._records = records
         self._counter = counter
 
