@@ -8,6 +8,7 @@ import importlib
 import logging
 import os
 import secrets
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -42,7 +43,8 @@ def results(
     started = not ray.is_initialized()
     with _secret_token() if started and address is None else nullcontext():
         if started:
-            _connect(ray, address)
+            with _hushed():
+                _connect(ray, address)
         yield from _done(ray, worker, arguments, count, ends=started)
 
 
@@ -51,7 +53,8 @@ def _done(
 ) -> Iterator[dict[str, Any]]:
     """Yield the results of `results`, and leave the cluster if it `ends`."""
     try:
-        _quiet(ray)
+        with _hushed():
+            _quiet(ray)
         for first in range(0, count, WAVE):
             numbers = range(first, min(first + WAVE, count))
             yield from _mapped(ray, worker, arguments, numbers).iter_rows()
@@ -59,7 +62,16 @@ def _done(
         raise ValueError(f"The work on Ray ended: {' '.join(str(error).split())}.") from error
     finally:
         if ends:
-            ray.shutdown()
+            with _hushed():
+                ray.shutdown()
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Show no warning of Ray about its own forks, files, processes and options."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextmanager
