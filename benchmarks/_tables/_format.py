@@ -5,6 +5,7 @@ from typing import Any
 
 from benchmarks import _sources
 from benchmarks._measure import RESULTS
+from rknn_jax.audit.finding import LEAST_POWER
 
 GOALS = ("label_accuracy", "test_accuracy", "one_student")
 
@@ -34,6 +35,14 @@ def source(name: str) -> str:
         f"`{found['command']}`, {found['date'][:10]}, {found['device']} with {found['cores']} "
         f"cores, jax {found['versions']['jax']}.{_mark(found)}"
     )
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """Return what an audit says of a guarantee."""
+    if row["broken"]:
+        return "broken"
+    power = row["power"]
+    return "inconclusive" if power and power["probability"] < LEAST_POWER else "not broken"
 
 
 def _mark(found: dict[str, Any]) -> str:

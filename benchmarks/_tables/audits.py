@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks._tables._format import load, table
+from benchmarks._tables._format import load, table, verdict
 
 
 def audited() -> str:
@@ -13,7 +13,7 @@ def audited() -> str:
             _words(row),
             f"{row['claimed_epsilon']:.4g}",
             f"{row['lower_bound']:.3g}",
-            "broken" if row["broken"] else "not broken",
+            verdict(row),
             _power(row["power"]),
             f"{row['runs']:,}" if row["runs"] else "none: exact",
         ]

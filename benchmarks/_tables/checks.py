@@ -3,7 +3,7 @@
 import re
 
 from benchmarks._mutated import TESTS
-from benchmarks._tables._format import load, source, table
+from benchmarks._tables._format import load, source, table, verdict
 
 OF_NETWORKS = (
     "seeds",
@@ -33,6 +33,7 @@ def tried() -> str:
         load(name)["results"] for name in ("simulate", "simulate_network", "simulate_sums", "soak")
     )
     audits = load("audit")["results"]
+    said = [verdict(row) for row in audits]
     lost = sum(kills[name] for name in ("forgotten", "overspent", "drawn twice", "lost"))
     hostile = sum(count for name, count in soak["visits"].items() if name.startswith("hostile"))
     rows = [
@@ -49,7 +50,7 @@ def tried() -> str:
         (
             "audit",
             f"{len(audits)} audits of mechanisms, labelers and whole systems",
-            f"{sum(row['broken'] for row in audits)} called broken",
+            f"{said.count('broken')} called broken, {said.count('inconclusive')} inconclusive",
         ),
         (
             "fuzz",
