@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -24,7 +25,7 @@ from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, engines, label, planning
 from rknn_jax.release.counting import Counter
 from rknn_jax.release.encoding import Encoding
-from rknn_jax.release.engines import local
+from rknn_jax.release.engines import local, ray
 from rknn_jax.release.release_folder import ReleaseFolder
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import FileShard, Records
@@ -137,6 +138,17 @@ def test_a_release_that_another_engine_finishes_names_those_before(tmp_path, mon
     assert plan.paid
     done = label.release(plan)
     assert any("spill files" in line for line in done.card["not_covered"])
+
+
+def test_a_process_of_a_cluster_keeps_no_compiled_program(tmp_path):
+    """It sees private records, and the environment may name a folder for programs."""
+    kept = jax.config.jax_enable_compilation_cache
+    try:
+        jax.config.update("jax_enable_compilation_cache", True)
+        ray._Worker(Records.of(shards(tmp_path)), COUNTER)
+        assert not jax.config.jax_enable_compilation_cache
+    finally:
+        jax.config.update("jax_enable_compilation_cache", kept)
 
 
 @pytest.fixture(scope="module")
