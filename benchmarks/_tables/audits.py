@@ -59,7 +59,7 @@ def planted_bugs() -> str:
 
 
 def half_of_noisy_sgd() -> str:
-    """How often one-run audits find that half of the noise is missing."""
+    """One-run audits that find that half of the noise is missing, of each number of runs."""
     found = [row for row in load("plants")["results"]["noisy_sgd"] if row["share_of_noise"] < 1]
     sizes = ("4", "6", "8", "12", "20")
     rows = [
