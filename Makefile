@@ -16,6 +16,9 @@ export PYTHONDONTWRITEBYTECODE =
 # A compiler from PyPI that links against an old C library, so that the wheel runs on Linux of 2018 and later.
 OLD_LINUX = x86_64-linux-gnu.2.28
 PLATFORM = manylinux_2_28_x86_64
+# Programs with a result, the README's first, but for those that want an accelerator or another checkout, or have a target of their own.
+stems = $(notdir $(basename $(wildcard $(1))))
+BENCH = measured goals distill pages $(filter-out accelerator checkouts cifar10% faults fuzz mutants simulate% soak,$(filter $(call stems,benchmarks/*.py),$(call stems,benchmarks/results/*.json)))
 
 .PHONY: demo test long processes wheel dist test-all lint docs compare regression fuzz faults simulate soak bench mutants cves sbom clean
 
@@ -94,8 +97,9 @@ endif
 soak: $(VENV)/.dev  ## a server with TLS and 2,000 clients who come and go, some of them hostile: three hours, and it continues; SOAK="--minutes 20" for less
 	$(RUN) -m benchmarks.soak $(SOAK)
 
-bench: $(VENV)/.dev  ## every benchmark but CIFAR-10, which wants an accelerator, and the encoders, which measure nothing, with MNIST in RKNN_MNIST_DIR: JSON in benchmarks/results, tables in README and docs
-	for file in $$(ls benchmarks/[!_]*.py | grep -v -e cifar10 -e checkouts -e encoder -e faults -e fuzz -e regression -e mutants -e screenshots -e simulate -e soak); do $(RUN) -m benchmarks.$$(basename $$file .py) || exit 1; done
+bench: $(VENV)/.dev  ## measure every result again that is not of the present code, the README's first, with MNIST in RKNN_MNIST_DIR; it continues
+	$(RUN) -m benchmarks.stale --measure $(BENCH)
+	$(RUN) -m benchmarks.tables
 
 mutants: $(VENV)/.dev  ## plant faults in what privacy stands on, and count those that the tests notice: hours, and it continues
 	$(VENV)/bin/uv sync --quiet --frozen --inexact --compile-bytecode --all-extras --group mutants

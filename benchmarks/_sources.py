@@ -4,7 +4,7 @@ import ast
 import functools
 import hashlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -23,11 +23,19 @@ MEASURED = (
 
 def loaded() -> dict[str, str]:
     """Return the digest of each source file of the project that this process has imported."""
-    return digests(
-        Path(found).relative_to(ROOT).as_posix()
-        for found in {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-        if found and Path(found).is_relative_to(ROOT)
-    )
+    return digests(_imported())
+
+
+def deciding() -> dict[str, str]:
+    """Return the digests of all that can decide what this program finds, imported or not yet."""
+    ours = (path for place in ("rknn_jax", "train") for path in (ROOT / place).rglob("*.py"))
+    return digests({*_imported(), *(path.relative_to(ROOT).as_posix() for path in ours)})
+
+
+def _imported() -> Iterator[str]:
+    for found in {getattr(module, "__file__", None) for module in list(sys.modules.values())}:
+        if found and Path(found).is_relative_to(ROOT):
+            yield Path(found).relative_to(ROOT).as_posix()
 
 
 def changed(sources: dict[str, str]) -> list[str]:

@@ -1,7 +1,5 @@
 """Right labels by a second round whose queries adapt to the first, at the same epsilon in all.
 
-    python -m benchmarks.adaptive_queries [--resume]
-
 Public rows where round 1 was unsure and heard votes get more queries, and those where it heard
 nothing get fewer. Everything is read off released probabilities and noisy counts, so it costs no
 privacy. There are as many queries as today, in the same learned features, and all forms of a split
@@ -21,14 +19,12 @@ is beside the rule: classes have other shares among its private records than amo
 in the first of them none for half of the rows.
 
 Beside them, with `BOUND_EPSILON`, the truth tells `weights` which labels of round 1 are wrong, as
-no release can: what a better measure of unsureness could gain. A split with an epsilon is kept in
-`runs/adaptive_queries` once it is done.
+no release can: what a better measure of unsureness could gain.
 """
 
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -36,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import entr
 
-from benchmarks import _kept_cells
+from benchmarks import _kept
 from benchmarks import _measured_cases as cases
 from benchmarks import rounds as plain_rounds
 from benchmarks._decoding_cases import Sides
@@ -60,7 +56,6 @@ DATA: dict[str, Callable[[int], Sides]] = {
     **plain_rounds.DATA,
     **{name: cases.CASES[name].make for name in ONE_SIDED},
 }
-PARTS = Path("runs/adaptive_queries")
 
 BOUND_EPSILON = 1.0
 """Epsilon of the cells in which the truth tells the weights."""
@@ -264,22 +259,22 @@ def bound(name: str, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure all cells and save them."""
-    every: list[_kept_cells.Cell] = [
-        (f"{name}-{seed}-{epsilon:g}", functools.partial(cell, name, seed, epsilon))
-        for name in DATA
-        for seed in SEEDS
-        for epsilon in EPSILONS
-    ]
-    every += [
-        (f"bound-{name}-{seed}", functools.partial(bound, name, seed))
-        for name in LOOKED_AT
-        for seed in SEEDS
-    ]
-    found = [one for one in _kept_cells.work(PARTS, every, __doc__) if one["data"] in DATA]
-    bounds = [one for one in found if "the truth" in one["right"]]
-    rows = [one for one in found if "the truth" not in one["right"]]
     about = {"seeds": list(SEEDS), "looked_at": list(LOOKED_AT), "one_sided": list(ONE_SIDED)}
-    save("adaptive_queries", rows, bounds=bounds, first_rounds=FIRST_ROUNDS, **about)
+    with _kept.parts("adaptive_queries") as folder:
+        rows = [
+            _kept.part(
+                folder, f"{name}, {seed}, {epsilon:g}", functools.partial(cell, name, seed, epsilon)
+            )
+            for name in DATA
+            for seed in SEEDS
+            for epsilon in EPSILONS
+        ]
+        bounds = [
+            _kept.part(folder, f"bound, {name}, {seed}", functools.partial(bound, name, seed))
+            for name in LOOKED_AT
+            for seed in SEEDS
+        ]
+        save("adaptive_queries", rows, bounds=bounds, first_rounds=FIRST_ROUNDS, **about)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,17 @@
 """Every audit of `rknn audit`: each mechanism and labeler, and the audits of docs/audit.md.
 
-    python -m benchmarks.audit [--resume]
-
-Where an audit knows a form with half the noise, its power is the rate at which it finds that. Each
-audit is saved once it is done; with `--resume` a later call keeps those.
+Where an audit knows a form with half the noise, its power is the rate at which it finds that.
 """
 
-import argparse
 import datetime
+import functools
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from benchmarks._measure import RESULTS, save
-from benchmarks._tables._format import load
+from benchmarks import _kept
+from benchmarks._measure import save
 from rknn_jax import labelers, mechanisms
 from rknn_jax.cli.audit import run
 from rknn_jax.cli.audit_settings import SIZES, Audit
@@ -73,15 +70,13 @@ def measure(name: str, settings: Audit) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Audit all that is not done yet."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--resume", action="store_true", help="keep the audits that are there")
-    kept = parser.parse_args().resume and (RESULTS / "audit.json").exists()
-    rows = {row["name"]: row for row in load("audit")["results"]} if kept else {}
-    for name, settings in audits():
-        if name not in rows:
-            rows[name] = measure(name, settings)
-            save("audit", list(rows.values()))
+    """Audit all, and write the results."""
+    with _kept.parts("audit") as folder:
+        rows = [
+            _kept.part(folder, name, functools.partial(measure, name, settings))
+            for name, settings in audits()
+        ]
+        save("audit", rows)
 
 
 if __name__ == "__main__":

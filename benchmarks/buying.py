@@ -8,12 +8,10 @@ In a polluted pool, records of no class replace a share of the public images. `g
 upper half of one digit and the lower half of another, which is close to digits. `quarters` swaps
 the quarters of one digit, which is farther from digits. The oracle reports such records, and their
 purchase is wasted.
-
-If stopped, the same command resumes.
 """
 
+import functools
 import itertools
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -23,6 +21,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import jax
 import numpy as np
 
+from benchmarks import _kept
 from benchmarks._measure import mnist_folder, save, summary
 from rknn_jax import data
 from rknn_jax._internal.keys import Stage, stage_key
@@ -34,7 +33,6 @@ from rknn_jax.students import dpsgd
 from rknn_jax.students import fit as students
 from rknn_jax.types import Array, Public, Task
 from train import buy
-from train.json_files import write_json
 
 SEEDS = (0, 1)  # the second seed is only for labels bought from a clean pool
 DELTA = 1e-5
@@ -42,7 +40,6 @@ SELECTORS: tuple[buy.Selector, ...] = get_args(buy.Selector)
 TRAINING = noisy_sgd.NoisySGD(
     epsilon=2.0, delta=DELTA, relation="replace-one", network="tanh_cnn", epochs=10
 )
-RUNS = Path(f"runs/buying/epsilon={TRAINING.epsilon:g}-epochs={TRAINING.epochs:g}")
 BUYING = buy.Config(labels=1000, oracle="benchmark")
 ABLATIONS: dict[tuple[Any, float], dict[str, tuple[Any, ...]]] = {
     ("diverse_public", 0.0): {
@@ -126,13 +123,13 @@ def polluted(task: Task, setting: Setting, seed: int) -> Task:
     return replace(task, public=Public(images, truth))
 
 
-def private_network(task: Task, seed: int) -> tuple[students.Student, Guarantee]:
+def private_network(folder: Path, task: Task, seed: int) -> tuple[students.Student, Guarantee]:
     """Train by noisy SGD, or read the saved network."""
-    folder = RUNS / f"network-{seed}"
+    network = folder / f"network-{seed}"
     num_records = len(task.private.labels)
     guarantee = dpsgd.noise(dpsgd.settled(TRAINING, num_records, head=False), num_records)[1]
-    if folder.exists():
-        return students.load(folder), guarantee
+    if network.exists():
+        return students.load(network), guarantee
     root = jax.random.key(seed)
     queries = sample.select(
         stage_key(root, Stage.QUERIES), np.zeros((len(task.public.images), 1), np.float32), 1
@@ -144,7 +141,7 @@ def private_network(task: Task, seed: int) -> tuple[students.Student, Guarantee]
     )
     answers = TRAINING.release(stage_key(root, Stage.NOISE), votes, queries, num_classes)
     assert isinstance(answers.model, students.Student)  # networks on images are students
-    students.save(answers.model, folder)
+    students.save(answers.model, network)
     return answers.model, answers.guarantee
 
 
@@ -158,16 +155,7 @@ def accuracy(student: students.Student, task: Task) -> float:
 def run(
     seed: int, setting: Setting, task: Task, network: students.Student, trained: Guarantee
 ) -> dict[str, Any]:
-    """Buy and fine-tune, or read the saved result."""
-    changed = [
-        f"{name}={value}"
-        for name, value in asdict(setting.config).items()
-        if value != getattr(BUYING, name)
-    ]
-    kind = [] if setting.pollution == "glued" else [setting.pollution]
-    path = RUNS / ("_".join([f"{seed}", f"polluted={setting.polluted}", *kind, *changed]) + ".json")
-    if path.exists():
-        return json.loads(path.read_text())
+    """Buy and fine-tune."""
     started = time.perf_counter()
     root = jax.random.key(seed)
     config = setting.config
@@ -180,26 +168,33 @@ def run(
     student = buy.fine_tune(
         stage_key(root, Stage.STUDENT), task, network, queries.index, labels, config
     )
-    row = {
+    return {
         "test_accuracy": accuracy(student, task),
         "of_the_classes": float(useful.mean()),
         "network_right_on_them": float(np.mean(said[useful] == labels[useful])),
         "epsilon": whole.epsilon,
         "seconds": time.perf_counter() - started,
     }
-    write_json(path, row)
-    print(f"{path.stem}: {row}", flush=True)
-    return row
 
 
-if __name__ == "__main__":
-    RUNS.mkdir(parents=True, exist_ok=True)
+def name_of(seed: int, setting: Setting) -> str:
+    """Return the name of a run."""
+    changed = [
+        f"{name}={value}"
+        for name, value in asdict(setting.config).items()
+        if value != getattr(BUYING, name)
+    ]
+    return ", ".join([f"{seed}", setting.pollution, f"polluted={setting.polluted}", *changed])
+
+
+def measure(folder: Path) -> None:
+    """Measure all runs and write the results."""
     found: dict[Setting, list[dict[str, Any]]] = {setting: [] for setting in settings()}
     networks = []
     for seed in SEEDS:
         task = data.load("mnist:half", seed, mnist_folder())
         started = time.perf_counter()
-        network, trained = private_network(task, seed)
+        network, trained = private_network(folder, task, seed)
         network = Remembering(
             **{part.name: getattr(network, part.name) for part in fields(network)}
         )
@@ -216,7 +211,8 @@ if __name__ == "__main__":
             pool = polluted(task, chosen[0], seed)
             for setting in chosen:
                 if seed == SEEDS[0] or setting.figure == "labels":
-                    found[setting].append(run(seed, setting, pool, network, trained))
+                    one = functools.partial(run, seed, setting, pool, network, trained)
+                    found[setting].append(_kept.part(folder, name_of(seed, setting), one))
     rows = [
         {
             "figure": setting.figure,
@@ -239,3 +235,8 @@ if __name__ == "__main__":
         "delta": DELTA,
     }
     save("buying", rows, seeds=SEEDS, relation=TRAINING.relation, **about)
+
+
+if __name__ == "__main__":
+    with _kept.parts("buying") as folder:
+        measure(folder)

@@ -14,19 +14,12 @@ there are few classes and n·epsilon/classes is within a range. Of the rules tha
 `LOSS` to reverse k-NN in any development cell, it takes the one of highest mean accuracy. `judged`
 then compares `rknn_jax.release.choosing` with the best labeler of each cell on the other data sets.
 
-Each split is kept in `runs/choosing` once it is measured. With `--resume`, a later call keeps them,
-and `--only` measures some, so that two processes can share the work.
 """
 
-import argparse
 import functools
 import itertools
-import json
-import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +27,7 @@ import numpy as np
 from sklearn.datasets import load_iris
 
 from benchmarks import _decoding_cases as cases
+from benchmarks import _kept
 from benchmarks._decoding_cases import NO_CLASS, Sides
 from benchmarks._measure import save
 from rknn_jax import postprocessing
@@ -51,7 +45,6 @@ from rknn_jax.release.inputs import Data
 from rknn_jax.release.labeler_settings import labeler_of, usual_mechanism
 from rknn_jax.release.questions import ask, calibrated, cluster
 from rknn_jax.release.settings import Settings
-from train.json_files import write_json
 
 EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 SEEDS = (30,)
@@ -67,7 +60,6 @@ LOSS = 0.01
 SIGNALS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 """Values of n·epsilon/classes between which a rule may take another labeler."""
 MOST_CLASSES = (0, 2, 3, 5, 10, 20)
-PARTS = Path("runs/choosing")
 
 USUAL = "rknn"
 OTHERS = ("prototypes", "least_squares", "public_prototypes")
@@ -207,7 +199,6 @@ def drawn(question: Question, totals: np.ndarray, key: jax.Array) -> np.ndarray:
 
 def measured(case: str, seed: int) -> dict[str, Any]:
     """Return the accuracy of each release of one split."""
-    start = time.process_time()
     sides = CASES[case].make(seed)
     classes = Classes(int(max(sides.truth.max(), sides.labels.max())) + 1)
     data = inputs.data_of(sides.public, sides.private, sides.labels.astype(np.int32), classes)
@@ -227,7 +218,6 @@ def measured(case: str, seed: int) -> dict[str, Any]:
         "num_public": len(sides.public),
         "num_classes": classes.count,
         "width": int(sides.public.shape[1]),
-        "cpu_seconds": time.process_time() - start,
         "runs": runs,
     }
 
@@ -344,54 +334,39 @@ def left(cells: list[dict[str, Any]]) -> dict[str, Any]:
     return gains
 
 
-def part_of(case: str, seed: int) -> Path:
-    """Return the file of one split's accuracies."""
-    return PARTS / f"{case.replace(' ', '_')}-{seed}.json"
-
-
 def main() -> None:
-    """Measure all splits that are not there, fit, judge, and write the results."""
-    parser = argparse.ArgumentParser(description="Labels by each labeler, and by the choice.")
-    parser.add_argument("--resume", action="store_true", help="keep the splits that are there")
-    parser.add_argument("--only", nargs="*", help="data sets to measure, without a result")
-    args = parser.parse_args()
-    PARTS.mkdir(parents=True, exist_ok=True)
-    load = os.getloadavg()[0]
-    rows = []
-    spent = 0.0
-    for case in args.only or CASES:
-        if reason := missing(case):
-            print(f"skipped {case}: {reason}", flush=True)
-            continue
-        parts = []
-        for seed in seeds_of(case):
-            path = part_of(case, seed)
-            if not (args.resume and path.exists()):
-                write_json(path, measured(case, seed))
-                print(f"measured {case}, split {seed}", flush=True)
-            parts.append(json.loads(path.read_text()))
-        spent += sum(one["cpu_seconds"] for one in parts)
-        rows += cells_of(case, parts)
-    if args.only:
-        return
-    halves = {
-        half: [row for row in rows if row["half"] == half] for half in ("development", "judgement")
-    }
-    save(
-        "choosing",
-        {
-            "cells": rows,
-            "rule": fitted(halves["development"]),
-            **{half: judged(cells) for half, cells in halves.items()},
-            "gain_over_rknn": {half: left(cells) for half, cells in halves.items()},
-        },
-        seeds={"few rows": MORE_SEEDS, "others": SEEDS},
-        draws={"few rows": MORE_DRAWS, "others": DRAWS, f"others, epsilon >= {QUIET:g}": 1},
-        cpu_seconds=round(spent),
-        load=round(load, 1),
-        relation="replace-one",
-        simulated_noise=True,
-    )
+    """Measure all splits, fit, judge, and write the results."""
+    with _kept.parts("choosing") as folder:
+        rows = []
+        for case in CASES:
+            if reason := missing(case):
+                print(f"skipped {case}: {reason}", flush=True)
+                continue
+            rows += cells_of(
+                case,
+                [
+                    _kept.part(folder, f"{case}, {seed}", functools.partial(measured, case, seed))
+                    for seed in seeds_of(case)
+                ],
+            )
+        halves = {
+            half: [row for row in rows if row["half"] == half]
+            for half in ("development", "judgement")
+        }
+        save(
+            "choosing",
+            {
+                "cells": rows,
+                "rule": fitted(halves["development"]),
+                **{half: judged(cells) for half, cells in halves.items()},
+                "gain_over_rknn": {half: left(cells) for half, cells in halves.items()},
+            },
+            seeds={"few rows": MORE_SEEDS, "others": SEEDS},
+            draws={"few rows": MORE_DRAWS, "others": DRAWS, f"others, epsilon >= {QUIET:g}": 1},
+            cpu_seconds=_kept.cpu_seconds(folder),
+            relation="replace-one",
+            simulated_noise=True,
+        )
 
 
 if __name__ == "__main__":

@@ -15,13 +15,10 @@ time grow with the width.
 `arg max` gives each public row the class with the most votes in its query, as published. `default`
 is `rknn_jax.answers`. Every split has one draw of the noise. Private-kNN and PATE have the noise of
 their papers, at what it costs.
-
-Each part is kept in `runs/cifar10_rows`, so that the same command goes on.
 """
 
 import functools
 import itertools
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -34,7 +31,7 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks import _decoding_cases as cases
-from benchmarks import rivals
+from benchmarks import _kept, rivals
 from benchmarks._measure import save, summary
 from benchmarks.rivals import NUM_CLASSES
 from rknn_jax import answers, postprocessing
@@ -54,7 +51,6 @@ DELTA = 1e-5
 DELTA_OF_SGD = 1 / NUM_PRIVATE
 COMPONENTS = 128
 """Width of the features of noisy SGD, that of Li et al."""
-PARTS = Path("runs/cifar10_rows")
 
 GENERAL = {1.0: "labels 77.1%, student 82.1%", 0.29: "labels 73.9%, student 79.4%"}
 END_TO_END = {0.01: "labels 85.9%, student 86.1%", 0.005: "labels 85.7%, student 86.0%"}
@@ -294,19 +290,19 @@ def measured(method: str, seed: int) -> list[dict[str, Any]]:
     return rows
 
 
-def part(method: str, seed: int) -> list[dict[str, Any]]:
-    """Return the accuracies of one part, from its file if it is there."""
-    found: list[dict[str, Any]] = rivals.kept(
-        PARTS, f"{method}, {seed}", lambda: measured(method, seed)
-    )["found"]
+def part(folder: Path, method: str, seed: int) -> list[dict[str, Any]]:
+    """Return the accuracies of one part."""
+    found: list[dict[str, Any]] = _kept.part(
+        folder, f"{method}, {seed}", lambda: measured(method, seed)
+    )
     return found
 
 
-def over_splits(method: str) -> list[dict[str, Any]]:
+def over_splits(folder: Path, method: str) -> list[dict[str, Any]]:
     """Return each row's accuracies over splits: mean, standard deviation, and the worst."""
     _, splits = METHODS[method]
     rows = []
-    for same in zip(*(part(method, seed) for seed in range(splits)), strict=True):
+    for same in zip(*(part(folder, method, seed) for seed in range(splits)), strict=True):
         about = {name: value for name, value in same[0].items() if name not in MEASURED}
         for name in MEASURED:
             values = [one[name] for one in same]
@@ -316,27 +312,28 @@ def over_splits(method: str) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure all parts that are not there, and write the results."""
+    """Measure all parts, and write the results."""
     if reason := cases.CASES["CIFAR-10"].missing():
         sys.exit(f"Expected a file of features, got none: {reason}; set it.")
-    for seed in range(max(splits for _, splits in METHODS.values())):
-        for method, (_, splits) in METHODS.items():
-            if seed < splits:
-                part(method, seed)
-    spent = sum(json.loads(path.read_text())["cpu_seconds"] for path in PARTS.glob("*.json"))
-    rows = [row for method in METHODS if method != FIGURE for row in over_splits(method)]
-    save(
-        "cifar10_rows",
-        {"rows": rows, "figure4": over_splits(FIGURE)},
-        num_public=NUM_PUBLIC,
-        num_private=NUM_PRIVATE,
-        num_test=NUM_TEST,
-        delta=DELTA,
-        delta_of_sgd=DELTA_OF_SGD,
-        cpu_seconds=spent,
-        relation="replace-one",
-        simulated_noise=True,
-    )
+    with _kept.parts("cifar10_rows") as folder:
+        for seed in range(max(splits for _, splits in METHODS.values())):
+            for method, (_, splits) in METHODS.items():
+                if seed < splits:
+                    part(folder, method, seed)
+        found = {method: over_splits(folder, method) for method in METHODS}
+        figure = found.pop(FIGURE)
+        save(
+            "cifar10_rows",
+            {"rows": [row for rows in found.values() for row in rows], "figure4": figure},
+            num_public=NUM_PUBLIC,
+            num_private=NUM_PRIVATE,
+            num_test=NUM_TEST,
+            delta=DELTA,
+            delta_of_sgd=DELTA_OF_SGD,
+            cpu_seconds=_kept.cpu_seconds(folder),
+            relation="replace-one",
+            simulated_noise=True,
+        )
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ writes each data set as it comes, and continues.
 """
 
 import functools
-import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks import _decoding_cases as decoding
+from benchmarks import _kept
 from benchmarks._decoding_cases import Sides
-from benchmarks._measure import RESULTS, save
+from benchmarks._measure import save
 from benchmarks._measured_cases import CASES
 from benchmarks.measured import Nobody, plan_of, right
 from rknn_jax.question import Question
@@ -159,15 +158,15 @@ def cells(name: str, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure the data sets that the last run has not."""
-    path = RESULTS / "components.json"
-    rows = json.loads(path.read_text())["results"]["cells"] if path.exists() else []
-    done = {row["case"] for row in rows}
-    for name in [*CASES, *LOOKED_AT, *UNSEEN]:
-        if name in done:
-            continue
-        rows += [row for seed in SEEDS for row in cells(name, seed)]
-        save("components", {"cells": rows}, unseen=list(UNSEEN), load=os.getloadavg()[0])
+    """Measure all data sets and save them."""
+    with _kept.parts("components") as folder:
+        rows = [
+            row
+            for name in [*CASES, *LOOKED_AT, *UNSEEN]
+            for seed in SEEDS
+            for row in _kept.part(folder, f"{name}, {seed}", functools.partial(cells, name, seed))
+        ]
+        save("components", {"cells": rows}, unseen=list(UNSEEN))
 
 
 if __name__ == "__main__":

@@ -23,16 +23,11 @@ Of `decoded`, the results also hold its mean stability, beside the share of labe
 without noise, and its expected accuracy, beside the labels that are right. A public row without a
 class, such as junk, is left out of the labels that are right. `constant` is what the best single
 class has right, with no private record.
-
-Each split is kept in `runs/decoding` once it is measured. With `--resume`, a later call keeps the
-splits that are there, and `--seeds` measures some, so that two processes can share the work.
 """
 
-import argparse
-import json
+import functools
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -40,6 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 
+from benchmarks import _kept
 from benchmarks._decoding_cases import CASES, NO_CLASS, Sides
 from benchmarks._measure import save
 from rknn_jax import answers, postprocessing
@@ -49,12 +45,10 @@ from rknn_jax.neighbor_graph import self_graph
 from rknn_jax.neighbors import nearest, pairwise_sq_distances
 from rknn_jax.queries import kmeans
 from rknn_jax.types import Queries
-from train.json_files import write_json
 
 SEEDS = (10, 11, 12, 13, 14)
 DRAWS = 2
 EPSILONS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
-PARTS = Path("runs/decoding")
 
 NO_NOISE = 1e-6
 """Standard deviation that stands for no noise, in votes."""
@@ -235,34 +229,21 @@ def _rounded(value: Any) -> Any:
     return round(float(value), 5) if isinstance(value, float) else value
 
 
-def part_of(case: str, seed: int) -> Path:
-    """Return the file of one split's measures."""
-    return PARTS / f"{case.replace(' ', '_')}-{seed}.json"
-
-
 def main() -> None:
-    """Measure all splits that are not there, and write the results once all are."""
-    parser = argparse.ArgumentParser(description="Labels from the same noisy counts.")
-    parser.add_argument("--resume", action="store_true", help="keep the splits that are there")
-    parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS, help="splits to measure")
-    args = parser.parse_args()
-    PARTS.mkdir(parents=True, exist_ok=True)
-    cases = []
-    for case in CASES:
-        if reason := CASES[case].missing():
-            print(f"skipped {case}: {reason}", flush=True)
-        else:
-            cases.append(case)
-    for seed in args.seeds:
-        for case in cases:
-            if not (args.resume and part_of(case, seed).exists()):
-                write_json(part_of(case, seed), measured(case, seed))
-                print(f"measured {case}, split {seed}", flush=True)
-    if set(args.seeds) >= set(SEEDS):
+    """Measure all splits and write the results."""
+    with _kept.parts("decoding") as folder:
         rows = []
-        for case in cases:
-            parts = [json.loads(part_of(case, seed).read_text()) for seed in SEEDS]
-            rows += summarized(case, parts)
+        for case in CASES:
+            if reason := CASES[case].missing():
+                print(f"skipped {case}: {reason}", flush=True)
+                continue
+            rows += summarized(
+                case,
+                [
+                    _kept.part(folder, f"{case}, {seed}", functools.partial(measured, case, seed))
+                    for seed in SEEDS
+                ],
+            )
         save("decoding", rows, seeds=SEEDS, draws=DRAWS, relation="replace-one")
 
 

@@ -1,17 +1,17 @@
 """The whole of Algorithm 1 over seeds: labels, student, and time.
 
-Finished runs are kept, so the benchmark can be stopped and resumed.
+Finished runs are kept until all are, so the same command continues.
 """
 
 import re
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks import _kept
 from benchmarks._measure import mnist_folder, save, summary
 from train import distill, presets
 from train.experiment import Experiment
 
-RUNS = Path("runs/benchmark")
 SETTINGS = {
     "digits, epsilon 1": Experiment(dataset="digits", epsilon=1.0),
     "digits, epsilon 1, two rounds": Experiment(dataset="digits", epsilon=1.0, rounds=2),
@@ -24,13 +24,11 @@ SETTINGS = {
 SEEDS = {"digits": range(10), "mnist": range(5, 8)}
 
 
-def measure(name: str, experiment: Experiment) -> dict[str, object]:
+def measure(folder: Path, name: str, experiment: Experiment) -> dict[str, object]:
     """Return the means over the seeds."""
     seeds = list(SEEDS[experiment.dataset])
-    folder = RUNS / re.sub("[^a-z0-9.]+", "-", name).strip("-")
-    results = [
-        distill.run(replace(experiment, seed=seed, out=folder / str(seed))) for seed in seeds
-    ]
+    mine = folder / re.sub("[^a-z0-9.]+", "-", name).strip("-")
+    results = [distill.run(replace(experiment, seed=seed, out=mine / str(seed))) for seed in seeds]
     fields = ("label_accuracy", "test_accuracy", "seconds")
     return {"name": name, "seeds": seeds} | {
         field: summary([found[field] for found in results]) for field in fields
@@ -38,8 +36,5 @@ def measure(name: str, experiment: Experiment) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    save(
-        "distill",
-        [measure(name, experiment) for name, experiment in SETTINGS.items()],
-        runs=str(RUNS),
-    )
+    with _kept.parts("distill") as folder:
+        save("distill", [measure(folder, name, one) for name, one in SETTINGS.items()])

@@ -2,36 +2,30 @@
 
 The results are Tables 4 to 6 and Figure 2 of the DPDFD paper. Every row is one student, trained on
 generated images and tested on real ones. A row shows the epsilon of Theorem 3 beside the true one.
-If stopped, the same command resumes, within a row from its last saved step. With `--only TABLE`,
-the other tables stay as they are recorded. Noisy SGD, the other row of Table 4, is in `noisy_sgd`.
+Noisy SGD, the other row of Table 4, is in `noisy_sgd`.
 
 `No noise` has no counterpart in the paper's tables: it asks what limits the student when privacy
 does not. One teacher has all records there, and more steps cost nothing.
 """
 
-import argparse
-import json
+import functools
 import math
 import time
 import warnings
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from benchmarks._measure import RESULTS, mnist_folder, save
+from benchmarks import _kept
+from benchmarks._measure import mnist_folder, save
 from rknn_jax import data
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers.dpdfd import DPDFD
 from rknn_jax.labelers.dpdfd.calibration import calibrate
-from rknn_jax.labelers.dpdfd.training import folder_of
 from rknn_jax.types import Queries, Task
-from train.json_files import write_json
 
-RUNS = Path("runs/dpdfd")
 SEED = 6  # settings were chosen on 2,000 test images of another split, which no epsilon covers
 HONEST = DPDFD()
 LITERAL = replace(
@@ -114,38 +108,34 @@ def measure(task: Task, config: DPDFD) -> dict[str, Any]:
 
 
 def row(task: Task, name: str, config: DPDFD) -> dict[str, Any]:
-    """Measure a row, or read the saved one."""
-    folder = folder_of(replace(config, folder=RUNS), (28, 28, 1), 10)
-    assert folder
-    place = RUNS / f"{folder.name}.json"
-    if not place.exists():
-        found = measure(task, replace(config, folder=RUNS))
-        told = {key: value for key, value in asdict(config).items() if value != asdict(HONEST)[key]}
-        told, found = (
-            {key: "infinity" if value == math.inf else value for key, value in part.items()}
-            for part in (told, found)
-        )
-        write_json(place, {"changed": told, **found})
-        print(name, found, flush=True)
-    return {"name": name} | json.loads(place.read_text())
+    """Measure a row, which goes on from its last saved step."""
+    usual = asdict(HONEST) | {"folder": config.folder}
+    changed = {key: value for key, value in asdict(config).items() if value != usual[key]}
+    return {"name": name, "changed": finite(changed)} | finite(measure(task, config))
+
+
+def finite(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values with infinity as a word, because JSON has none."""
+    return {key: "infinity" if value == math.inf else value for key, value in values.items()}
 
 
 def main() -> None:
     """Measure the rows and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=tuple(ROWS), help="table to measure; defaults to all")
-    only = parser.parse_args().only
-    RUNS.mkdir(parents=True, exist_ok=True)
     task = data.load("mnist", SEED, mnist_folder())
-    recorded = json.loads((RESULTS / "dpdfd.json").read_text()) if only else {}
-    results = recorded.get("results", {})
-    measured = recorded.get("measured", {})
-    for table in [only] if only else ROWS:
-        results[table] = [row(task, name, config) for name, config in ROWS[table].items()]
-        measured[table] = datetime.now(UTC).date().isoformat()
     settings = {key: value for key, value in asdict(HONEST).items() if key != "folder"}
-    about = {"settings": settings, "seed": SEED, "measured": measured}
-    save("dpdfd", results, **about, num_test=len(task.test.labels))
+    with _kept.parts("dpdfd") as folder:
+        results = {
+            table: [
+                _kept.part(
+                    folder,
+                    f"{table}, {number}",
+                    functools.partial(row, task, name, replace(config, folder=folder)),
+                )
+                for number, (name, config) in enumerate(rows.items())
+            ]
+            for table, rows in ROWS.items()
+        }
+        save("dpdfd", results, settings=settings, seed=SEED, num_test=len(task.test.labels))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ Reference: Lin et al., "Differentially Private Synthetic Data via Foundation Mod
 ICLR 2024, Algorithm 1.
 """
 
+import functools
 import math
 import time
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks import _kept
 from benchmarks._measure import mnist_folder, save
 from rknn_jax import data
 from rknn_jax.labelers import rknn
@@ -202,11 +204,14 @@ def measure(seed: int) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure all splits, and write the results after each row."""
-    rows: list[dict[str, Any]] = []
-    for row in (row for seed in SEEDS for row in measure(seed)):
-        rows.append(row)
-        about = {"rounds": ROUNDS, "candidates": CANDIDATES, "simulated_noise": True}
+    """Measure all splits and write the results."""
+    about = {"rounds": ROUNDS, "candidates": CANDIDATES, "simulated_noise": True}
+    with _kept.parts("evolution") as folder:
+        rows = [
+            row
+            for seed in SEEDS
+            for row in _kept.part(folder, f"split {seed}", functools.partial(measure, seed))
+        ]
         save("evolution", rows, seeds=SEEDS, **about)
 
 

@@ -9,19 +9,17 @@ ensemble per split learns the clusters' numbers, and is scored by the names of e
 ensemble learns the true labels, which is the ceiling. `by hand` has no private record: a person
 names the public image in the middle of each cluster. A mean over draws hides the one release that a
 user gets, so each row has its worst release as well, and the worst class of that.
-
-Each split is written when it is done. With `--resume`, a later call continues with the next split.
 """
 
-import json
-import sys
+import functools
 import time
 from typing import Any
 
 import jax
 import numpy as np
 
-from benchmarks._measure import RESULTS, mnist_folder, save, summary
+from benchmarks import _kept
+from benchmarks._measure import mnist_folder, save, summary
 from rknn_jax import data, postprocessing
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import rknn
@@ -108,7 +106,7 @@ def measure(seed: int) -> list[dict[str, Any]]:
             worst = min(draws, key=lambda draw: draw["label_accuracy"])
             row = {"trust": trust, "mechanism": mechanism, "epsilon": epsilon}
             rows.append(row | means | {"worst": worst})
-            print(seed, rows[-1], round(time.perf_counter() - started), file=sys.stderr, flush=True)
+            print(seed, rows[-1], round(time.perf_counter() - started), flush=True)
     return rows
 
 
@@ -123,7 +121,6 @@ def averaged(splits: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    path = RESULTS / "goals.json"
     about: dict[str, Any] = {
         "dataset": DATASET,
         "draws": DRAWS,
@@ -133,14 +130,9 @@ if __name__ == "__main__":
         "unit": "record",
     }
     about["delta"] = {"central": 0.0, "local": 0.0, "shuffle": DELTA}
-    before = json.loads(path.read_text()) if path.exists() and "--resume" in sys.argv else {}
-    splits = before["results"]["splits"] if about.items() <= before.items() else {}
-    for seed in SEEDS:
-        if str(seed) not in splits:
-            splits[str(seed)] = measure(seed)
-            save(
-                "goals",
-                {"rows": averaged(splits), "splits": splits},
-                seeds=sorted(map(int, splits)),
-                **about,
-            )
+    with _kept.parts("goals") as folder:
+        splits = {
+            str(seed): _kept.part(folder, f"split {seed}", functools.partial(measure, seed))
+            for seed in SEEDS
+        }
+        save("goals", {"rows": averaged(splits), "splits": splits}, seeds=SEEDS, **about)

@@ -1,12 +1,9 @@
 """What labels are worth as a release measures it, beside what they are worth.
 
-    python -m benchmarks.measured [--resume] [--only NAME ...]
-
 Each cell is a release by `rknn_jax.release`: its plan, its sum, exact noise, the check by records
 that did not vote, and a second release in which all records vote. The truth, which no release sees,
 is the share of right labels among the public rows with a class, and the agreement of all private
-records. `_measured_cases` has the data sets. Each cell is kept in `runs/measured` once it is done;
-with `--resume` a later call keeps those. `--only` measures some data sets and writes no result.
+records. `_measured_cases` has the data sets.
 
 - `covered`: the interval holds the agreement of all private records.
 - `off`: measured less the share of right public labels.
@@ -17,9 +14,8 @@ with `--resume` a later call keeps those. `--only` measures some data sets and w
 - `warned`, `true`: kinds of warnings that the release gives, and those that are true (`_warnings`).
 """
 
-import argparse
 import dataclasses
-import json
+import functools
 import os
 import time
 from collections.abc import Iterable
@@ -29,6 +25,7 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
+from benchmarks import _kept
 from benchmarks._decoding_cases import Sides
 from benchmarks._measure import save
 from benchmarks._measured_cases import CASES, LOOKED_AT, Case
@@ -42,12 +39,10 @@ from rknn_jax.release import choosing, inputs, label, planning
 from rknn_jax.release.planning import Plan
 from rknn_jax.release.settings import Settings
 from rknn_jax.settings import Spending
-from train.json_files import write_json
 
 SEEDS = (20, 21, 22)
 EPSILONS = (0.1, 0.5, 1.0, 3.0)
 EXAMPLES = 20
-PARTS = Path("runs/measured")
 
 
 class Nobody:
@@ -221,37 +216,35 @@ def example(seed: int) -> dict[str, Any]:
     }
 
 
+def split(name: str, seed: int) -> list[dict[str, Any]]:
+    """Return the cells of a split."""
+    sides = CASES[name].make(seed)
+    return [
+        {"name": name, "seed": seed, "epsilon": epsilon} | cell(CASES[name], sides, epsilon)
+        for epsilon in EPSILONS
+    ]
+
+
 def main() -> None:
     """Measure all cells and save them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--resume", action="store_true", help="keep the cells that are there")
-    parser.add_argument("--only", nargs="+", choices=list(CASES), help="cells without a result")
-    given = parser.parse_args()
-    # Public digits need no budget, and a reader may have a ledger of those in the README.
-    os.environ["RKNN_STATE_DIR"] = str((PARTS / "state").resolve())
-    PARTS.mkdir(parents=True, exist_ok=True)
-    for name in given.only or CASES:
-        for seed in SEEDS:
-            sides = CASES[name].make(seed)
-            for epsilon in EPSILONS:
-                path = PARTS / f"{name.replace(' ', '_')}-{seed}-{epsilon:g}.json"
-                if given.resume and path.exists():
-                    continue
-                done = cell(CASES[name], sides, epsilon)
-                write_json(path, {"name": name, "seed": seed, "epsilon": epsilon} | done)
-                print(name, seed, epsilon, {k: done.get(k) for k in ("off", "half", "covered")})
-    if given.only:
-        return
-    cells = [json.loads(path.read_text()) for path in sorted(PARTS.glob("*.json"))]
     about = {"cases": {name: case._asdict() | {"make": None} for name, case in CASES.items()}}
-    examples = [example(number) for number in range(EXAMPLES)]
-    save(
-        "measured",
-        {"cells": cells, "example": examples, "warnings": list(EVENTS)},
-        looked_at=list(LOOKED_AT),
-        seeds=list(SEEDS),
-        **about,
-    )
+    with _kept.parts("measured") as folder:
+        # Public digits need no budget, and a reader may have a ledger of those in the README.
+        os.environ["RKNN_STATE_DIR"] = str((folder / "state").resolve())
+        cells = [
+            cell
+            for name in CASES
+            for seed in SEEDS
+            for cell in _kept.part(folder, f"{name}, {seed}", functools.partial(split, name, seed))
+        ]
+        examples = [example(number) for number in range(EXAMPLES)]
+        save(
+            "measured",
+            {"cells": cells, "example": examples, "warnings": list(EVENTS)},
+            looked_at=list(LOOKED_AT),
+            seeds=list(SEEDS),
+            **about,
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Noisy SGD on MNIST: time relative to training without privacy, and accuracy of its networks.
 
-If stopped, the same command resumes. The accuracies are those of the networks themselves on the
+The accuracies are those of the networks themselves on the
 test set, under replace-one unless a row says otherwise. The speeds are ratios in one run, of wall
 time on both cores and of their CPU time. jax-privacy is measured if installed.
 """
@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from benchmarks import _kept
 from benchmarks._measure import mnist_folder, save, seconds, summary
 from rknn_jax.students import clipped_gradients, dpsgd
 from rknn_jax.students import fit as students
 from train import commandline, distill, sweep
 
-RUNS = Path("runs/noisy_sgd")
 DELTA = 1e-5
 SEEDS = (5, 6, 7)
 HEADS = (
@@ -73,7 +73,7 @@ KINDS: dict[str, tuple[str, tuple[float, ...], tuple[int, ...]]] = {
 }
 
 
-def run(name: str, epsilon: float, seed: int, prepared: Any) -> dict[str, Any]:
+def run(folder: Path, name: str, epsilon: float, seed: int, prepared: Any) -> dict[str, Any]:
     """Run one kind on one split, or read the saved result."""
     words = [
         "--dataset",
@@ -94,8 +94,8 @@ def run(name: str, epsilon: float, seed: int, prepared: Any) -> dict[str, Any]:
         "--student",
         "none",
     ]
-    folder = RUNS / f"{list(KINDS).index(name)}-{epsilon}-{seed}"
-    return distill.run(commandline.parsed([*words, "--out", str(folder)]), prepared)
+    out = folder / f"{list(KINDS).index(name)}-{epsilon}-{seed}"
+    return distill.run(commandline.parsed([*words, "--out", str(out)]), prepared)
 
 
 def speed(model: str, batch_size: int) -> dict[str, Any]:
@@ -181,7 +181,8 @@ def speed(model: str, batch_size: int) -> dict[str, Any]:
     return found
 
 
-if __name__ == "__main__":
+def accuracies(folder: Path) -> list[dict[str, Any]]:
+    """Return each kind's means over splits, at each epsilon."""
     prepared = sweep.sharing()
     ordered = sorted(
         (
@@ -192,7 +193,8 @@ if __name__ == "__main__":
         )
     )
     found = {
-        (name, asked, seed): run(name, asked, seed, prepared) for _, seed, name, asked in ordered
+        (name, asked, seed): run(folder, name, asked, seed, prepared)
+        for _, seed, name, asked in ordered
     }
     rows = []
     for name, (_, epsilons, seeds) in KINDS.items():
@@ -211,9 +213,14 @@ if __name__ == "__main__":
                     for what in ("label_accuracy", "model_test_accuracy", "seconds")
                 }
             )
-    speeds = [
-        speed(model, batch_size)
-        for model, batch_size in (("m5", 32), ("cnn", 64), ("tanh_cnn", 256))
-    ]
-    print(*(row["times_as_long"] for row in speeds), sep="\n")
-    save("noisy_sgd", {"speed": speeds, "accuracy": rows}, delta=DELTA)
+    return rows
+
+
+if __name__ == "__main__":
+    with _kept.parts("noisy_sgd") as folder:
+        rows = accuracies(folder)
+        speeds = [
+            speed(model, batch_size)
+            for model, batch_size in (("m5", 32), ("cnn", 64), ("tanh_cnn", 256))
+        ]
+        save("noisy_sgd", {"speed": speeds, "accuracy": rows}, delta=DELTA)

@@ -9,31 +9,26 @@ by hand for each cell: on the labels that are then reported, which no user has a
 for. Accuracy is that of labels of public rows, as a mean over splits and draws of the noise, so the
 best of the grid still is a little lucky.
 
-Each split is kept in `runs/noisy_sgd_defaults` once it is measured, and a later call keeps them.
 `benchmarks._decoding_cases` says how the two files of features are made; without them, their data
 sets are left out.
 """
 
 import functools
 import itertools
-import json
-import math
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from benchmarks import _decoding_cases as cases
+from benchmarks import _kept
 from benchmarks._decoding_cases import Sides
 from benchmarks._measure import save
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.types import Queries, Records
-from train.json_files import write_json
 
 EPSILONS = (0.05, 0.2, 1.0, 4.0)
 DELTA = 1e-5
@@ -42,7 +37,6 @@ STEPS = (10, 60)
 RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 CLIPS = (0.3, 1.0)
 CHOSEN = "chosen"
-PARTS = Path("runs/noisy_sgd_defaults")
 
 
 class Case(NamedTuple):
@@ -85,7 +79,6 @@ def grid() -> dict[str, dict[str, Any]]:
 
 def measured(case: Case, seed: int) -> dict[str, Any]:
     """Return the share of right labels of a split, by epsilon and setting, and its sizes."""
-    start = time.process_time()
     sides = case.make(seed)
     classes = int(sides.truth.max()) + 1
     private = Records(sides.private[: case.most], sides.labels[: case.most].astype(np.int32))
@@ -105,20 +98,8 @@ def measured(case: Case, seed: int) -> dict[str, Any]:
         "num_records": len(private.labels),
         "num_features": sides.public.shape[1],
         "num_classes": classes,
-        "cpu_seconds": time.process_time() - start,
         "right": right,
     }
-
-
-def split(name: str, seed: int) -> dict[str, Any]:
-    """Return what `measured` finds, from the folder if it is there."""
-    path = PARTS / f"{name.replace(', ', '-').replace(' ', '_')}-{seed}.json"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, measured(CASES[name], seed))
-        print(f"measured {name}, seed {seed}", flush=True)
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
 
 
 def cells(name: str, splits: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -152,19 +133,22 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure what is not measured yet, and write the results."""
+    """Measure all splits, and write the results."""
     rows = []
-    cpu = 0.0
-    for name, case in CASES.items():
-        missing = cases.Case(case.make, 0, case.file).missing()
-        if missing:
-            print(f"without {name}: {missing}")
-            continue
-        splits = [split(name, seed) for seed in SEEDS[: case.num_splits]]
-        cpu += sum(one["cpu_seconds"] for one in splits)
-        rows += cells(name, splits)
-    results = {"summary": summary(rows), "cells": rows, "cpu_seconds": math.ceil(cpu)}
-    save("noisy_sgd_defaults", results, delta=DELTA, seeds=SEEDS, relation="replace-one")
+    with _kept.parts("noisy_sgd_defaults") as folder:
+        for name, case in CASES.items():
+            missing = cases.Case(case.make, 0, case.file).missing()
+            if missing:
+                print(f"without {name}: {missing}")
+                continue
+            splits = [
+                _kept.part(folder, f"{name}, {seed}", functools.partial(measured, case, seed))
+                for seed in SEEDS[: case.num_splits]
+            ]
+            rows += cells(name, splits)
+        spent = _kept.cpu_seconds(folder)
+        results = {"summary": summary(rows), "cells": rows, "cpu_seconds": spent}
+        save("noisy_sgd_defaults", results, delta=DELTA, seeds=SEEDS, relation="replace-one")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ features, which are pixels, and a semi-supervised student (UDA). The others give
 additions of reverse k-NN labeling. These are `spectral` features, and labels that spread over the
 graph of the public records. The last row is Private-kNN's iteration: half of the queries on HOG,
 and half on the features of the student that those train. Its epsilon is that of both rounds
-together. If stopped, the same command resumes.
+together.
 """
 
 import functools
@@ -14,12 +14,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+from benchmarks import _kept
 from benchmarks._measure import mnist_folder, save, summary
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.events import Event, Gaussian, SampledGaussian, ScreenedGaussian
 from train import commandline, distill
 
-RUNS = Path("runs/papers")
 # Runs of two minutes use all seeds; semi-supervised students take longer and use the first only.
 SEEDS = (0, 1, 2)
 DELTA = 1e-5
@@ -63,7 +63,7 @@ def stated_epsilon(labeler: str, rounds: int) -> float:
     return min(accounting.epsilons(events, DELTA).values()) * 1.0001
 
 
-def run(name: str, seed: int) -> dict[str, Any]:
+def run(folder: Path, name: str, seed: int) -> dict[str, Any]:
     """Run one kind on one split, or read the saved result."""
     labeler, student = KINDS[name]
     words = [
@@ -84,26 +84,26 @@ def run(name: str, seed: int) -> dict[str, Any]:
         str(seed),
     ]
     return distill.run(
-        commandline.parsed([*words, "--out", str(RUNS / f"{list(KINDS).index(name)}-{seed}")])
+        commandline.parsed([*words, "--out", str(folder / f"{list(KINDS).index(name)}-{seed}")])
     )
 
 
+def row(folder: Path, name: str) -> dict[str, Any]:
+    """Return the means of one kind over its splits."""
+    seeds = SEEDS[:1] if KINDS[name][1] else SEEDS
+    found = [run(folder, name, seed) for seed in seeds]
+    about = {
+        "name": name,
+        "seeds": seeds,
+        "epsilon": max(one["epsilon"] for one in found),
+        "relation": found[0]["relation"],
+    }
+    return about | {
+        what: summary([one[what] for one in found])
+        for what in ("label_accuracy", "test_accuracy", "seconds")
+    }
+
+
 if __name__ == "__main__":
-    rows = []
-    for name, (_, student) in KINDS.items():
-        seeds = SEEDS[:1] if student else SEEDS
-        found = [run(name, seed) for seed in seeds]
-        about = {
-            "name": name,
-            "seeds": seeds,
-            "epsilon": max(one["epsilon"] for one in found),
-            "relation": found[0]["relation"],
-        }
-        rows.append(
-            about
-            | {
-                what: summary([one[what] for one in found])
-                for what in ("label_accuracy", "test_accuracy", "seconds")
-            }
-        )
-    save("papers", rows, delta=DELTA)
+    with _kept.parts("papers") as folder:
+        save("papers", [row(folder, name) for name in KINDS], delta=DELTA)

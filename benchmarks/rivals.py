@@ -13,17 +13,10 @@ one can say how many labels by hand give what the private records give.
 Reverse k-NN and the labelers of one sum are read as in `rknn label`. Labelers that pay for every
 query have one for each public row that they ask about, and their labels spread over the graph.
 Private-kNN and PATE have their papers' settings where there are enough records for them.
-
-Each part is kept in `runs/rivals`, so that the same command goes on, and `--only` measures the
-parts of some spaces, without a result.
 """
 
-import argparse
 import functools
 import itertools
-import json
-import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +26,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from benchmarks import _decoding_cases as cases
-from benchmarks import choosing
+from benchmarks import _kept, choosing
 from benchmarks._decoding_cases import Sides
 from benchmarks._measure import save, summary
 from benchmarks._rival_spaces import NUM_PUBLIC, SIZES, SPACES, WIDE
@@ -49,7 +42,6 @@ from rknn_jax.queries import kmeans
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import inputs
 from rknn_jax.types import Answers, Queries, Records
-from train.json_files import write_json
 
 NUM_CLASSES = 10
 EPSILONS = choosing.EPSILONS
@@ -68,7 +60,6 @@ ONE_SUM = (
     ("least squares", "least_squares", DELTA),
 )
 """Name, labeler and delta of the labelers of one sum."""
-PARTS = Path("runs/rivals")
 
 
 class Split(NamedTuple):
@@ -261,31 +252,15 @@ def nothing_private(space: str, seed: int) -> dict[str, Any]:
     return {"purity": purity(space, seed), "one_class": float(frequent), "by_hand": hand}
 
 
-def kept(folder: Path, name: str, make: Callable[[], Any]) -> Any:
-    """Return a part from its file in the folder, made first if it is not there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name.replace(', ', '-').replace(' ', '_')}.json"
-    if not path.exists():
-        start = time.process_time()
-        found = make()
-        spent = round(time.process_time() - start)
-        write_json(path, {"cpu_seconds": spent, "load": os.getloadavg()[0], "found": found})
-        print(f"{name}: {spent} s", flush=True)
-    return json.loads(path.read_text())
-
-
-def part(space: str, seed: int, size: int, method: str) -> Any:
+def part(folder: Path, space: str, seed: int, size: int, method: str) -> Any:
     """Return the accuracies of one part."""
-    return kept(
-        PARTS,
-        f"{space}, {seed}, {size}, {method}",
-        lambda: measured(space, seed, size, method),
-    )
+    name = f"{space}, {seed}, {size}, {method}"
+    return _kept.part(folder, name, lambda: measured(space, seed, size, method))
 
 
-def free(space: str, seed: int) -> Any:
+def free(folder: Path, space: str, seed: int) -> Any:
     """Return what a split gives with no private record."""
-    return kept(PARTS, f"{space}, {seed}", lambda: nothing_private(space, seed))
+    return _kept.part(folder, f"{space}, {seed}", lambda: nothing_private(space, seed))
 
 
 def told(runs: list[list[dict[str, float]]]) -> dict[str, Any]:
@@ -303,13 +278,13 @@ def told(runs: list[list[dict[str, float]]]) -> dict[str, Any]:
     }
 
 
-def rows_of(space: str, size: int) -> list[dict[str, Any]]:
+def rows_of(folder: Path, space: str, size: int) -> list[dict[str, Any]]:
     """Return a row for each labeler and epsilon."""
     runs: dict[tuple[str, float], list[list[dict[str, float]]]] = {}
     for method in METHODS:
         for seed in seeds_of(space, size, method):
             mine: dict[tuple[str, float], list[dict[str, float]]] = {}
-            for run in part(space, seed, size, method)["found"]:
+            for run in part(folder, space, seed, size, method):
                 mine.setdefault((run["method"], run["epsilon"]), []).append(run)
             for cell, each in mine.items():
                 runs.setdefault(cell, []).append(each)
@@ -320,9 +295,9 @@ def rows_of(space: str, size: int) -> list[dict[str, Any]]:
     ]
 
 
-def without_records(space: str) -> dict[str, Any]:
+def without_records(folder: Path, space: str) -> dict[str, Any]:
     """Return what public data give without a private record, over splits."""
-    splits = [free(space, seed)["found"] for seed in SEEDS]
+    splits = [free(folder, space, seed) for seed in SEEDS]
     hand = []
     for number, size in enumerate(BY_HAND):
         runs = [[one["by_hand"][number]] for one in splits]
@@ -335,39 +310,35 @@ def without_records(space: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure all parts that are not there, and write the results."""
-    parser = argparse.ArgumentParser(description="Labels by every labeler.")
-    parser.add_argument("--only", nargs="*", choices=list(SPACES), help="spaces, without a result")
-    args = parser.parse_args()
+    """Measure all parts, and write the results."""
     spaces = []
     for name, space in SPACES.items():
         if reason := cases.Case(space.make, 0, space.file).missing():
             print(f"skipped {name}: {reason}", flush=True)
-        elif not args.only or name in args.only:
+        else:
             spaces.append(name)
     splits = [(name, seed) for seed in SEEDS for name in spaces]
-    for name, seed in splits:
-        free(name, seed)
-    for method, (name, seed), size in itertools.product(METHODS, splits, SIZES):
-        if seed in seeds_of(name, size, method):
-            part(name, seed, size, method)
-    if args.only:
-        return
-    spent = sum(json.loads(path.read_text())["cpu_seconds"] for path in PARTS.glob("*.json"))
-    save(
-        "rivals",
-        {
-            "rows": [row for name in spaces for size in SIZES for row in rows_of(name, size)],
-            "nothing_private": {name: without_records(name) for name in spaces},
-        },
-        seeds=SEEDS,
-        draws=DRAWS,
-        delta=DELTA,
-        num_public=NUM_PUBLIC,
-        cpu_seconds=spent,
-        relation="replace-one",
-        simulated_noise=True,
-    )
+    with _kept.parts("rivals") as folder:
+        for name, seed in splits:
+            free(folder, name, seed)
+        for method, (name, seed), size in itertools.product(METHODS, splits, SIZES):
+            if seed in seeds_of(name, size, method):
+                part(folder, name, seed, size, method)
+        rows = [row for name in spaces for size in SIZES for row in rows_of(folder, name, size)]
+        save(
+            "rivals",
+            {
+                "rows": rows,
+                "nothing_private": {name: without_records(folder, name) for name in spaces},
+            },
+            seeds=SEEDS,
+            draws=DRAWS,
+            delta=DELTA,
+            num_public=NUM_PUBLIC,
+            cpu_seconds=_kept.cpu_seconds(folder),
+            relation="replace-one",
+            simulated_noise=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,21 +1,18 @@
 """Right labels by a release in one round, two and three, at the same epsilon in all.
 
-    python -m benchmarks.rounds [--resume]
-
 The data sets are some of `benchmarks.measured`, three splits each that it does not use, and two
-with more records. All records vote. A split is kept in `runs/rounds` once it is done. The weights
-of the features that labels teach were chosen on other splits of those with a *.
+with more records. All records vote. The weights of the features that labels teach were chosen on
+other splits of those with a *.
 """
 
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import _kept_cells
+from benchmarks import _kept
 from benchmarks import _measured_cases as cases
 from benchmarks._decoding_cases import Sides
 from benchmarks._measure import save
@@ -26,7 +23,6 @@ from rknn_jax.release import label, planning, rounds
 SEEDS = (100, 101, 102)
 EPSILONS = (0.5, 1.0, 3.0)
 ROUNDS = (1, 2, 3)
-PARTS = Path("runs/rounds")
 LOOKED_AT = (
     "MNIST",
     "CIFAR-10, HOG",
@@ -88,12 +84,14 @@ def cell(name: str, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure all cells and save them."""
-    cells = (
-        (f"{name}-{seed}", functools.partial(cell, name, seed)) for name in DATA for seed in SEEDS
-    )
-    found = _kept_cells.work(PARTS, cells, __doc__)
-    rows = [one for one in found if one["data"] in DATA]
-    save("rounds", rows, seeds=list(SEEDS), rounds=list(ROUNDS), looked_at=list(LOOKED_AT))
+    about = {"seeds": list(SEEDS), "rounds": list(ROUNDS), "looked_at": list(LOOKED_AT)}
+    with _kept.parts("rounds") as folder:
+        rows = [
+            _kept.part(folder, f"{name}, {seed}", functools.partial(cell, name, seed))
+            for name in DATA
+            for seed in SEEDS
+        ]
+        save("rounds", rows, **about)
 
 
 if __name__ == "__main__":

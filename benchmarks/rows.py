@@ -3,15 +3,12 @@
 All parts are training images (`mnist:train`), because the settings of `spectral` and of the default
 student were chosen on test images. No setting of a row was chosen by an accuracy. It is the code's
 default or the paper's, but for the sizes and epochs that `options` shows, which fit a core. Only
-the first row has the paper's split. Finished runs are kept under `runs/rows`, and the results are
-written after every row, so the same command resumes. Rows that are not named stay as they are.
+the first row has the paper's split.
 
     python -m benchmarks.rows             # rows.json
-    python -m benchmarks.rows M3 M7       # these rows of rows.json, each with its date
     python -m benchmarks.rows networks    # CPU time of the largest networks: networks.json
 """
 
-import json
 import re
 import sys
 import time
@@ -21,13 +18,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from benchmarks._measure import RESULTS, mnist_folder, save, seconds
+from benchmarks import _kept
+from benchmarks._measure import mnist_folder, save, seconds
 from rknn_jax._internal.terminal import show_progress
 from rknn_jax.students import fit as students
 from train import commandline, distill, sweep
-from train.environment import environment
 
-RUNS = Path("runs/rows")
 LABELS = "--dataset mnist:train --seed 0 --representation spectral --queries 10"
 DTI = (
     "--dataset mnist:train --seed 0 --representation dti --queries 10 --smoothing none "
@@ -133,14 +129,14 @@ def rows() -> list[Row]:
     ]
 
 
-def measure(row: Row, prepared: distill.Prepare) -> dict[str, Any]:
+def measure(place: Path, row: Row, prepared: distill.Prepare) -> dict[str, Any]:
     """Run a row, or read its saved result."""
-    folder = RUNS / re.sub("[^a-z0-9]+", "-", row.name.lower())
+    folder = place / re.sub("[^a-z0-9]+", "-", row.name.lower())
     experiment = commandline.parsed(
         [
             *row.options.split(),
             *("--data-dir", str(mnist_folder()), "--noise-seed", "0"),
-            *("--representation-dir", str(RUNS / "representations")),
+            *("--representation-dir", str(place / "representations")),
             *("--epsilon", repr(row.epsilon), "--out", str(folder)),
         ]
     )
@@ -179,25 +175,11 @@ def cost(network: str) -> dict[str, Any]:
     }
 
 
-def kept() -> dict[str, dict[str, Any]]:
-    """Return the rows of rows.json by name."""
-    path = RESULTS / "rows.json"
-    found = json.loads(path.read_text())["results"] if path.exists() else []
-    return {row["name"]: row for row in found}
-
-
-def main(names: list[str]) -> None:
-    """Measure these rows, or all, and write after each. The others stay as they are."""
-    known = [row.name for row in rows()]
-    if unknown := [name for name in names if name not in known]:
-        sys.exit(f"Expected names of rows, got {unknown}; choose from {known}.")
+def main() -> None:
+    """Measure all rows and write the results."""
     prepared = sweep.sharing(2)
-    found = kept()
-    for row in rows():
-        if not names or row.name in names:
-            found[row.name] = measure(row, prepared) | {"date": environment()["date"]}
-            ordered = [found[name] for name in known if name in found]
-            save("rows", ordered, command="python -m benchmarks.rows")
+    with _kept.parts("rows") as folder:
+        save("rows", [measure(folder, row, prepared) for row in rows()])
 
 
 if __name__ == "__main__":
@@ -205,4 +187,4 @@ if __name__ == "__main__":
         save("networks", [cost(network) for network in NETWORKS])
     else:
         with show_progress():
-            main(sys.argv[1:])
+            main()

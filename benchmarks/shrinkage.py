@@ -2,19 +2,18 @@
 
 The labels are arg maxes of the linear model, without shared rows. Data sets are those of
 `benchmarks.measured`: the prior was chosen on `DEVELOPED`, among three, before the others were run.
-`python -m benchmarks.shrinkage` writes each data set as it comes, and continues.
 """
 
+import functools
 import itertools
-import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
-from benchmarks._measure import RESULTS, save
+from benchmarks import _kept
+from benchmarks._measure import save
 from benchmarks._measured_cases import CASES
 from rknn_jax.labelers import least_squares
 from rknn_jax.labelers.least_squares import LeastSquares
@@ -49,15 +48,15 @@ def cells(name: str, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure the data sets that the last run has not."""
-    path = RESULTS / "shrinkage.json"
-    rows = json.loads(path.read_text())["results"]["cells"] if path.exists() else []
-    done = {row["case"] for row in rows}
-    for name in CASES:
-        if name in done:
-            continue
-        rows += [row for seed in SEEDS for row in cells(name, seed)]
-        save("shrinkage", {"cells": rows}, developed=DEVELOPED, load=os.getloadavg()[0])
+    """Measure all data sets and save them."""
+    with _kept.parts("shrinkage") as folder:
+        rows = [
+            row
+            for name in CASES
+            for seed in SEEDS
+            for row in _kept.part(folder, f"{name}, {seed}", functools.partial(cells, name, seed))
+        ]
+        save("shrinkage", {"cells": rows}, developed=DEVELOPED)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,16 @@
 """Right public labels if the private records come from elsewhere, and what helps.
 
-    python -m benchmarks.sites [--resume]
-
 Digits of MNIST: 1,500 public rows as they are, and 6,000 private records that differ from them in
 one way. Each is released at the same epsilon as it is, and with each of five remedies, four of
 which are free: features that a shift moves less (HOG), two rounds, public copies that are turned
 and thickened as private images may be, and both of HOG and copies. Records that check cost votes,
 choose among labelings, and measure what labels are worth. Remedies know nothing of the shift:
 copies are turned by up to 45 degrees whether private images are or not. Labels of copies do not
-count. Three splits, none of which was looked at before; each is kept in `runs/sites` once it is
-done.
+count. Three splits, none of which was looked at before.
 """
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,7 +18,7 @@ import numpy as np
 import scipy.ndimage
 from sklearn.decomposition import PCA
 
-from benchmarks import _kept_cells
+from benchmarks import _kept
 from benchmarks._decoding_cases import Sides
 from benchmarks._measure import mnist_folder, save
 from benchmarks.measured import Nobody, plan_of, right
@@ -38,7 +34,6 @@ NUM_PRIVATE = 6000
 COPIES = 2
 LARGEST_ANGLE = 45.0
 COMPONENTS = 50
-PARTS = Path("runs/sites")
 
 Change = Callable[[np.ndarray], np.ndarray]
 
@@ -174,12 +169,13 @@ def cell(name: str, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure all cells and save them."""
-    cells = (
-        (f"{name}-{seed}", functools.partial(cell, name, seed)) for name in SHIFTS for seed in SEEDS
-    )
-    found = _kept_cells.work(PARTS, cells, __doc__)
-    rows = [one for name in SHIFTS for one in found if one["data"] == name]
-    save("sites", rows, seeds=list(SEEDS), public=NUM_PUBLIC, private=NUM_PRIVATE)
+    with _kept.parts("sites") as folder:
+        rows = [
+            _kept.part(folder, f"{name}, {seed}", functools.partial(cell, name, seed))
+            for name in SHIFTS
+            for seed in SEEDS
+        ]
+        save("sites", rows, seeds=list(SEEDS), public=NUM_PUBLIC, private=NUM_PRIVATE)
 
 
 if __name__ == "__main__":

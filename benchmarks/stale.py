@@ -1,13 +1,21 @@
-"""Results that are older than the code that they measure.
+"""Results that are older than the code that they measure, and those measured again.
 
-    python -m benchmarks.stale
+    python -m benchmarks.stale                            # what has changed since each result
+    python -m benchmarks.stale --measure NAME [NAME ...]  # again, where anything has changed
 
 A result names the source files that its program had imported, with their digests; comments and
-docstrings do not count. It is stale if one of them says something else now; a table of the docs
-says so if it is one of `_sources.MEASURED`, and a test fails until it does. Results of before
-2026-11-26 name none: of these only the date is told. The native kernels are no part of it.
+docstrings do not count. A result is stale if code that decides its labels (`_sources.MEASURED`)
+says something else now: its table of the docs says so, and a test fails until it does. Other files
+that have changed are told beside it. Results of before 2026-11-26 name no files, and their tables
+say that. The native kernels are no part of it.
+
+`--measure` runs the programs of these names whose result is not as all of the code is, in this
+order. A result just measured is, so the same command continues.
 """
 
+import argparse
+import subprocess
+import sys
 from typing import Any
 
 from benchmarks import _sources
@@ -15,6 +23,7 @@ from benchmarks._measure import RESULTS
 from benchmarks._tables._format import load
 
 MOST_NAMED = 3
+AS_IT_IS = "as the code is"
 
 
 def state(found: dict[str, Any]) -> str:
@@ -28,13 +37,40 @@ def state(found: dict[str, Any]) -> str:
         return f"names no sources; measured {found['date'][:10]}"
     changed = _sources.changed(sources)
     if not changed:
-        return "as the code is"
-    more = f" and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
-    return f"stale: {', '.join(changed[:MOST_NAMED])}{more} of {len(sources)} files changed"
+        return AS_IT_IS
+    decide = [path for path in changed if path.startswith(_sources.MEASURED)]
+    if not decide:
+        return f"labels by the same code; {_named(changed)} changed"
+    return f"stale: {_named(decide)} changed"
+
+
+def _named(paths: list[str]) -> str:
+    more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
+    return ", ".join(paths[:MOST_NAMED]) + more
+
+
+def measure(names: list[str]) -> None:
+    """Run the programs whose result is missing or not of the present code.
+
+    Args:
+      names: Names of the programs, first ones first.
+
+    Raises:
+      subprocess.CalledProcessError: If a program fails.
+    """
+    for name in names:
+        if not (RESULTS / f"{name}.json").exists() or state(load(name)) != AS_IT_IS:
+            print(f"python -m benchmarks.{name}", flush=True)
+            subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=True)
 
 
 def main() -> None:
-    """Print the state of each result."""
+    """Print the state of each result, or measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--measure", nargs="+", default=[], help="programs to run again")
+    if names := parser.parse_args().measure:
+        measure(names)
+        return
     for path in sorted(RESULTS.glob("*.json")):
         print(f"{path.stem:24} {state(load(path.stem))}")
 

@@ -1,16 +1,16 @@
 """Studies by `train.sweep` on MNIST: queries and neighbors, rounds, and students' targets.
 
-Queries and neighbors are Figure 2 of Li et al. If stopped, the same command resumes. Figures 3 and
-4 are the same study on SVHN and CIFAR-10, whose students need an accelerator.
+Queries and neighbors are Figure 2 of Li et al. Figures 3 and 4 are the same study on SVHN and
+CIFAR-10, whose students need an accelerator.
 """
 
 import shutil
 from pathlib import Path
 
+from benchmarks import _kept
 from benchmarks._measure import mnist_folder, save
 from train import sweep
 
-RUNS = Path("runs/sweeps")
 DOCS = Path(__file__).parent.parent / "docs"
 MNIST = [
     "--dataset",
@@ -45,8 +45,10 @@ STUDIES = {
 }
 
 if __name__ == "__main__":
-    results = {}
-    for name, (arguments, varied) in STUDIES.items():
-        results[name] = sweep.main(arguments, RUNS / name, varied)
-    shutil.copyfile(RUNS / "figure2" / "sweep.png", DOCS / "figure2.png")
-    save("sweeps", results, runs=str(RUNS))
+    with _kept.parts("sweeps") as folder:
+        results = {
+            name: sweep.main(arguments, folder / name, varied)
+            for name, (arguments, varied) in STUDIES.items()
+        }
+        shutil.copyfile(folder / "figure2" / "sweep.png", DOCS / "figure2.png")
+        save("sweeps", results)

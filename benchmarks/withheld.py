@@ -1,19 +1,16 @@
 """Cost of the records that check: right labels with them, beside those if all records vote.
 
-    python -m benchmarks.withheld [--resume]
-
 `benchmarks.measured` has one pair of releases in each cell, and the noise of one release is more
 than what a few votes are worth. Here each cell of it that is measured has six pairs, each with
-roles and noise of its own. A cell is kept in `runs/withheld` once it is done.
+roles and noise of its own.
 """
 
 import dataclasses
 import functools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from benchmarks import _kept_cells
+from benchmarks import _kept
 from benchmarks._decoding_cases import Sides
 from benchmarks._measure import save
 from benchmarks._measured_cases import CASES, LOOKED_AT
@@ -21,7 +18,6 @@ from benchmarks.measured import EPSILONS, SEEDS, Nobody, plan_of, right
 from rknn_jax.release import label
 
 PAIRS = 6
-PARTS = Path("runs/withheld")
 
 
 def pair(sides: Sides, epsilon: float) -> tuple[float, float] | None:
@@ -65,14 +61,17 @@ def cell(name: str, seed: int, epsilon: float) -> dict[str, Any]:
 
 def main() -> None:
     """Measure all cells and save them."""
-    cells = (
-        (f"{name}-{seed}-{epsilon:g}", functools.partial(cell, name, seed, epsilon))
-        for name in CASES
-        for seed in SEEDS
-        for epsilon in EPSILONS
-    )
-    found = [one for one in _kept_cells.work(PARTS, cells, __doc__) if one["pairs"]]
-    save("withheld", found, looked_at=list(LOOKED_AT), seeds=list(SEEDS))
+    with _kept.parts("withheld") as folder:
+        cells = [
+            _kept.part(
+                folder, f"{name}, {seed}, {epsilon:g}", functools.partial(cell, name, seed, epsilon)
+            )
+            for name in CASES
+            for seed in SEEDS
+            for epsilon in EPSILONS
+        ]
+        rows = [one for one in cells if one["pairs"]]
+        save("withheld", rows, looked_at=list(LOOKED_AT), seeds=list(SEEDS))
 
 
 if __name__ == "__main__":

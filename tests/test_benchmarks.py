@@ -1,19 +1,21 @@
 """Programs of benchmarks/ that change recorded results."""
 
+import contextlib
+import functools
 import json
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from benchmarks import (
+    _kept,
     _measure,
     _mutated,
     _planting,
     _sources,
-    measured,
     planted_faults,
-    rows,
     stale,
 )
 from benchmarks._faults import FAULTS
@@ -22,45 +24,64 @@ from benchmarks._tables import _format
 ROOT = Path(__file__).parents[1]
 
 
-def test_rows_that_are_not_named_stay_as_they_are(tmp_path, monkeypatch):
-    path = tmp_path / "rows.json"
-    earlier = [
-        {"name": "UDA", "test_accuracy": 0.1, "date": "2026-01-02"},
-        {"name": "M5", "test_accuracy": 0.2, "date": "2026-01-01"},
+def test_a_stopped_benchmark_continues_and_a_finished_one_begins_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(_kept, "RUNS", tmp_path)
+    worked = []
+
+    def measured(number):
+        worked.append(number)
+        if number == 2 and len(worked) == 3:
+            raise KeyboardInterrupt
+        yield {"number": number}
+
+    def run():
+        with _kept.parts("some") as folder:
+            names = range(4)
+            return [
+                row
+                for name in names
+                for row in _kept.part(folder, f"{name}, a b", functools.partial(measured, name))
+            ], _kept.cpu_seconds(folder)
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert sorted(path.name for path in (tmp_path / "some").glob("*.json")) == [
+        "0-a_b.json",
+        "1-a_b.json",
     ]
-    path.write_text(json.dumps({"results": earlier}))
-
-    def save(name, results, **about):
-        path.write_text(json.dumps(about | {"results": results}))
-
-    monkeypatch.setattr(rows, "RESULTS", tmp_path)
-    monkeypatch.setattr(rows, "save", save)
-    monkeypatch.setattr(
-        rows, "measure", lambda row, prepared: {"name": row.name, "test_accuracy": 0.9}
-    )
-    rows.main(["M5", "M3"])
-    found = json.loads(path.read_text())["results"]
-    assert [row["name"] for row in found] == ["M3", "M5", "UDA"], "the order is that of the table"
-    assert found[2] == earlier[0]
-    assert [row["test_accuracy"] for row in found[:2]] == [0.9, 0.9]
-    assert min(row["date"] for row in found[:2]) > earlier[0]["date"]
-    with pytest.raises(SystemExit, match="M9"):
-        rows.main(["M9"])
+    assert run() == ([{"number": number} for number in range(4)], 0)
+    assert worked == [0, 1, 2, 2, 3]
+    assert not (tmp_path / "some").exists()
+    run()
+    assert worked[5:] == [0, 1, 2, 3]
 
 
-def test_some_data_sets_alone_leave_the_results_of_all_as_they_are(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("RKNN_STATE_DIR", "of the reader")
-    monkeypatch.setattr(measured, "PARTS", tmp_path)
-    monkeypatch.setattr(measured, "EPSILONS", (1.0,))
-    monkeypatch.setattr(measured, "cell", lambda *of_release: {"off": 0.0})
-    monkeypatch.setattr(measured, "save", lambda *saved, **about: pytest.fail("wrote results"))
-    monkeypatch.setattr("sys.argv", ["measured", "--only", "digits"])
-    measured.main()
-    assert len(list(tmp_path.iterdir())) == len(measured.SEEDS)
-    monkeypatch.setattr("sys.argv", ["measured", "--only", "numbers"])
-    with pytest.raises(SystemExit):
-        measured.main()
-    assert "'breast cancer'" in capsys.readouterr().err
+def test_parts_of_other_code_are_measured_again(tmp_path, monkeypatch, capsys):
+    code = {"rknn_jax/a.py": "1"}
+    monkeypatch.setattr(_kept, "RUNS", tmp_path)
+    monkeypatch.setattr(_sources, "deciding", lambda: code)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "0.json").write_text('{"found": "by nobody knows which code"}')
+
+    def found(name, value):
+        with contextlib.suppress(KeyboardInterrupt), _kept.parts(name) as folder:
+            worked.append(_kept.part(folder, "0", lambda: value))
+            raise KeyboardInterrupt
+
+    worked = []
+    found("old", 1)
+    found("old", 2)
+    code["rknn_jax/a.py"] = "2"
+    found("old", 3)
+    assert worked == [1, 1, 3]
+    assert capsys.readouterr().out.count("measuring them again") == 2
+
+
+def test_what_decides_a_result_is_all_of_the_package_and_what_the_program_imported():
+    code = _sources.deciding()
+    assert {"rknn_jax/cli/federation.py", "train/distill.py", "benchmarks/_kept.py"} <= set(code)
+    assert "benchmarks/soak.py" not in code
+    assert all(code.values())
 
 
 def test_mutants_are_planted_in_files_that_exist_and_in_all_that_privacy_stands_on():
@@ -135,10 +156,31 @@ def test_a_result_is_stale_if_the_code_that_it_measures_says_something_else(tmp_
     file.write_text('"""Other text."""\n# why\ndef f(x):\n    return x + 1\n')
     assert stale.state(found) == "as the code is"
     file.write_text("def f(x):\n    return x + 2\n")
-    assert stale.state(found) == "stale: rknn_jax/a.py of 1 files changed"
+    assert stale.state(found) == "labels by the same code; rknn_jax/a.py changed"
+    monkeypatch.setattr(_sources, "MEASURED", ("rknn_jax/a",))
+    assert stale.state(found) == "stale: rknn_jax/a.py changed"
     file.unlink()
-    assert "stale" in stale.state(found)
+    assert stale.state(found) == "stale: rknn_jax/a.py changed"
     assert stale.state({"date": "2026-11-20T"}) == "names no sources; measured 2026-11-20"
+
+
+def test_measuring_again_leaves_out_what_is_of_the_present_code(tmp_path, monkeypatch):
+    for module in (stale, _format):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    commands = []
+
+    def run(command, check):
+        commands.append(command[1:])
+        if command[-1] == "benchmarks.fails":
+            raise subprocess.CalledProcessError(1, command)
+        (tmp_path / f"{command[-1].partition('.')[2]}.json").write_text('{"sources": {}}')
+
+    monkeypatch.setattr(stale.subprocess, "run", run)
+    (tmp_path / "old.json").write_text('{"date": "2026-11-20T"}')
+    (tmp_path / "new.json").write_text('{"sources": {}}')
+    with pytest.raises(subprocess.CalledProcessError):
+        stale.measure(["new", "old", "missing", "old", "fails", "later"])
+    assert commands == [["-m", f"benchmarks.{name}"] for name in ("old", "missing", "fails")]
 
 
 def test_a_table_says_that_its_code_has_changed(tmp_path, monkeypatch):
