@@ -86,6 +86,17 @@ def class_of_one_record_shows(patch):
     patch.setattr(class_selection, "least_threshold", lambda scale, delta: -50)
 
 
+def classes_come_by_their_true_counts(patch):
+    select = class_selection.select
+
+    def ordered(found, *amount, **about):
+        selected = select(found, *amount, **about)
+        names = sorted(selected.counts, key=lambda name: (-found.counts[name], name))
+        return selected._replace(counts={name: selected.counts[name] for name in names})
+
+    patch.setattr(class_selection, "select", ordered)
+
+
 def all_records_of_a_person_count(patch):
     patch.setattr(class_selection, "_drawn", lambda shards, known, seed: known)
 
@@ -171,6 +182,11 @@ BUGS = [
     Bug(
         "INFINITE: a class of one record shows",
         class_of_one_record_shows,
+        "--selection --runs 120",
+    ),
+    Bug(
+        "INFINITE: classes come by their true counts",
+        classes_come_by_their_true_counts,
         "--selection --runs 120",
     ),
     Bug(

@@ -269,6 +269,9 @@ def test_any_bytes_are_read_alike_in_parts_and_at_once(monkeypatch):
             assert read(content, NAMES[:2]) == whole, content
         monkeypatch.setattr(_csv_records, "LONGEST", 5)
         short, _ = read(content, NAMES[:2])
+        for at_once in (1, 3, 2**22):  # which records are too long depends on no other one
+            monkeypatch.setattr(_csv_records, "READ_AT_ONCE", at_once)
+            assert read(content, NAMES[:2])[0] == short, content
         monkeypatch.undo()
         assert len(short) == len(whole[0]), content
         assert all(a in (b, (b"", b"")) for a, b in zip(short, whole[0], strict=True)), content

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import uuid
 from decimal import Decimal
 
 import jax
@@ -16,7 +17,7 @@ from scipy import optimize
 
 from rknn_jax import mechanisms
 from rknn_jax.audit import games_release, verdict
-from rknn_jax.formats import Columns
+from rknn_jax.formats import Columns, _arrow
 from rknn_jax.labelers import _vote_mechanism
 from rknn_jax.labelers._votes import Bound, VoteTally
 from rknn_jax.labelers.rknn import ReverseKNN
@@ -203,6 +204,13 @@ def test_names_keep_persons_apart_and_kinds_of_numbers_together():
     )  # NumPy's bytes end before zeros, and Arrow's do not
     # No number in one form is taken for text in another, whatever its size.
     assert num_names(["1.5", "1.50", "1e400", "1e4000", ".001", "1,000", "e5", "1e"]) == 8
+    one = uuid.UUID("A987fbc9-4bed-3078-af07-9141ba07c9f3")
+    column = pa.array([one.bytes, None, bytes(16)], pa.uuid())
+    [stored, missing, nil] = _arrow.person_column(column, "patient")
+    assert missing is None
+    assert num_names([one, str(one), str(one).upper(), f"{{{one}}}", one.urn, stored]) == 1
+    assert num_names([one, one.hex, f"{one}0", one.bytes]) == 4, "codes and bytes may be others"
+    assert not person_names(np.array([nil, uuid.UUID(int=0)], object), "")[1].any()
     forms = np.array(["Jos\u00e9", "Jose\u0301", "Jos\u00e9".encode()], object)
     assert len(np.unique(person_names(forms, "")[0], axis=0)) == 1
     # The text of an object without one is its place, which is another for each record.

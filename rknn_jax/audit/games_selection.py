@@ -3,7 +3,8 @@
 The canary is a record, or a person with many records. Alone in its class, it must not make the
 class show with a probability above delta. Among others, it moves a count by one. Every run is
 `class_selection.occurrences` and `select`, on records and with a ledger of its own. The view holds,
-of every class, whether it shows, its noisy count and the count's parity, and how many classes show.
+of every class, its place among those that show, its noisy count and the count's parity, and how
+many classes show.
 
 `exact` compares the laws of the outcomes for the scale and the threshold that the code takes.
 """
@@ -23,11 +24,14 @@ from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import class_selection
 from rknn_jax.release.shards import ArrayShard
 
-CLASSES = ("common", "first", "second", "absent")
-"""Class of many records, classes of the canary in either data set, and one without a record."""
+COMMON = ("common", "usual")
+"""Classes of as many records each, so that a canary decides which one has more."""
 
-COMMON = 40
-"""Number of other records of the common class."""
+CLASSES = (*COMMON, "first", "second", "absent")
+"""Common classes, classes of the canary in either data set, and one without a record."""
+
+MANY = 40
+"""Number of other records of each common class."""
 
 OF_CANARY = 300
 """Number of records of a person who is the canary."""
@@ -55,7 +59,7 @@ def of_selection(
     nobody: tuple[str, ...] = () if relation == "add-remove" else ("",)
     worlds = {
         "alone in its class, or without one": (("first",) * copies, nobody),
-        "in a common class, or without one": (("common",) * copies, nobody),
+        "in a common class, or without one": (("usual",) * copies, nobody),
     }
     if relation == "replace-one":
         worlds["alone in one class, or alone in another"] = (
@@ -66,6 +70,7 @@ def of_selection(
             ("common",) * copies,
             ("first",) * copies,
         )
+        worlds["in a common class, or in another"] = (("common",) * copies, ("usual",) * copies)
     if unit == "person":
         several = ("first", "second", "common") * (OF_CANARY // 3)
         worlds["with records of three classes, or without one"] = (several, nobody)
@@ -118,8 +123,9 @@ def _game(
 ) -> Game:
     shards = []
     for canary in labels:
-        given = np.array(["common"] * COMMON + list(canary))
-        persons = np.minimum(np.arange(len(given)), COMMON) if with_persons else None
+        others = list(COMMON) * MANY
+        given = np.array([*others, *canary])
+        persons = np.minimum(np.arange(len(given)), len(others)) if with_persons else None
         rows = np.zeros((len(given), 1), np.float32)
         shards.append(ArrayShard("records", rows, given, persons))
 
@@ -127,7 +133,7 @@ def _game(
         del key  # The selection draws its own noise.
         return np.stack([_run(shards[world], guarantee) for _ in range(runs)])
 
-    names = [f"{what} of {name}" for what in ("showing", "count", "parity") for name in CLASSES]
+    names = [f"{what} of {name}" for what in ("place", "count", "parity") for name in CLASSES]
     shown = tuple(range(len(CLASSES)))
     return Game(words, observe, (*names, "the number of classes"), shown)
 
@@ -142,9 +148,10 @@ def _run(shard: ArrayShard, guarantee: Guarantee) -> np.ndarray:
         )
         found = class_selection.occurrences([shard], unit)
         selected = class_selection.select(found, *amount, ledger, relation=relation, unit=unit)
-    shown = np.array([name in selected.counts for name in CLASSES], np.float64)
+    order = {name: place for place, name in enumerate(selected.counts, 1)}
+    places = np.array([order.get(name, 0) for name in CLASSES], np.float64)
     counts = np.array([selected.counts.get(name, 0) for name in CLASSES], np.float64)
-    return np.concatenate([shown, counts, counts % 2, [len(selected.counts)]])
+    return np.concatenate([places, counts, counts % 2, [len(selected.counts)]])
 
 
 def _law(counts: Sequence[int], scale: float, threshold: int, highest: int) -> np.ndarray:

@@ -394,13 +394,18 @@ def _label_lists(column: Any, names: tuple[str, ...] = ()) -> np.ndarray:
 def person_column(column: Any, name: str) -> np.ndarray:
     """Return a column that tells whose a record is, float64 or object `[b]` of bytes and None.
 
-    Numbers and text stay whole, because two persons must not become one.
+    Numbers and text stay whole, because two persons must not become one. A UUID is its text, as in
+    CSV, because one person must not become two.
 
     Raises:
       FormatError: If the column holds neither numbers nor text.
     """
     pa = pyarrow()
     types = pa.types
+    if isinstance(column.type, pa.UuidType):
+        return objects(
+            [None if value is None else str(value).encode() for value in column.to_pylist()]
+        )
     column = plain(column)
     if types.is_floating(column.type):
         return numbers(column, name)

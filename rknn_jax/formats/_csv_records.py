@@ -3,7 +3,7 @@ r"""Records of a CSV file (RFC 4180), so that each changes one row and no other.
 A quote opens a field only where the field begins. Inside, `""` is a quote, and commas and line
 breaks are text. A record ends at the first line break outside quotes. A record is **broken** if it
 has another number of fields than the header, a quote elsewhere, a carriage return outside quotes,
-or bytes that are not UTF-8. It is one row of empty fields.
+bytes that are not UTF-8, or 64 MiB of them. It is one row of empty fields.
 
 **What is proved.** Call a record *closed* if it is quoted as RFC 4180 says, however many fields and
 lines it has, or if it is one line that closes each quote it opens. Where a closed record ends
@@ -37,7 +37,7 @@ from rknn_jax.formats import FormatError, _arrow, _encodings
 
 READ_AT_ONCE = 2**22  # bytes
 LONGEST = 2**26
-"""Bytes of a record beyond which it is broken, so that memory is bounded."""
+"""Bytes of a record from which on it is broken, so that memory is bounded."""
 
 LONGEST_HEADER = 2**24
 """Bytes of a line of the header beyond which it is refused."""
@@ -47,6 +47,9 @@ UTF8_MARK = b"\xef\xbb\xbf"
 
 NO_UTF8 = "bytes that are not UTF-8"
 """Reason why a record is broken that is in another encoding."""
+
+TOO_LONG = f"more than {LONGEST >> 20} MiB"
+"""Reason why a record is broken that is too long."""
 
 _TEXT = rb'"[^"]*+(?:""[^"]*+)*+'
 """Quoted field before its closing quote."""
@@ -299,8 +302,12 @@ def _find_broken(lines: Sequence[bytes], count: int, *, quoted: bool) -> dict[in
         commas = count - 1
         found = [i for i, line in enumerate(lines) if line.count(b",") != commas or b"\r" in line]
     why = {i: _reason(lines[i]) for i in found}
-    if not is_utf8(b"\n".join(lines)):
+    joined = b"\n".join(lines)
+    if not is_utf8(joined):
         why |= {i: NO_UTF8 for i, line in enumerate(lines) if not is_utf8(line)}
+    # By its own length. Whether reading went on before its end depends on the records before it.
+    if len(joined) >= LONGEST:
+        why |= {i: TOO_LONG for i, line in enumerate(lines) if len(line) >= LONGEST}
     return why
 
 

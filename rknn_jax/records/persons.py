@@ -18,6 +18,11 @@ _NUMBER = re.compile(
 )
 """Numbers as programs write them: 1E+10 and 1.0E10, while 1E10 is a code, as for classes."""
 
+_UUID = re.compile(
+    r"(?:urn:uuid:|\{)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\}?", re.ASCII | re.IGNORECASE
+)
+"""UUIDs as programs write them (RFC 9562)."""
+
 LONGEST = 1_000
 """Characters of a name that is compared in one form."""
 
@@ -54,11 +59,11 @@ def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray
     """Return the name of each record's person, and whether it has one.
 
     A name is 128 bits of BLAKE2b, so that two persons do not share one. Whole numbers are one
-    person however they are written: 7, 7.0, "07", "7E+00"; True is 1. Text is compared without
-    spaces around it and in Unicode's form NFKC. NUL bytes at the end are
-    padding, as in NumPy, so that a UUID of zeros names nobody. Nor do missing values, the words for
-    them, floats that are too large to be exact, and objects without a text of their own. No single
-    value raises an error.
+    person however they are written: 7, 7.0, "07", "7E+00"; True is 1. So are UUIDs, as objects or
+    as text, whose letters may be capitals. Text is compared without spaces around it and in
+    Unicode's form NFKC. NUL bytes at the end are padding, as in NumPy. Missing values, the words
+    for them, a UUID of zeros, floats that are too large to be exact, and objects without a text of
+    their own name nobody. No single value raises an error.
 
     Args:
       values: Numbers, text or bytes `[b]`.
@@ -156,6 +161,9 @@ def _person_text(value: Any) -> bytes:
         return b""
     if not plain or plain.lower() in MISSING_WORDS:
         return b""
+    uuid = _UUID.fullmatch(plain)
+    if uuid:
+        return uuid[1].lower().encode() if uuid[1].strip("0-") else b""
     return _number(plain).encode(errors="surrogatepass")
 
 
