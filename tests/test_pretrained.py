@@ -71,6 +71,17 @@ def test_a_network_sees_one_image_a_run(tmp_path, changes):
     np.testing.assert_array_equal(encode(IMAGES[::-1]), alone[::-1])
 
 
+@pytest.mark.parametrize("where", ["branch", "function", "dropout"])
+def test_a_network_that_may_draw_is_refused_whether_or_not_a_public_image_makes_it(tmp_path, where):
+    with pytest.raises(ValueError, match=r"without draws in .*operator (Random|Dropout)"):
+        pretrained.load(tiny_network.write(tmp_path, draws=where))
+
+
+def test_a_dropout_that_is_off_is_none(tmp_path):
+    encode = pretrained.load(tiny_network.write(tmp_path, draws="nowhere"))
+    np.testing.assert_allclose(encode(IMAGES), expected(IMAGES), rtol=1e-4, atol=1e-4)
+
+
 def test_a_file_that_changes_is_refused(tmp_path):
     path = tiny_network.write(tmp_path)
     encode = pretrained.load(path)
@@ -130,8 +141,7 @@ def test_onnxruntime_is_told_to_send_nothing(tmp_path, monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "onnxruntime", library)
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
-    path = tmp_path / "network.onnx"
-    path.write_bytes(b"network")
+    path = tiny_network.write(tmp_path)
     onnx.session(path, onnx.digest(path))
     assert told == ["1", "session"]
 

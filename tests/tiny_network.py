@@ -16,7 +16,9 @@ CARD = {
 }
 
 
-def write(folder: Path, name="tiny", *, seed=0, width=5, batch="n", mixes=False, **card) -> Path:
+def write(
+    folder: Path, name="tiny", *, seed=0, width=5, batch="n", mixes=False, draws="", **card
+) -> Path:
     """Write a random linear map of the pixels and its card, and return the ONNX file.
 
     Args:
@@ -26,6 +28,8 @@ def write(folder: Path, name="tiny", *, seed=0, width=5, batch="n", mixes=False,
       width: Number of features.
       batch: Name of the batch's axis, or the fixed number of images.
       mixes: True to subtract the mean of the batch, as a network in training mode does.
+      draws: Where it draws at random: `nowhere`, `branch`, `function` or `dropout`, of which the
+        first has a dropout that is off. Defaults to no node that could.
       **card: Entries of the card that differ.
     """
     card = CARD | card
@@ -43,15 +47,55 @@ def write(folder: Path, name="tiny", *, seed=0, width=5, batch="n", mixes=False,
             helper.make_node("ReduceMean", ["product"], ["mean"], axes=[0], keepdims=1),
             helper.make_node("Sub", ["product", "mean"], ["features"]),
         ]
+    constants = [numpy_helper.from_array(weights.astype(np.float32), "weights")]
+    functions = []
+    if draws:
+        last = nodes[-1]
+        last.output[0] = "steady"
+        added, more, functions = _drawing(draws)
+        nodes += added
+        constants += more
     graph = helper.make_graph(
         nodes,
         "tiny",
         [helper.make_tensor_value_info("images", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("features", TensorProto.FLOAT, [batch, width])],
-        [numpy_helper.from_array(weights.astype(np.float32), "weights")],
+        constants,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    opsets = [helper.make_opsetid("", 13), helper.make_opsetid("own", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=functions)
     return _written(model, folder / f"{name}.onnx", card)
+
+
+def _drawing(where):
+    """Nodes from `steady` to `features`, their constants, and functions of the model."""
+    if where == "branch":  # one that no image takes
+        drawn = helper.make_node("RandomUniformLike", ["steady"], ["drawn"], seed=7.0)
+        steady = helper.make_node("Identity", ["steady"], ["same"])
+        branches = {
+            f"{name}_branch": helper.make_graph(
+                [node],
+                name,
+                [],
+                [helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, None)],
+            )
+            for name, node in (("then", drawn), ("else", steady))
+        }
+        taken = helper.make_node("If", ["never"], ["features"], **branches)
+        return [taken], [numpy_helper.from_array(np.array(False), "never")], []
+    if where == "function":
+        noisy = [
+            helper.make_node("RandomNormalLike", ["x"], ["drawn"]),
+            helper.make_node("Identity", ["x"], ["y"]),
+        ]
+        opsets = [helper.make_opsetid("", 13)]
+        function = helper.make_function("own", "Noisy", ["x"], ["y"], noisy, opsets)
+        return [helper.make_node("Noisy", ["steady"], ["features"], domain="own")], [], [function]
+    constants = [
+        numpy_helper.from_array(np.array(where == "dropout"), "trains"),
+        numpy_helper.from_array(np.float32(0.1), "ratio"),
+    ]
+    return [helper.make_node("Dropout", ["steady", "ratio", "trains"], ["features"])], constants, []
 
 
 def _written(model, path: Path, card) -> Path:

@@ -4,13 +4,16 @@ A network sees one record a run. onnxruntime chooses its kernels by the size of 
 features of a batch are not local to the bit. A session has one thread, whose sums have one order,
 and records run side by side on the cores.
 
+A network that draws at random is refused by its nodes: the draws of a record would depend on how
+many came before it. A run on some record tells little, because one branch alone may draw.
+
 onnxruntime's official builds send Microsoft the number and the time of a session's runs, which are
 those of the private records, unless they are told not to before they start.
 """
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,17 @@ import numpy as np
 
 from rknn_jax._internal.cores import num_cores
 from rknn_jax._internal.extras import install
+
+DRAWS = {
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Sampling",
+}
+"""Operators of ONNX and onnxruntime that draw at random. Dropouts do too while they train."""
 
 
 def read(path: Path) -> bytes:
@@ -51,7 +65,8 @@ def session(path: Path, expected: str) -> Any:
       expected: SHA-256 that it must have.
 
     Raises:
-      ValueError: If onnxruntime is not installed, or the file is absent, changed or no network.
+      ValueError: If onnxruntime or onnx is not installed, or the file is absent, changed, no
+        network, or one that draws at random.
     """
     data = read(path)
     if hashlib.sha256(data).hexdigest() != expected:
@@ -60,6 +75,7 @@ def session(path: Path, expected: str) -> Any:
             "restore it, or encode all records anew."
         )
     onnxruntime = _library()
+    _check_draws(data, path)
     try:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
@@ -68,6 +84,40 @@ def session(path: Path, expected: str) -> Any:
         return onnxruntime.InferenceSession(data, options, providers=providers)
     except Exception as error:  # onnxruntime raises errors of many types
         raise ValueError(f"Cannot load the network {path}: {error}; export it anew.") from error
+
+
+def _check_draws(data: bytes, path: Path) -> None:
+    """Raise ValueError if a node of a network draws at random, in any branch or function."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise ValueError(
+            f"A pretrained network needs onnx, which is not installed; {install('embed')}."
+        ) from error
+    try:
+        model = onnx.load_from_string(data)
+    except Exception as error:  # protobuf raises errors of many types
+        raise ValueError(f"Cannot load the network {path}: {error}; export it anew.") from error
+    off = {one.name for one in model.graph.initializer if not onnx.numpy_helper.to_array(one).any()}
+    for node in (node for graph in (model.graph, *model.functions) for node in _nodes(graph)):
+        trains = node.op_type.endswith("Dropout") and any(
+            name and name not in off for name in node.input[2:3]
+        )
+        if node.op_type in DRAWS or trains:
+            raise ValueError(
+                f"Expected a network without draws in {path}, got the operator {node.op_type}; one "
+                "private record would change the features of others. Export the network for "
+                "evaluation."
+            )
+
+
+def _nodes(graph: Any) -> Iterator[Any]:
+    """Yield the nodes of a graph or function, and those of the graphs in their attributes."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _nodes(inner)
 
 
 def _library() -> Any:
