@@ -538,6 +538,42 @@ def test_bytes_in_a_private_category_are_their_record_s_own_affair(rknn, kind):
 
 
 @pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([["Rome"]] * 3),
+        pa.array([{"town": "Rome"}] * 3),
+        pa.array([[("town", 1)]] * 3, pa.map_(pa.string(), pa.int64())),
+        pa.array([["Rome"]] * 3, pa.list_view(pa.string())),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_private_column_of_another_type_is_refused_by_its_name_and_type(rknn, column):
+    write("p.csv", AGES, ["Rome", "Oslo"] * 30)
+    assert rknn("embed", "--table", "p.csv", "--out", "p.parquet").status == 0
+    made = pa.table({"age": pa.array([20.0] * 3), "town": column})
+    with pa.OSFile("r.arrow", "wb") as sink, pa.ipc.new_file(sink, made.schema) as out:
+        out.write_table(made)
+    private = ("--card", "p.card.json", "--private", "--out", "r.parquet")
+    done = rknn("embed", "--table", "r.arrow", *private)
+    assert done.status == 2, done.err
+    assert f"Expected text in column 'town', as on the public side, got {column.type}" in " ".join(
+        done.err.split()
+    )
+    assert "Rome" not in done.err
+    assert not Path("r.parquet").exists()
+
+
+def test_a_private_table_without_a_record_is_embedded_like_others(rknn):
+    write("p.csv", AGES, ["Rome", "Oslo"] * 30)
+    assert rknn("embed", "--table", "p.csv", "--out", "p.parquet").status == 0
+    Path("r.csv").write_text("age,town\n")
+    private = ("--card", "p.card.json", "--private", "--out", "r.parquet")
+    done = rknn("embed", "--table", "r.csv", *private)
+    assert done.status == 0, done.err
+    assert pq.read_table("r.parquet").num_rows == 0
+
+
+@pytest.mark.parametrize(
     ("column", "refused"),
     [
         (pa.RunEndEncodedArray.from_arrays(pa.array([2, 4], pa.int32()), pa.array(["a", "b"])), ""),

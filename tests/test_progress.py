@@ -67,6 +67,12 @@ def test_listeners_hear_of_the_beginning_the_steps_and_the_end():
     assert told["memory"] > 2**20  # an interpreter
 
 
+def test_no_time_is_left_to_tell_before_a_step_is_done():
+    with progress.phase("embedding", 0) as steps:
+        steps.advance(0)  # a part of a file without records
+        assert steps.event("running").left is None
+
+
 def test_the_time_left_is_that_of_the_steps_after_the_first(monkeypatch):
     """The first step compiles. Four of ten steps are done, at 2 s each."""
     clock = iter([0.0, 100.0, 102.0, 104.0, 106.0])

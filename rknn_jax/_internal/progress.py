@@ -150,7 +150,7 @@ class Phase:
         )
 
     def _left(self) -> float | None:
-        if self._steps is None or self._first is None:
+        if self._steps is None or self._first is None or not self._step:
             return None
         since, counted = self._first
         pace = time.monotonic() - since

@@ -120,15 +120,26 @@ class Category:
 
     def features(self, column: Any) -> np.ndarray:
         """Return one-hot rows, float64 `[b, width]`, from an Arrow column."""
-        found = np.array([self._known(text or "") for text in texts(column)], object)
+        found = np.array([self._known(text or "") for text in self._texts(column)], object)
         one_hot: np.ndarray = found[:, None] == np.array(self.values, object)
         return one_hot.astype(np.float64)
 
     def review(self, column: Any, found: doubts.Unread) -> None:
         """Count the values of a private Arrow column that no public row has."""
-        given = [text for text in texts(column) if text]
+        given = [text for text in self._texts(column) if text]
         found.count += len(given)
         found.odd.update(text for text in given if self._known(text) not in self.values)
+
+    def _texts(self, column: Any) -> list[str | None]:
+        """Return the values; raise ValueError by their type alone."""
+        kind = _arrow.plain(column).type
+        if _arrow.pyarrow().types.is_nested(kind):
+            raise ValueError(
+                f"Expected text in column {self.name!r}, as on the public side, got {kind}; "
+                f"convert it, or leave it out of both sides with {option('drop')}"
+                f"{flattened(str(kind))}."
+            )
+        return texts(column)
 
     def _known(self, text: str) -> str:
         """Return the public value that a text is, but for capitals and white space around it."""
