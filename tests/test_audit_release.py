@@ -3,7 +3,10 @@ noise.
 """
 
 import os
+import secrets
+import zlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -26,7 +29,7 @@ from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.privacy import contributions, ledger_index
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.question import Question
-from rknn_jax.release import counting, label
+from rknn_jax.release import counting, label, release_folder
 
 CONFIDENCE = 1 - 1e-5
 EPSILON = 0.25
@@ -105,6 +108,28 @@ def test_an_honest_check_is_not_broken_and_one_without_noise_is(relation, monkey
     monkeypatch.setattr(check_noise.SimulatedNoise, "laplace", lambda self, counts, scale: counts)
     games, guarantee = of_release(0.5, relation, check_share=0.5)
     assert verdict.audit(jax.random.key(0), games[:4], guarantee, 60, CONFIDENCE).broken
+
+
+def test_an_id_that_tells_of_the_counts_is_broken(monkeypatch):
+    """The three checks leave ids out, because they are random."""
+    last = []
+    count = label.count
+
+    def counted(plan, *more):
+        last.append(found := count(plan, *more))
+        return found
+
+    def token_hex(size):
+        told = zlib.crc32(last[-1].counts.tobytes()) % 2**16
+        return secrets.token_hex(size)[:-4] + f"{told:04x}"
+
+    monkeypatch.setattr(label, "count", counted)
+    monkeypatch.setattr(release_folder, "secrets", SimpleNamespace(token_hex=token_hex))
+    games, guarantee = of_release(EPSILON)
+    assert games_release.differing(worlds(EPSILON)[0]) == []
+    found = verdict.audit(jax.random.key(0), games[:1], guarantee, RUNS, CONFIDENCE)
+    assert found.broken
+    assert "bits of release" in found.event
 
 
 def test_every_file_and_number_of_a_release_is_looked_at(replaced):

@@ -3,8 +3,8 @@
 Every run is a release by `rknn_jax.release.label`, from a plan to the files, with its own ledger
 and fresh noise. The view holds every array, number and text in the folder. Floats also appear by
 their decimals and bits, integers by their bits, texts by the bits of a checksum, and files by their
-sizes. The time of the release is left out, and so are the head and the id of the ledger,
-which hash the time and a salt.
+sizes. The time of the release is left out. Its random id, and the id and the head of the ledger,
+which hash the time and a salt, differ in every release; the games see their bits.
 
 Three checks need no statistics. `moved` compares the sums of both inputs, before any noise, with
 the sensitivity that the noise is made for. `differing` makes releases of both inputs with the same
@@ -54,8 +54,11 @@ OF_CANARY = 300
 DECIMALS = 6
 """Number of decimals of a float that become columns of their own."""
 
-CLOCKS = ("time", "head", "release", "id")
-"""Entries of `privacy.json` that hold the time, a hash of it, or the random id of the release."""
+RANDOM = ("head", "release", "id")
+"""Entries of `privacy.json` that hold a random id, or a hash of the time and a salt."""
+
+ID_BYTES = 80
+"""Bytes of an id that are looked at."""
 
 VARYING = ("concerns",)
 """Lists whose length noise decides. The length and the whole text are looked at."""
@@ -204,7 +207,7 @@ def columns(folder: Path) -> Columns:
     """Return all content of a folder, as columns."""
     texts = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
     card = json.loads(texts["privacy.json"])
-    clocks = [card["time"], card["ledger"]["head"], card["ledger"]["id"], card["release"]]
+    clocks = [card["time"], *_ids(card).values()]
     found: Columns = {}
     for name, content in texts.items():
         if name.endswith(".npz"):
@@ -213,7 +216,7 @@ def columns(folder: Path) -> Columns:
                     found |= _described(f"{name}: {array}", saved[array])
         elif name.endswith(".json"):
             for entry, value in _leaves(json.loads(content)):
-                if entry.split(".")[-1] not in CLOCKS:
+                if entry.split(".")[-1] not in ("time", *RANDOM):
                     found |= _described(f"{name}: {entry}", np.array(value))
         else:
             text = content.decode(errors="replace")
@@ -222,6 +225,21 @@ def columns(folder: Path) -> Columns:
             found |= _described(name, np.array(text))
         found[f"size of {name}"] = np.array([[len(content)]])
     return found
+
+
+def seen(folder: Path) -> Columns:
+    """Return `columns`, and the bits of the ids, which are random in every release."""
+    card = json.loads((folder / "privacy.json").read_text())
+    found = columns(folder)
+    for name, text in _ids(card).items():
+        characters = text.encode().ljust(ID_BYTES)[:ID_BYTES]
+        found[f"bits of {name}"] = np.unpackbits(np.frombuffer(characters, np.uint8))[None]
+    return found
+
+
+def _ids(card: dict[str, Any]) -> dict[str, str]:
+    """Return the random entries of a card."""
+    return {"head": card["ledger"]["head"], "id": card["ledger"]["id"], "release": card["release"]}
 
 
 def _described(name: str, array: np.ndarray) -> Columns:
@@ -263,11 +281,11 @@ def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _game(world: World) -> Game:
-    names = _names(_released(world.plans[0], columns))
+    names = _names(_released(world.plans[0], seen))
 
     def observe(key: jax.Array, which: int, runs: int) -> np.ndarray:
         del key  # The release draws its own noise.
-        rows = [_released(world.plans[which], columns) for _ in range(runs)]
+        rows = [_released(world.plans[which], seen) for _ in range(runs)]
         return np.concatenate([np.concatenate(list(row.values()), axis=1) for row in rows])
 
     return Game(world.inputs, observe, names)
