@@ -168,6 +168,39 @@ def test_a_fingerprint_is_of_the_records_and_not_of_their_encoder(images):
     assert len({planning.request(plan.settings, plan.data) for plan in plans}) == 2
 
 
+UNLIKE = {
+    "float32 [8, 8, 1]": lambda images: (images / 255).astype(np.float32),
+    "int32 [8, 8, 1]": lambda images: images.astype(np.int32),
+    "uint8 [8, 8]": lambda images: images[..., 0],
+    "uint8 [64]": lambda images: images.reshape(len(images), -1),
+    "uint8 [1, 8, 8]": lambda images: images.transpose(0, 3, 1, 2),
+    "uint8 [8, 8, 3]": lambda images: images.repeat(3, axis=-1),
+    "uint8 [6, 8, 1]": lambda images: images[:, :6],
+}
+
+
+@pytest.mark.parametrize("representation", ["pixels", "tests.test_encoding:flattened"])
+def test_private_records_unlike_the_public_ones_are_refused_before_anything_is_paid(
+    images, representation
+):
+    """Their features would be others, or none: epsilon would buy noise."""
+    whole = np.load(images / "P.npz")["images"]
+    given = {"representation": representation, "embedding": ("images",), "dry_run": True}
+    for told, changed in UNLIKE.items():
+        np.savez(images / "R/400.npz", images=changed(whole), labels=np.zeros(400))
+        fits = ":" in representation and told in ("uint8 [8, 8]", "uint8 [64]", "uint8 [1, 8, 8]")
+        if fits:  # a function of the owner may take several shapes
+            planning.prepare(settings(images, **given))
+            continue
+        words = rf"uint8 \[8, 8, 1\], in .*400\.npz, got {re.escape(told)}; save both sides alike"
+        with pytest.raises(ValueError, match=words):
+            planning.prepare(settings(images, **given))
+    np.savez(images / "R/400.npz", images=np.array(["text"] * 400), labels=np.zeros(400))
+    with pytest.raises(ValueError, match="got no numbers"):
+        planning.prepare(settings(images, **given))
+    assert not (images / "ledger.jsonl").exists()
+
+
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 def test_text_is_encoded_by_a_function_of_the_owner(tmp_path, suffix):
     rng = np.random.default_rng(0)

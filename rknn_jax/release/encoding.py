@@ -228,6 +228,36 @@ class Encoding:
             return np.concatenate([self(values[:half]), self(values[half:])])
         return np.full((len(values), self.width), np.nan, np.float32)
 
+    def check_types(self, empty: np.ndarray, where: str) -> None:
+        """Raise ValueError if records cannot be encoded, by their shape and type alone.
+
+        Numbers have the type of the public ones, or the same encoder would take them for others. A
+        function of the owner may take another shape than that of the public records.
+
+        Args:
+          empty: No record, in the shape and type of the others.
+          where: Argument and name of the file, for the error.
+        """
+        given, known = _kind(empty), _kind(self.probe)
+        other_shape = empty.shape[1:] != self.probe.shape[1:]
+        fits = given.split()[0] == known.split()[0]
+        if fits and other_shape:
+            fits = self._takes(np.zeros((1, *empty.shape[1:]), empty.dtype))
+        if not fits:
+            raise ValueError(
+                f"Expected records like the public ones, {known}, in {where}, got {given}; save "
+                "both sides alike."
+            )
+
+    def _takes(self, record: np.ndarray) -> bool:
+        if not isinstance(self.encode, Imported):
+            return False
+        try:
+            self._encoded(record)
+        except (Exception, SystemExit):
+            return False
+        return True
+
     @property
     def rows_at_once(self) -> int:
         """Number of records that are encoded at once."""
@@ -251,6 +281,12 @@ class Encoding:
                 f"The representation fails on a public record, on which it worked before: {error}; "
                 "give it more memory, or the same packages on every machine."
             ) from error
+
+
+def _kind(records: np.ndarray) -> str:
+    """Return type and shape of a record of numbers, in words."""
+    numbers = records.dtype.kind in "biuf"
+    return f"{records.dtype} {[*records.shape[1:]]}" if numbers else "no numbers"
 
 
 def features(encode: Callable[[Any], Any], values: np.ndarray) -> np.ndarray:

@@ -165,6 +165,9 @@ def read(settings: "Settings", private: Sequence[Shard] | None = None) -> Data:
         model = embedding_models.find(public_files, found.files, public.features.shape[1])
     asked_width = None if public.encode else width
     layouts = [_check_layout(one, asked_width, classes, settings) for one in records.shards]
+    for shard, layout in zip(records.shards, layouts, strict=True):
+        if public.encode is not None and layout.empty.embeddings is not None:
+            public.encode.check_types(layout.empty.embeddings, shard.where)
     readings = [label_advice.reading_of(layout, classes) for layout in layouts]
     by_order = ""
     if asked_width is not None and not wanted.embedding:
