@@ -13,6 +13,7 @@ from scipy.stats import binom
 from rknn_jax import check, randomized_bits
 from rknn_jax.algorithm import Keys
 from rknn_jax.algorithm import distill as algorithm_1
+from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.privacy.roles import MEASURE, RECALL, Roles
@@ -103,13 +104,26 @@ def test_roles_are_those_of_the_noise_key_and_change_no_other_stream(tmp_path):
 
 def test_a_stopped_training_goes_on_with_its_roles(tmp_path):
     first, other = (Roles(bytes([number] * 32), 0.0, 0.1, 0.1) for number in (1, 2))
-    assert run_folder.kept_roles(tmp_path, first) == first
-    assert run_folder.kept_roles(tmp_path, other) == first
+    assert run_folder.kept_roles(tmp_path, first, "records") == first
+    assert run_folder.kept_roles(tmp_path, other, "records") == first
+    with pytest.raises(ValueError, match="private records with which the training .* got others"):
+        run_folder.kept_roles(tmp_path, first, "others")
     path = tmp_path / "training" / "roles.json"
-    for damage in ("{}", "[1", '"[]"'):
+    for damage in ("{}", "[1", '"[]"', '{"roles": {}}', '{"records": "records", "roles": {}}'):
         path.write_text(damage)
         with pytest.raises(ValueError, match=r"roles\.json, got something else"):
-            run_folder.kept_roles(tmp_path, first)
+            run_folder.kept_roles(tmp_path, first, "records")
+
+
+def test_a_training_that_goes_on_with_other_records_is_refused(tmp_path):
+    """Of which some that it has seen would check its labels."""
+    labeler = NoisySGD(epsilon=1.0, delta=1e-5, folder=tmp_path / "training")
+    moved = dataclasses.replace(TASK.private, images=TASK.private.images[::-1])
+    key = jax.random.key(0)
+    for _ in range(2):
+        checking.sides(key, TASK, labeler, BASE, tmp_path)
+    with pytest.raises(ValueError, match="got others"):
+        checking.sides(key, dataclasses.replace(TASK, private=moved), labeler, BASE, tmp_path)
 
 
 FIRST = {name: labeler for name, labeler in EXAMPLES.items() if name.endswith(" 0")}

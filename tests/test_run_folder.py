@@ -8,10 +8,14 @@ import functools
 import os
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from rknn_jax._internal import progress
+from rknn_jax._internal import checkpoints, progress
+from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.representations import pixels
 from train import distill, environment, run_folder
 from train.experiment import TRAINING, Experiment, plain_settings
@@ -166,7 +170,26 @@ def test_a_damaged_choice_of_labels_names_its_file(tmp_path, text):
     path.parent.mkdir()
     path.write_text(text)
     with pytest.raises(ValueError, match=run_folder.CHOICE):
-        run_folder.choice_of(tmp_path, lambda: pytest.fail("chosen anew"))
+        run_folder.choice_of(tmp_path, "network", lambda: pytest.fail("chosen anew"))
+
+
+def test_every_process_finds_the_state_of_a_training():
+    """The order of a set differs from process to process."""
+    one, other = {"dense": 1, "bias": (2, {"a", "b"})}, {"bias": (2, {"b", "a"}), "dense": 1}
+    assert checkpoints.named("noisy_sgd", (one, 3)) == checkpoints.named("noisy_sgd", (other, 3))
+    assert checkpoints.named("noisy_sgd", (one, 3)) != checkpoints.named("noisy_sgd", (one, 4))
+
+
+def test_a_choice_of_labels_belongs_to_the_network_that_made_it(tmp_path):
+    """With another network, both would be released."""
+    guarantee = Guarantee(1.0, 0.0, "replace-one", "central", (Pure(1.0),))
+    chosen = SimpleNamespace(index=np.array([3, 1])), guarantee
+    for select in (lambda: chosen, lambda: pytest.fail("chosen anew")):
+        index, cost = run_folder.choice_of(tmp_path, "network", select)
+        assert index.tolist() == [3, 1]
+        assert cost == guarantee
+    with pytest.raises(ValueError, match="got another one"):
+        run_folder.choice_of(tmp_path, "other", lambda: pytest.fail("chosen anew"))
 
 
 def test_a_checkout_that_is_not_installed_has_a_version_for_its_results(monkeypatch):

@@ -35,6 +35,7 @@ from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labels import PublicLabels
 from rknn_jax.neighbors import LARGEST
 from rknn_jax.privacy import contributions
+from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.roles import MEASURE, VOTE, Roles
 from rknn_jax.types import Records, Task
@@ -138,7 +139,8 @@ def sides(
         return Sides(task, None, subset(task.private, nobody), np.zeros(0, np.int8))
     roles = drawn_roles(stage_key(noise_key, Stage.ROLES), chosen)
     if getattr(labeler, "folder", None) is not None:
-        roles = kept_roles(folder, roles)
+        private = fingerprint(task.private.images, task.private.labels)
+        roles = kept_roles(folder, roles, private)
     role = roles_of(roles, task.private, experiment.unit)
     votes = role == VOTE
     for who, some in (("vote", votes), ("measure", role == MEASURE)):

@@ -15,6 +15,7 @@ from rknn_jax.algorithm import Fit, Keys, Round
 from rknn_jax.labelers import Labeler
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.labels import Labels
+from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
@@ -100,7 +101,8 @@ def final_student(
         delta = experiment.delta
         return buy.select(*keys, task, model, config=config, relation=relation, delta=delta)
 
-    index, chosen = run_folder.choice_of(folder, select)
+    network = fingerprint(*jax.tree.leaves((model.params, model.batch_stats)))
+    index, chosen = run_folder.choice_of(folder, network, select)
     bought = buy.bought_labels(task, index, config)
     log = epoch_log(task, folder, 0)
     tuned = buy.fine_tune(

@@ -250,34 +250,43 @@ def _read_settings(path: Path) -> dict[str, Any]:
     return found
 
 
-def kept_roles(folder: Path, drawn: Roles) -> Roles:
+def kept_roles(folder: Path, drawn: Roles, records: str) -> Roles:
     """Return the roles with which a stopped training began, or save those drawn for a new one.
 
-    With other roles, a record that the training has seen could check its labels, and would spend
-    epsilon twice.
+    With other roles, or with others in the places of the records, a record that the training has
+    seen could check its labels, and would spend epsilon twice.
 
     Args:
       folder: Folder of the run.
       drawn: Roles of a run that begins.
+      records: Fingerprint of the private records in their order.
 
     Raises:
-      ValueError: If the saved roles cannot be read.
+      ValueError: If the saved roles cannot be read, or belong to other records.
     """
     path = folder / TRAINING / ROLES
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
-        write_json(path, drawn.words())
+        write_json(path, {"records": records, "roles": drawn.words()})
     try:
-        return Roles.of(json.loads(path.read_text()))
-    except (ValueError, TypeError) as error:
+        saved = json.loads(path.read_text())
+        begun, roles = saved["records"], Roles.of(saved["roles"])
+    except (ValueError, TypeError, LookupError) as error:
         raise ValueError(
             f"Expected the roles of the records in {path}, got something else ({error}); restore "
             "the file from a copy, or choose another folder with --out."
         ) from error
+    if begun != records:
+        raise ValueError(
+            f"Expected the private records with which the training in {folder} began, got others: "
+            "some that it has seen would check its labels, and spend epsilon twice; restore the "
+            "records, or choose another folder with --out."
+        )
+    return roles
 
 
 def choice_of(
-    folder: Path, select: Callable[[], tuple[Queries, Guarantee | None]]
+    folder: Path, network: str, select: Callable[[], tuple[Queries, Guarantee | None]]
 ) -> tuple[np.ndarray, Guarantee | None]:
     """Return the public records whose labels are bought, int `[num_bought]`, and their cost.
 
@@ -286,10 +295,12 @@ def choice_of(
 
     Args:
       folder: Folder of the run.
+      network: Fingerprint of the private network that chooses. The choice of another one would be
+        a second release of the records.
       select: Choice of the records and its guarantee, None if the choice costs no privacy.
 
     Raises:
-      ValueError: If the saved choice cannot be read.
+      ValueError: If the saved choice cannot be read, or is that of another network.
     """
     path = folder / TRAINING / CHOICE
     if not path.exists():
@@ -297,10 +308,12 @@ def choice_of(
         if chosen is None:
             return queries.index, None
         path.parent.mkdir(exist_ok=True)
-        write_json(path, {"index": queries.index, "guarantee": chosen.full_dict()})
+        made = {"network": network, "index": queries.index, "guarantee": chosen.full_dict()}
+        write_json(path, made)
     try:
         saved = json.loads(path.read_text())
-        return np.asarray(saved["index"], np.int32), Guarantee.of(saved["guarantee"])
+        chooser = saved["network"]
+        found = np.asarray(saved["index"], np.int32), Guarantee.of(saved["guarantee"])
     except (
         ValueError,
         TypeError,
@@ -314,3 +327,9 @@ def choice_of(
             f"else ({error}); restore the file from a "
             "copy, or choose another folder with --out."
         ) from error
+    if chooser != network:
+        raise ValueError(
+            f"Expected the network that chose the labels to buy in {path}, got another one: both "
+            "would be released, and one of them was not paid for; choose another folder with --out."
+        )
+    return found

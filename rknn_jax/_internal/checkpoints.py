@@ -4,6 +4,7 @@ Each is on disk whole or not at all. This is the only file that uses orbax.
 """
 
 import hashlib
+import pprint
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -73,9 +74,11 @@ class Training:
 def named(name: str, settings: object, data: bytes = b"") -> str:
     """Name a folder by a hash of the training's settings and data.
 
-    A training therefore never resumes another's state. The name does not reveal private data.
+    A training therefore never resumes another's state, and the same one is found by every process,
+    whatever the order of sets and dictionaries is there. The name does not reveal private data.
     """
-    return f"{name}-{hashlib.sha256(repr(settings).encode() + data).hexdigest()[:16]}"
+    words = pprint.pformat(settings)  # which has sets and dictionaries in order
+    return f"{name}-{hashlib.sha256(words.encode() + data).hexdigest()[:16]}"
 
 
 def save(folder: str | Path, arrays: Any, record: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ def _written():
 
 def seeds():
     guarantee = Guarantee(1.0, 0.0, "replace-one", "central", (Pure(1.0),)).full_dict()
-    choice = json.dumps({"index": [3, 1], "guarantee": guarantee}).encode()
+    choice = json.dumps({"network": "network", "index": [3, 1], "guarantee": guarantee}).encode()
     result = json.dumps({"interrupted": False, "epsilon": 1.0, "label_accuracy": 0.9}).encode()
     labels = npy(np.arange(4))
     return [
@@ -54,7 +54,7 @@ def seeds():
 def readers(folder: Path):
     def chosen():
         if (folder / TRAINING / run_folder.CHOICE).exists():
-            run_folder.choice_of(folder, lambda: None)
+            run_folder.choice_of(folder, "network", lambda: None)
 
     return [
         lambda: run_folder.find_result(_experiment(folder)),
