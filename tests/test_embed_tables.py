@@ -544,6 +544,7 @@ def test_bytes_in_a_private_category_are_their_record_s_own_affair(rknn, kind):
         pa.array([{"town": "Rome"}] * 3),
         pa.array([[("town", 1)]] * 3, pa.map_(pa.string(), pa.int64())),
         pa.array([["Rome"]] * 3, pa.list_view(pa.string())),
+        pa.array([(1, 2, 3)] * 3, pa.month_day_nano_interval()),
     ],
     ids=lambda column: str(column.type),
 )
@@ -561,6 +562,16 @@ def test_a_private_column_of_another_type_is_refused_by_its_name_and_type(rknn, 
     )
     assert "Rome" not in done.err
     assert not Path("r.parquet").exists()
+
+
+@pytest.mark.parametrize("name", ["embeddings", "row", "labels"])
+def test_a_kept_column_does_not_take_the_place_of_one_that_is_made(rknn, name):
+    made = pa.table({"x": [1.0, 2.0], "class": ["a", "b"], name: [[0.0], [9.0]]})
+    pq.write_table(made, "p.parquet")
+    own = ("--columns", "x", "--label", "class", "--keep", name)
+    done = rknn("embed", "--table", "p.parquet", *own, "--out", "q.parquet")
+    assert done.status == 2
+    assert f"does not write itself, got ['{name}']" in " ".join(done.err.split())
 
 
 def test_a_private_table_without_a_record_is_embedded_like_others(rknn):

@@ -321,6 +321,24 @@ def test_label_studio_shows_pictures_and_has_no_prediction_without_a_label(tmp_p
     assert result["value"] == {"choices": [AWKWARD[2]]}
 
 
+def test_every_public_column_is_exported_whatever_its_name(tmp_path):
+    given = ["label", "public_label", "row", "file", "public_file", 'no"te&<', "public_public_x"]
+    names = {f"public_{name}": np.array([f"{name} {row}" for row in range(3)]) for name in given}
+    folder = folder_of(tmp_path, **names)
+    with_files = arrays(folder / "labels.npz") | {"file": np.array(list("abc"))}
+    write_arrays(folder / "labels.npz", with_files)
+    [path] = export.write(folder, "csv")
+    first = next(csv.DictReader(path.open(newline="")))
+    told = [column for column, value in first.items() if value.endswith(" 0")]
+    assert sorted(first[column] for column in told) == sorted(f"{name} 0" for name in given)
+    tasks, interface = export.write(folder, "label-studio")
+    assert set(told) < json.loads(tasks.read_text())[0]["data"].keys()
+    ElementTree.fromstring(interface.read_text())
+    folder = folder_of(tmp_path, **{'public_no"te&<': np.array(list("abc"))})
+    [shown, _] = ElementTree.fromstring(export.write(folder, "label-studio")[1].read_text())
+    assert shown.get("value") == '$no"te&<'
+
+
 def test_argilla_gets_a_suggestion_for_each_label_above_the_threshold(tmp_path):
     [path] = annotated(tmp_path, "argilla", 0.5)
     records = json.loads(path.read_text())

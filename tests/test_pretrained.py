@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from onnx import load, save
 from PIL import Image
 
 from rknn_jax._internal import onnx
@@ -71,10 +72,26 @@ def test_a_network_sees_one_image_a_run(tmp_path, changes):
     np.testing.assert_array_equal(encode(IMAGES[::-1]), alone[::-1])
 
 
-@pytest.mark.parametrize("where", ["branch", "function", "dropout"])
+@pytest.mark.parametrize("where", ["branch", "function", "dropout", "shadow"])
 def test_a_network_that_may_draw_is_refused_whether_or_not_a_public_image_makes_it(tmp_path, where):
     with pytest.raises(ValueError, match=r"without draws in .*operator (Random|Dropout)"):
         pretrained.load(tiny_network.write(tmp_path, draws=where))
+
+
+def test_weights_in_other_files_are_refused(tmp_path, monkeypatch):
+    """They are in no digest, and onnxruntime takes them from the folder in which it runs."""
+    path = tiny_network.write(tmp_path)
+    model = load(path)
+    monkeypatch.chdir(tmp_path)
+    save(model, path, save_as_external_data=True, location="weights", size_threshold=0)
+    for folder in (tmp_path, tmp_path.parent):
+        monkeypatch.chdir(folder)
+        with pytest.raises(ValueError, match="weights in one file"):
+            pretrained.load(path)
+    save(load(path), path, save_as_external_data=False)
+    np.testing.assert_allclose(
+        pretrained.load(path)(IMAGES), expected(IMAGES), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_a_dropout_that_is_off_is_none(tmp_path):

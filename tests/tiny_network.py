@@ -28,8 +28,9 @@ def write(
       width: Number of features.
       batch: Name of the batch's axis, or the fixed number of images.
       mixes: True to subtract the mean of the batch, as a network in training mode does.
-      draws: Where it draws at random: `nowhere`, `branch`, `function` or `dropout`, of which the
-        first has a dropout that is off. Defaults to no node that could.
+      draws: Where it draws at random: `nowhere`, `branch`, `function`, `dropout`, or `shadow` for a
+        dropout in a function. The first has a dropout that is off, and the last one that is off by
+        a name outside of the function. Defaults to no node that could.
       **card: Entries of the card that differ.
     """
     card = CARD | card
@@ -83,18 +84,25 @@ def _drawing(where):
         }
         taken = helper.make_node("If", ["never"], ["features"], **branches)
         return [taken], [numpy_helper.from_array(np.array(False), "never")], []
-    if where == "function":
-        noisy = [
-            helper.make_node("RandomNormalLike", ["x"], ["drawn"]),
-            helper.make_node("Identity", ["x"], ["y"]),
-        ]
-        opsets = [helper.make_opsetid("", 13)]
-        function = helper.make_function("own", "Noisy", ["x"], ["y"], noisy, opsets)
-        return [helper.make_node("Noisy", ["steady"], ["features"], domain="own")], [], [function]
     constants = [
         numpy_helper.from_array(np.array(where == "dropout"), "trains"),
+        numpy_helper.from_array(np.array(True), "on"),
         numpy_helper.from_array(np.float32(0.1), "ratio"),
     ]
+    if where in ("function", "shadow"):
+        noisy = {
+            "function": [
+                helper.make_node("RandomNormalLike", ["x"], ["drawn"]),
+                helper.make_node("Identity", ["x"], ["y"]),
+            ],
+            "shadow": [helper.make_node("Dropout", ["x", "", "trains"], ["y"])],
+        }
+        opsets = [helper.make_opsetid("", 13)]
+        function = helper.make_function(
+            "own", "Noisy", ["x", "trains"], ["y"], noisy[where], opsets
+        )
+        called = helper.make_node("Noisy", ["steady", "on"], ["features"], domain="own")
+        return [called], constants, [function]
     return [helper.make_node("Dropout", ["steady", "ratio", "trains"], ["features"])], constants, []
 
 

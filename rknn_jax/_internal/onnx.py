@@ -5,7 +5,9 @@ features of a batch are not local to the bit. A session has one thread, whose su
 and records run side by side on the cores.
 
 A network that draws at random is refused by its nodes: the draws of a record would depend on how
-many came before it. A run on some record tells little, because one branch alone may draw.
+many came before it. A run on some record tells little, because one branch alone may draw. So is one
+whose weights are in other files: its digest would not be theirs, and onnxruntime would take them
+from the folder in which the program runs.
 
 onnxruntime's official builds send Microsoft the number and the time of a session's runs, which are
 those of the private records, unless they are told not to before they start.
@@ -16,12 +18,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from rknn_jax._internal.cores import num_cores
 from rknn_jax._internal.extras import install
+
+T = TypeVar("T")
 
 DRAWS = {
     "Bernoulli",
@@ -66,7 +70,7 @@ def session(path: Path, expected: str) -> Any:
 
     Raises:
       ValueError: If onnxruntime or onnx is not installed, or the file is absent, changed, no
-        network, or one that draws at random.
+        network, not all of it, or one that draws at random.
     """
     data = read(path)
     if hashlib.sha256(data).hexdigest() != expected:
@@ -75,7 +79,7 @@ def session(path: Path, expected: str) -> Any:
             "restore it, or encode all records anew."
         )
     onnxruntime = _library()
-    _check_draws(data, path)
+    _check_network(data, path)
     try:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
@@ -86,8 +90,8 @@ def session(path: Path, expected: str) -> Any:
         raise ValueError(f"Cannot load the network {path}: {error}; export it anew.") from error
 
 
-def _check_draws(data: bytes, path: Path) -> None:
-    """Raise ValueError if a node of a network draws at random, in any branch or function."""
+def _check_network(data: bytes, path: Path) -> None:
+    """Raise ValueError if a network draws at random, in any branch or function, or is not whole."""
     try:
         import onnx
     except ImportError as error:
@@ -98,12 +102,22 @@ def _check_draws(data: bytes, path: Path) -> None:
         model = onnx.load_from_string(data)
     except Exception as error:  # protobuf raises errors of many types
         raise ValueError(f"Cannot load the network {path}: {error}; export it anew.") from error
-    off = {one.name for one in model.graph.initializer if not onnx.numpy_helper.to_array(one).any()}
-    for node in (node for graph in (model.graph, *model.functions) for node in _nodes(graph)):
-        trains = node.op_type.endswith("Dropout") and any(
-            name and name not in off for name in node.input[2:3]
+    if onnx.TensorProto.EXTERNAL in {one.data_location for one in _parts(model, onnx.TensorProto)}:
+        raise ValueError(
+            f"Expected a network with its weights in one file, got {path} with weights in others; "
+            "save it by onnx.save_model(onnx.load(path), path, save_as_external_data=False)."
         )
-        if node.op_type in DRAWS or trains:
+    off = {
+        one.name
+        for one in model.graph.initializer
+        if one.data_type == one.BOOL and not onnx.numpy_helper.to_array(one).any()
+    }
+    nodes = [(node, off) for node in _parts(model.graph, onnx.NodeProto)]
+    for function in model.functions:  # in which a name is another value
+        nodes += [(node, set()) for node in _parts(function, onnx.NodeProto)]
+    for node, known in nodes:
+        training = node.input[2:3] if node.op_type.endswith("Dropout") else []
+        if node.op_type in DRAWS or any(name and name not in known for name in training):
             raise ValueError(
                 f"Expected a network without draws in {path}, got the operator {node.op_type}; one "
                 "private record would change the features of others. Export the network for "
@@ -111,13 +125,14 @@ def _check_draws(data: bytes, path: Path) -> None:
             )
 
 
-def _nodes(graph: Any) -> Iterator[Any]:
-    """Yield the nodes of a graph or function, and those of the graphs in their attributes."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs):
-                yield from _nodes(inner)
+def _parts(message: Any, kind: type[T]) -> Iterator[T]:
+    """Yield the parts of a kind in a protobuf message, wherever they lie."""
+    if isinstance(message, kind):
+        yield message
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for inner in [value] if hasattr(value, "ListFields") else value:
+                yield from _parts(inner, kind)
 
 
 def _library() -> Any:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rknn_jax.formats import LABELS
+from rknn_jax.formats import EMBEDDINGS, LABELS
 
 NAMED = 10
 """Most names, and causes why records cannot be used, that the terminal shows."""
@@ -85,6 +85,12 @@ def check(settings: Embed) -> None:
             "Expected --drop with --table and without --columns, got --drop "
             f"{' '.join(settings.drop)}; leave it out, since other columns than those of text, of "
             "images or of --columns are not read."
+        )
+    own = {EMBEDDINGS, "file" if files else "row"} | ({LABELS} - {settings.label})
+    if taken := sorted(own & {*settings.keep}):
+        raise ValueError(
+            f"Expected columns in --keep that the command does not write itself, got {taken}; "
+            "rename them, or leave them out."
         )
     both = sorted({*settings.drop} & {settings.label, *settings.keep})
     if both:

@@ -132,13 +132,16 @@ class Category:
 
     def _texts(self, column: Any) -> list[str | None]:
         """Return the values; raise ValueError by their type alone."""
+        pa = _arrow.pyarrow()
         kind = _arrow.plain(column).type
-        if _arrow.pyarrow().types.is_nested(kind):
+        try:
+            texts(pa.chunked_array([], kind))
+        except pa.lib.ArrowNotImplementedError as error:
             raise ValueError(
                 f"Expected text in column {self.name!r}, as on the public side, got {kind}; "
                 f"convert it, or leave it out of both sides with {option('drop')}"
                 f"{flattened(str(kind))}."
-            )
+            ) from error
         return texts(column)
 
     def _known(self, text: str) -> str:

@@ -47,7 +47,7 @@ def label_studio(labels: Labels) -> dict[str, bytes]:
     several = ' choice="multiple"' if labels.sets is not None else ""
     choices = "".join(f"\n    <Choice value={quoteattr(str(name))}/>" for name in labels.classes)
     interface = (
-        f'<View>\n  <{tag} name="record" value="${shown}"/>\n'
+        f'<View>\n  <{tag} name="record" value={quoteattr(f"${shown}")}/>\n'
         f'  <Choices name="{QUESTION}" toName="record"{several}>{choices}\n  </Choices>\n</View>\n'
     )
     content = {"label_studio.json": json.dumps(tasks, indent=1), "label_studio.xml": interface}

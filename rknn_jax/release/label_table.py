@@ -149,7 +149,8 @@ def read(folder: Path) -> Labels:
     kept = {}
     for name, values in carried.items():
         plain = name.removeprefix("public_")
-        kept[name if plain in named else plain] = np.ma.masked_array(values)
+        taken = plain in named or (plain != name and plain in carried)
+        kept[name if taken else plain] = np.ma.masked_array(values)
     every = named | kept
     return Labels(every, guarantee, list(classes), label, probability, tuple(kept), sets)
 
