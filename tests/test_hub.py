@@ -91,6 +91,29 @@ def test_label_reads_class_numbers_by_their_names(tmp_path, monkeypatch, form, c
         assert ("class_names" in rows) == (classes != "3")
 
 
+@pytest.mark.parametrize("form", ["parquet", "npz"])
+def test_a_statement_says_that_the_private_files_named_the_classes(
+    tmp_path, monkeypatch, form, capsys
+):
+    """`class_encode_column` takes these names from the records: a class may have one patient."""
+    monkeypatch.chdir(tmp_path)
+    table = clusters(300)
+    rows = {name: np.stack(table[name].to_pylist()) for name in ("embeddings", "label")}
+    if form == "parquet":
+        write(tmp_path / "R", table, form)
+    np.savez("R.npz", **rows, classes=np.array(NAMES))
+    np.savez("P.npz", embeddings=rows["embeddings"][:30])
+    private = "R" if form == "parquet" else "R.npz"
+    words = ("label", "--public", "P.npz", "--private", private, "--label", "label")
+    for given, told in (((), True), (("--classes", ",".join(NAMES)), False)):
+        done = run(*words, *given, "--epsilon", "1", "--budget", "3", "--out", f"out{told}")
+        assert done["exit_status"] == 0
+        card = json.loads(Path(f"out{told}/privacy.json").read_text())
+        assert any("the private files declare" in one for one in card["not_covered"]) == told
+        assert card["tuning"]["private_data"] == ("uncharged" if told else "none")
+        assert ("which become public" in " ".join(capsys.readouterr().err.split())) == told
+
+
 @layouts
 def test_check_counts_by_the_names(tmp_path, monkeypatch, form):
     monkeypatch.chdir(tmp_path)
@@ -353,6 +376,40 @@ def test_copies_of_records_in_a_folder_count_once(tmp_path, monkeypatch, named, 
     done = run("label", *parts, "--classes", "3", "--epsilon", "8", "--out", "out")
     assert done["num_records"] == 90
     assert table_files.num_rows(Path(named), "--table") == 90
+
+
+def test_a_choice_of_records_beside_a_folder_is_refused(tmp_path, monkeypatch):
+    """Those that were left out would vote."""
+    monkeypatch.chdir(tmp_path)
+    folder = write(Path("R"), clusters(90), "arrow")
+    state = json.loads((folder / "state.json").read_text())
+    chosen = state | {"_indices_data_files": [{"filename": "indices.arrow"}]}
+    for find in (
+        lambda: data_files.find(["R"], "--private"),
+        lambda: table_files.files(Path("R"), "--table"),
+    ):
+        (folder / "state.json").write_text(json.dumps(chosen))
+        with pytest.raises(ValueError, match=r"got a choice of them.* flatten_indices"):
+            find()
+        for none in ([], None):
+            (folder / "state.json").write_text(json.dumps(state | {"_indices_data_files": none}))
+            find()
+
+
+def test_a_stream_that_was_cut_is_refused_wherever_that_was(tmp_path):
+    """pyarrow takes the end of the file for the end of the data."""
+    table = clusters(40)
+    path, cut = tmp_path / "whole.arrow", tmp_path / "cut.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as stream:
+        for batch in table.to_batches(10):
+            stream.write_batch(batch)
+    columns = Columns(("embeddings",), "label")
+    assert FileShard(str(path), "--private", columns).num_rows() == 40
+    content = path.read_bytes()
+    for end in [*range(1, len(content), 37), *range(len(content) - 16, len(content))]:
+        cut.write_bytes(content[:end])
+        with pytest.raises(ValueError, match=r"cut\.arrow"):
+            list(FileShard(str(cut), "--private", columns).blocks(100))
 
 
 def test_splits_are_named_and_a_folder_is_whole(tmp_path, monkeypatch):

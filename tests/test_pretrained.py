@@ -72,7 +72,7 @@ def test_a_network_sees_one_image_a_run(tmp_path, changes):
     np.testing.assert_array_equal(encode(IMAGES[::-1]), alone[::-1])
 
 
-@pytest.mark.parametrize("where", ["branch", "function", "dropout", "shadow"])
+@pytest.mark.parametrize("where", ["branch", "function", "dropout", "inner", "shadow"])
 def test_a_network_that_may_draw_is_refused_whether_or_not_a_public_image_makes_it(tmp_path, where):
     with pytest.raises(ValueError, match=r"without draws in .*operator (Random|Dropout)"):
         pretrained.load(tiny_network.write(tmp_path, draws=where))

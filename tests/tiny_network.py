@@ -28,9 +28,9 @@ def write(
       width: Number of features.
       batch: Name of the batch's axis, or the fixed number of images.
       mixes: True to subtract the mean of the batch, as a network in training mode does.
-      draws: Where it draws at random: `nowhere`, `branch`, `function`, `dropout`, or `shadow` for a
-        dropout in a function. The first has a dropout that is off, and the last one that is off by
-        a name outside of the function. Defaults to no node that could.
+      draws: Where it draws at random: `nowhere`, `branch`, `function`, `dropout`, or `inner` and
+        `shadow` for a dropout in a branch or a function. The first has a dropout that is off, and
+        the last two one that is off by a name outside. Defaults to no node that could.
       **card: Entries of the card that differ.
     """
     card = CARD | card
@@ -70,8 +70,11 @@ def write(
 
 def _drawing(where):
     """Nodes from `steady` to `features`, their constants, and functions of the model."""
-    if where == "branch":  # one that no image takes
-        drawn = helper.make_node("RandomUniformLike", ["steady"], ["drawn"], seed=7.0)
+    if where in ("branch", "inner"):  # one that no image takes
+        drawn = {
+            "branch": helper.make_node("RandomUniformLike", ["steady"], ["drawn"], seed=7.0),
+            "inner": helper.make_node("Dropout", ["steady", "", "never"], ["drawn"]),
+        }
         steady = helper.make_node("Identity", ["steady"], ["same"])
         branches = {
             f"{name}_branch": helper.make_graph(
@@ -79,8 +82,9 @@ def _drawing(where):
                 name,
                 [],
                 [helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, None)],
+                [numpy_helper.from_array(np.array(True), "never")],  # a name of its own
             )
-            for name, node in (("then", drawn), ("else", steady))
+            for name, node in (("then", drawn[where]), ("else", steady))
         }
         taken = helper.make_node("If", ["never"], ["features"], **branches)
         return [taken], [numpy_helper.from_array(np.array(False), "never")], []

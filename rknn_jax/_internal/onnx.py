@@ -112,9 +112,10 @@ def _check_network(data: bytes, path: Path) -> None:
         for one in model.graph.initializer
         if one.data_type == one.BOOL and not onnx.numpy_helper.to_array(one).any()
     }
-    nodes = [(node, off) for node in _parts(model.graph, onnx.NodeProto)]
-    for function in model.functions:  # in which a name is another value
-        nodes += [(node, set()) for node in _parts(function, onnx.NodeProto)]
+    inner = [part for node in model.graph.node for part in node.attribute]
+    nodes = [(node, off) for node in model.graph.node]
+    for part in (*inner, *model.functions):  # a name may be another value there
+        nodes += [(node, set()) for node in _parts(part, onnx.NodeProto)]
     for node, known in nodes:
         training = node.input[2:3] if node.op_type.endswith("Dropout") else []
         if node.op_type in DRAWS or any(name and name not in known for name in training):

@@ -1,6 +1,7 @@
 """Lines of `rknn label` on the terminal: its plan, what to expect of it, and what came out."""
 
 import shlex
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,10 +54,8 @@ def tell_plan(plan: "Plan") -> None:
         tell(err, "features", f"{', '.join(data.names[:MOST_NAMES])}{more}")
     for sentence in data.doubts:
         tell(err, "warning", sentence)
-    if settings.classes.classes is not None and data.classes.names:  # a name may have held a comma
-        tell(err, "classes", ", ".join(map(repr, data.classes.names[:MOST_CLASSES])))
-    if data.reading:
-        tell(err, "classes", data.reading)
+    for sentence in _of_classes(plan):
+        tell(err, "classes", sentence)
     if any(suffix_of(name) in jsonl.SUFFIXES for name in _listed(settings.private_labels or ())):
         label = settings.columns.label
         tell(
@@ -84,6 +83,21 @@ def tell_plan(plan: "Plan") -> None:
             "skipped",
             f"{len(data.skipped)} files that hold no records of their own, such as {named}",
         )
+
+
+def _of_classes(plan: "Plan") -> Iterator[str]:
+    """Yield what is said of the classes, and of how numbers among the labels are read."""
+    classes = plan.data.classes
+    names = ", ".join(map(repr, (classes.names or ())[:MOST_CLASSES]))
+    if classes.source == "declared":
+        yield (
+            f"the private files declare {names or classes.count}, which become public with the "
+            "labels; pass --classes to name those that may"
+        )
+    elif names and plan.settings.classes.classes is not None:  # a name may have held a comma
+        yield names
+    if plan.data.reading:
+        yield plan.data.reading
 
 
 def _order(sources: np.ndarray) -> str:

@@ -316,16 +316,17 @@ class NetworkModel:
     def card(self) -> dict[str, Any]:
         """Name, digest, input and versions."""
         encode = self.encode
-        # Only where it is another one, so that cards of images of 8 bits stay what they are.
-        deep = {} if self.white == image_files.WHITE else {"white": self.white}
+        # Only where it is another one, so that most cards stay what they are.
+        other = {} if self.white == image_files.WHITE else {"white": self.white}
         card = encode.card
+        other |= {} if card.layout == "NCHW" else {"layout": card.layout}
         return {
             "kind": "images",
             "name": Path(encode.path).stem,
             "path": encode.path,
             "sha256": encode.digest,
             "width": self.width,
-            "input": {"size": card.size, "mean": card.mean, "std": card.std, **deep},
+            "input": {"size": card.size, "mean": card.mean, "std": card.std, **other},
             "output": card.output,
             "versions": versions("onnxruntime", "pillow"),
         }

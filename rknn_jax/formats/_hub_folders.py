@@ -26,8 +26,8 @@ def data_files(files: Sequence[str], system: Any, where: str) -> list[str]:
       where: Command-line argument and its value, for the errors.
 
     Raises:
-      ValueError: If a `state.json` cannot be read or names a file that is not there, or if the
-        files are of several splits, which may hold the same records.
+      ValueError: If a `state.json` cannot be read, names a file that is not there or a choice of
+        the records, or if the files are of several splits, which may hold the same records.
     """
     paths = [PurePosixPath(file) for file in files]
     folders = dict.fromkeys(path.parent for path in paths if path.suffix == ".arrow")
@@ -59,13 +59,20 @@ def _named(folder: PurePosixPath, system: Any, where: str) -> set[str] | None:
     if not system.exists(state):
         return None
     try:
-        listed = json.loads(system.cat_file(state))["_data_files"]
-        names = {str(one["filename"]) for one in listed}
-    except (ValueError, LookupError, TypeError) as error:
+        told = json.loads(system.cat_file(state))
+        names = {str(one["filename"]) for one in told["_data_files"]}
+        chosen = bool(told.get("_indices_data_files"))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
             f"Expected {state} in {where} to name the files of the data, as save_to_disk "
             "writes it, got something else; save the data set again, or name its files."
         ) from error
+    if chosen:
+        raise ValueError(
+            f"Expected all records of the files that {state} names in {where}, got a choice of "
+            "them, as earlier versions of datasets saved it; save the data set again, after "
+            "flatten_indices()."
+        )
     absent = sorted(name for name in names if not system.exists(f"{folder / name}"))
     if absent:
         raise ValueError(

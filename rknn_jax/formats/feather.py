@@ -3,6 +3,7 @@
 Record batches are read whole, so write batches of some ten thousand rows.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import IO, Any
 
 import numpy as np
 
-from rknn_jax.formats import Block, Columns, Layout, _arrow, _arrow_tables
+from rknn_jax.formats import Block, Columns, FormatError, Layout, _arrow, _arrow_tables
 
 SUFFIXES = (".feather", ".arrow", ".ipc", ".arrows")
 
 _MAGIC = b"ARROW1"  # begins a file; a stream begins with the length of its schema
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # ends a stream
 
 
 def layout(file: IO[bytes], columns: Columns) -> Layout:
@@ -80,10 +82,25 @@ def record_batches(file: IO[bytes], names: Sequence[str]) -> Iterator[Any]:
 
 
 def _opened(file: IO[bytes]) -> Any:
+    """Open a file or a stream.
+
+    Raises:
+      FormatError: If a stream lacks its end, which pyarrow takes for the end of the data.
+    """
     ipc = _arrow.pyarrow().ipc
     begins = file.read(len(_MAGIC))
     file.seek(0)
-    return ipc.open_file(file) if begins == _MAGIC else ipc.open_stream(file)
+    if begins == _MAGIC:
+        return ipc.open_file(file)
+    ipc.open_stream(file)  # its error says what else is wrong
+    file.seek(-len(_END), os.SEEK_END)
+    if file.read() != _END:
+        raise FormatError(
+            "Expected a stream of Arrow with its mark at the end, as Arrow 0.15 and later write "
+            "it, got one that was cut or is older; copy it again, or write it anew."
+        )
+    file.seek(0)
+    return ipc.open_stream(file)
 
 
 def _batches(reader: Any) -> Iterator[Any]:

@@ -355,9 +355,11 @@ class Ledger:
           since: Number of the first line that counts. Defaults to 0, the first of all.
 
         Raises:
+          LedgerMismatchError: If relation or unit differ from the ledger's.
           LedgerError: If the guarantee cannot be charged.
         """
         chain = self._chain(since)
+        _check_kind(chain, guarantee, self.path)
         # The same filter that a charge asks: whether a release fits must not differ between the
         # two.
         cost = release_cost(chain.rule, guarantee, exact_amount(guarantee.epsilon, guarantee.delta))
@@ -412,14 +414,7 @@ class Ledger:
                     f"{self.path} was opened without a data set, to look at; open it with the "
                     "data's fingerprint."
                 )
-            for name in ("relation", "unit"):
-                mine = getattr(chain, name)
-                theirs = getattr(guarantee, name)
-                if mine != theirs:
-                    raise LedgerMismatchError(
-                        f"{self.path} keeps {name}={mine!r}, got {name}={theirs!r}; use one "
-                        f"{name} throughout."
-                    )
+            _check_kind(chain, guarantee, self.path)
             if chain.unit == "person":
                 _check_person(chain, self.person, self.path)
             cost = release_cost(chain.rule, guarantee, amount)
@@ -712,6 +707,22 @@ class Ledger:
 def _stem(path: Path) -> str:
     """Return the name of a ledger's file without its suffixes."""
     return path.name.removesuffix(".jsonl").removesuffix(".ledger")
+
+
+def _check_kind(chain: Chain, guarantee: Guarantee, path: Path) -> None:
+    """Raise LedgerMismatchError if a guarantee is of another relation or unit than the ledger's.
+
+    Args:
+      chain: Content of the ledger.
+      guarantee: Guarantee of a release.
+      path: Path of the ledger.
+    """
+    for name in ("relation", "unit"):
+        mine, theirs = getattr(chain, name), getattr(guarantee, name)
+        if mine != theirs:
+            raise LedgerMismatchError(
+                f"{path} keeps {name}={mine!r}, got {name}={theirs!r}; use one {name} throughout."
+            )
 
 
 def _check_person(chain: Chain, name: str, path: Path) -> None:

@@ -45,15 +45,15 @@ class Classes:
       count: Number of classes |Y|.
       names: Text labels, or the names of the class numbers. Defaults to None, for plain class
         numbers.
-      source: Origin of the set: given, inferred from the private labels, or assumed if nothing is
-        known. Defaults to given.
+      source: Origin of the set: given, declared by the private files, inferred from the private
+        labels, or assumed if nothing is known. Defaults to given.
       counts_from_0: Whether a number among the labels is a class number, if no name is a number.
         Defaults to True.
     """
 
     count: int
     names: tuple[str, ...] | None = None
-    source: Literal["given", "inferred", "assumed"] = "given"
+    source: Literal["given", "declared", "inferred", "assumed"] = "given"
     counts_from_0: bool = field(default=True, repr=False)  # requests are hashes of repr
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class Classes:
                 f"{','.join(self.names)}; name every class once."
             )
         # Of inferred names, an error would tell what private labels hold.
-        if self.source == "given" and (alike := _alike(self.names or ())):
+        if self.source != "inferred" and (alike := _alike(self.names or ())):
             raise ValueError(
                 f"Expected distinct class names, got {option('classes')} with {alike[0]!r} twice, "
                 f"as {alike[0]!a} and as {alike[1]!a}, which are the same letters in other Unicode "

@@ -55,9 +55,9 @@ def find(settings: Named, private: Sequence[str] | Sequence[Shard]) -> Classes |
     if len(files) == 1 and os.path.isfile(files[0]):
         held = tables.read_classes(Path(files[0]))
         if held is not None:
-            return held
+            return replace(held, source="declared")
     names = declared(private, settings.columns.label, settings.private_labels)
-    return Classes(len(names), names) if len(names) > 1 else None
+    return Classes(len(names), names, source="declared") if len(names) > 1 else None
 
 
 def declared(

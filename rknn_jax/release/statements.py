@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 PACKAGES = ("rknn-jax", "jax", "opendp", "numpy", "scikit-learn")
 """Packages whose versions a statement names."""
 
+SEEN = {
+    "declared": "the private files declare; give them to choose what is told",
+    "inferred": "was read from the private labels; give them to avoid that",
+}
+"""What is said of classes that the private side told, by their origin."""
+
 UNKNOWN_MODEL = (
     "the embedding model or other preprocessing, if private data had a part in training or "
     "choosing it"
@@ -64,11 +70,7 @@ def card(plan: Plan, told: Statement, measured: Measured | None = None) -> dict[
 
 def not_covered(plan: Plan) -> list[str]:
     """Return sentences on the risks that the guarantee does not cover."""
-    seen = (
-        "was read from the private labels; give them to avoid that"
-        if plan.data.classes.source == "inferred"
-        else "is taken as public"
-    )
+    seen = SEEN.get(plan.data.classes.source, "is taken as public")
     return [
         *(
             []
@@ -139,14 +141,13 @@ def _before(plan: Plan) -> dict[str, str]:
 def _class_names(plan: Plan) -> tuple[str, ...]:
     """Return the names of the classes, unless they were read from private labels."""
     classes = plan.data.classes
-    return classes.names or () if classes.source == "given" else ()
+    return () if classes.source == "inferred" else classes.names or ()
 
 
-def _inferred(plan: Plan) -> str:
-    """Return a sentence on classes that were read from private labels, or an empty string."""
-    if plan.data.classes.source != "inferred":
-        return ""
-    return "Epsilon does not cover the set of classes, which was read from the private labels."
+def _uncharged(plan: Plan) -> str:
+    """Return a sentence on classes that the private side told, or an empty string."""
+    seen = SEEN.get(plan.data.classes.source)
+    return f"Epsilon does not cover the set of classes, which {seen}." if seen else ""
 
 
 def statement(
@@ -205,16 +206,12 @@ def statement(
         contribution=plan.contribution,
         tuning=_tuning(plan),
         assumptions=(ONE_LEDGER,),
-        remark=_inferred(plan),
+        remark=_uncharged(plan),
         class_names=_class_names(plan),
     )
 
 
 def _tuning(plan: Plan) -> Tuning:
-    """Return how the settings were chosen: on public quantities, unless classes were inferred."""
-    if plan.data.classes.source != "inferred":
-        return PUBLIC_TUNING
-    return Tuning(
-        "uncharged",
-        "The set of classes was read from the private labels, and epsilon does not cover that.",
-    )
+    """Return how the settings were chosen: on public quantities, but for the set of classes."""
+    uncharged = _uncharged(plan)
+    return Tuning("uncharged", uncharged) if uncharged else PUBLIC_TUNING
