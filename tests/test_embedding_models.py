@@ -67,8 +67,10 @@ def test_the_statement_and_the_report_name_the_model(rknn, files):
 def test_another_model_of_the_private_rows_is_refused_before_the_spend(rknn, files):
     write_card(files / "R.card.json", OTHER)
     refused(rknn, ["tiny words", "a" * 16, "other words", "b" * 16, "sha256"])
-    write_card(files / "R.card.json", MODEL | {"pooling": "cls"})
-    refused(rknn, ["pooling"])
+    # Also where one side has other text, or the other order of an image's axes.
+    for other in ({"pooling": "cls"}, {"columns": ["body"]}, {"input": {"layout": "NHWC"}}):
+        write_card(files / "R.card.json", MODEL | other)
+        refused(rknn, [*other])
 
 
 @pytest.mark.parametrize("side", ["P", "R"])

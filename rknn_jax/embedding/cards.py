@@ -7,7 +7,7 @@ from typing import Any
 
 from rknn_jax._internal.option_names import option
 
-SAME = ("kind", "sha256", "width", "input", "output", "pooling", "normalize")
+SAME = ("kind", "sha256", "width", "input", "output", "pooling", "normalize", "columns")
 """Entries of a model that decide its features."""
 
 
