@@ -164,6 +164,21 @@ def read_several(layout, block):
     return "several labels"
 
 
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_numbers_have_as_many_digits_as_they_like(tmp_path, form):
+    """An exact float has up to 1,074 decimals, as `str(Decimal(x))` writes it."""
+    given = [*map(str, map(Decimal, (0.1, 2**-1074, 1e300))), "1" * 40, "0" * 400 + "7", ".5e00001"]
+    lines = {
+        "csv": "\n".join(["x", *given]),
+        "jsonl": "\n".join(json.dumps({"x": text}) for text in given),
+    }
+    path = tmp_path / f"r.{form}"
+    path.write_text(lines[form])
+    columns = Columns(("x",), "y", width=1, reads_label=False)
+    (block,) = FileShard(str(path), "--private", columns).blocks(10)
+    assert block.embeddings[:, 0].tolist() == list(map(float, given))
+
+
 def read_persons(layout, block):
     names, known = person_names(block.persons, "here")
     assert known.tolist() == [True] * 3 + [False]

@@ -405,6 +405,14 @@ def test_a_stream_that_was_cut_is_refused_wherever_that_was(tmp_path):
             stream.write_batch(batch)
     columns = Columns(("embeddings",), "label")
     assert FileShard(str(path), "--private", columns).num_rows() == 40
+    last = pa.table({"embeddings": [[1.0]] * 3, "label": np.int32([0, 1, -1])})
+    with pa.OSFile(str(cut), "wb") as sink, pa.ipc.new_stream(sink, last.schema) as stream:
+        stream.write_table(last)
+    assert FileShard(str(cut), "--private", columns).num_rows() == 3
+    cut.write_bytes(cut.read_bytes()[:-8])
+    assert cut.read_bytes()[-8:] == bytes([255] * 4 + [0] * 4), "a batch that ends like a stream"
+    with pytest.raises(ValueError, match="one that was cut"):
+        FileShard(str(cut), "--private", columns).num_rows()
     content = path.read_bytes()
     for end in [*range(1, len(content), 37), *range(len(content) - 16, len(content))]:
         cut.write_bytes(content[:end])

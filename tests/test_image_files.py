@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import shutil
 import struct
 import zlib
 from pathlib import Path
@@ -11,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from rknn_jax.data import image_folder
 from rknn_jax.embedding.images import ImageFolder
@@ -163,6 +165,32 @@ def embedded(name):
 
 def run(rknn, images, out, network, *words):
     return rknn("embed", "--images", images, "--model", network, "--out", out, *words)
+
+
+def test_no_image_starts_a_program(rknn, tmp_path, monkeypatch):
+    """Pillow gives PostScript to Ghostscript, whatever a file's name ends in."""
+    network = tiny_network.write(tmp_path)
+    Image.fromarray(RAMP).save(tmp_path / "good.png")
+    program = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n{} loop\n%%EOF\n"
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    (tmp_path / "bin/gs").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # it remembers an earlier search
+    for column in (False, True):
+        images = tmp_path / f"images{column}"
+        images.mkdir()
+        if column:
+            cells = [(tmp_path / "good.png").read_bytes(), program]
+            pq.write_table(pa.table({"image": cells}), images / "p.parquet")
+        else:
+            shutil.copy(tmp_path / "good.png", images / "a.png")
+            (images / "b.png").write_bytes(program)
+        source = images / "p.parquet" if column else images
+        done = run(rknn, source, f"made{column}.parquet", network, "--private")
+        assert done.status == 0, done.err
+        assert np.isnan(embedded(f"made{column}.parquet")).all(axis=1).tolist() == [False, True]
+    assert not (tmp_path / "started").exists()
 
 
 @pytest.mark.parametrize(("most", "white"), [(1, 1), (200, 255), (812, 1023), (40000, None)])

@@ -16,9 +16,9 @@ def keep() -> None:
     """Keep compiled programs in `~/.cache/rknn_jax` or `JAX_COMPILATION_CACHE_DIR`.
 
     Compiled programs hold the constants of the program, so keep them only for experiments. `rknn
-    label` and `rknn join` call `keep_none`, so that a record in a function's closure is never left
-    on disk. XLA compiles for the current processor, so every kind of processor has a folder of its
-    own.
+    label`, `check` and `join` call `keep_none`, so that a record in a function's closure is never
+    left on disk. XLA compiles for the current processor, so every kind of processor has a folder of
+    its own.
     """
     import jax
 

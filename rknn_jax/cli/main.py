@@ -283,6 +283,7 @@ def _run(
             compilation.keep_none()
             return label.run(action)
         case Check():
+            compilation.keep_none()
             return check.run(action)
         case SelectClasses():
             return classes.run(action)

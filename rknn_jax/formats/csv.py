@@ -33,7 +33,7 @@ from rknn_jax.records.features import FIELD
 
 SUFFIXES = (".csv",)
 
-NUMBER = r"^\s*[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,4})?\s*$"
+NUMBER = r"^\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*$"
 """Fields that are numbers. Those beyond float64 become infinite."""
 
 TRUTH = {r"^\s*(true|True|TRUE)\s*$": 1.0, r"^\s*(false|False|FALSE)\s*$": 0.0}

@@ -3,7 +3,6 @@
 Record batches are read whole, so write batches of some ten thousand rows.
 """
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -31,7 +30,7 @@ def others(file: IO[bytes], columns: Columns) -> dict[str, np.ndarray]:
     names = [name for name in reader.schema.names if name not in features]
     if not names:
         return {}
-    table = reader.read_all().select(names)
+    table = _arrow.pyarrow().Table.from_batches(_batches(file, reader), reader.schema).select(names)
     table.validate(full=True)  # offsets beyond the data would end the process
     return _arrow_tables.others(table, features, columns)
 
@@ -39,7 +38,7 @@ def others(file: IO[bytes], columns: Columns) -> dict[str, np.ndarray]:
 def num_rows(file: IO[bytes], columns: Columns) -> int:
     """Return the number of rows."""
     del columns
-    return sum(batch.num_rows for batch in _batches(_opened(file)))
+    return sum(batch.num_rows for batch in _batches(file, _opened(file)))
 
 
 def lengths(file: IO[bytes], columns: Columns) -> Counter[int]:
@@ -47,7 +46,7 @@ def lengths(file: IO[bytes], columns: Columns) -> Counter[int]:
     reader = _opened(file)
     own = _arrow_tables.features_of(reader.schema, columns)[0]
     found = Counter[int]()
-    for batch in _batches(reader):
+    for batch in _batches(file, reader):
         _arrow.check_offsets(batch.column(own))
         found.update(_arrow.lengths(batch.column(own)))
     return found
@@ -59,7 +58,7 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     own = _arrow_tables.features_of(reader.schema, columns)
     names = _arrow_tables.names_of(reader.schema, columns)
     num_batches = 0
-    for num_batches, batch in enumerate(_batches(reader), 1):  # noqa: B007 counted for below
+    for num_batches, batch in enumerate(_batches(file, reader), 1):  # noqa: B007 counted for below
         for name in names:
             _arrow.check_offsets(batch.column(name))
         for start in range(0, max(batch.num_rows, 1), size):
@@ -75,40 +74,39 @@ def schema(file: IO[bytes]) -> Any:
 
 def record_batches(file: IO[bytes], names: Sequence[str]) -> Iterator[Any]:
     """Yield the named columns of the record batches of the file, whose offsets are checked."""
-    for batch in _batches(_opened(file)):
+    for batch in _batches(file, _opened(file)):
         for name in names:
             _arrow.check_offsets(batch.column(name))
         yield batch.select(list(names))
 
 
 def _opened(file: IO[bytes]) -> Any:
-    """Open a file or a stream.
+    ipc = _arrow.pyarrow().ipc
+    begins = file.read(len(_MAGIC))
+    file.seek(0)
+    return ipc.open_file(file) if begins == _MAGIC else ipc.open_stream(file)
+
+
+def _batches(file: IO[bytes], reader: Any) -> Iterator[Any]:
+    """Yield the record batches of a file or a stream that was opened.
 
     Raises:
       FormatError: If a stream lacks its end, which pyarrow takes for the end of the data.
     """
-    ipc = _arrow.pyarrow().ipc
-    begins = file.read(len(_MAGIC))
-    file.seek(0)
-    if begins == _MAGIC:
-        return ipc.open_file(file)
-    ipc.open_stream(file)  # its error says what else is wrong
-    file.seek(-len(_END), os.SEEK_END)
+    if not isinstance(reader, _arrow.pyarrow().RecordBatchReader):
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+        return
+    place = file.tell()
+    for batch in reader:
+        place = file.tell()
+        yield batch
+    file.seek(place)  # a batch may end like a stream, so that the last bytes do not tell
     if file.read() != _END:
         raise FormatError(
             "Expected a stream of Arrow with its mark at the end, as Arrow 0.15 and later write "
             "it, got one that was cut or is older; copy it again, or write it anew."
         )
-    file.seek(0)
-    return ipc.open_stream(file)
-
-
-def _batches(reader: Any) -> Iterator[Any]:
-    if isinstance(reader, _arrow.pyarrow().RecordBatchReader):
-        yield from reader
-        return
-    for number in range(reader.num_record_batches):
-        yield reader.get_batch(number)
 
 
 def _write(path: Path, features: np.ndarray, labels: np.ndarray) -> None:

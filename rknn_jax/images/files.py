@@ -13,6 +13,10 @@ DARK = 4095
 """Largest pixel of 16 bits up to which images look black."""
 
 
+FORMATS = ("BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
+"""Formats that are read. Pillow gives others to programs, as PostScript to Ghostscript."""
+
+
 class Largest(NamedTuple):
     """Largest pixels of an image of 16 bits; both are None for one of 8.
 
@@ -55,7 +59,7 @@ def read(path: Path | IO[bytes], *, upright: bool = False, white: int = WHITE) -
         several pages.
       OSError: If the file cannot be read.
     """
-    with Image.open(path) as file:
+    with Image.open(path, formats=FORMATS) as file:
         _refuse_pages(file)
         image = ImageOps.exif_transpose(file) if upright else file
         return _eight_bits(image, str(file.format), white)
@@ -79,7 +83,7 @@ def largest(path: Path | IO[bytes]) -> Largest:
     Raises:
       OSError: If the file cannot be read.
     """
-    with Image.open(path) as file:
+    with Image.open(path, formats=FORMATS) as file:
         if _is_deep(file.mode, str(file.format)):
             return Largest(gray=int(np.asarray(file).max(initial=0)))
         if any(";16" in str(tile) for tile in getattr(file, "tile", ())):
@@ -100,7 +104,7 @@ def extremes(path: Path | IO[bytes], white: int) -> Extremes:
       OSError: If the file cannot be read.
       ValueError: As for `read`.
     """
-    with Image.open(path) as file:
+    with Image.open(path, formats=FORMATS) as file:
         _refuse_pages(file)
         is_deep = _is_deep(file.mode, str(file.format))
         cut = float(np.mean(np.asarray(file) > white)) if is_deep else 0.0

@@ -19,9 +19,10 @@ _NUMBER = re.compile(
 """Numbers as programs write them: 1E+10 and 1.0E10, while 1E10 is a code, as for classes."""
 
 _UUID = re.compile(
-    r"(?:urn:uuid:|\{)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\}?", re.ASCII | re.IGNORECASE
+    r"(?:urn:uuid:|\{)?(?=.*[a-f-])([0-9a-f]{8}(?:-?[0-9a-f]{4}){3}-?[0-9a-f]{12})\}?",
+    re.ASCII | re.IGNORECASE,
 )
-"""UUIDs as programs write them (RFC 9562)."""
+"""UUIDs as programs write them (RFC 9562), also without hyphens. Digits alone are a number."""
 
 LONGEST = 1_000
 """Characters of a name that is compared in one form."""
@@ -163,7 +164,8 @@ def _person_text(value: Any) -> bytes:
         return b""
     uuid = _UUID.fullmatch(plain)
     if uuid:
-        return uuid[1].lower().encode() if uuid[1].strip("0-") else b""
+        digits = uuid[1].replace("-", "").lower()
+        return digits.encode() if digits.strip("0") else b""
     return _number(plain).encode(errors="surrogatepass")
 
 
