@@ -179,6 +179,15 @@ def test_numbers_have_as_many_digits_as_they_like(tmp_path, form):
     assert block.embeddings[:, 0].tolist() == list(map(float, given))
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_file_with_two_arrays_is_not_read_as_its_first_one(tmp_path, order):
+    with (tmp_path / "r.npy").open("wb") as file:
+        for rows in (3, 5):
+            np.save(file, np.ones((rows, 2), np.float32, order=order))
+    with pytest.raises(ValueError, match="goes on after its array"):
+        list(FileShard(str(tmp_path / "r.npy"), "--private", Columns(None, "y")).blocks(2))
+
+
 def read_persons(layout, block):
     names, known = person_names(block.persons, "here")
     assert known.tolist() == [True] * 3 + [False]

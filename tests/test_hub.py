@@ -414,6 +414,9 @@ def test_a_stream_that_was_cut_is_refused_wherever_that_was(tmp_path):
     with pytest.raises(ValueError, match="one that was cut"):
         FileShard(str(cut), "--private", columns).num_rows()
     content = path.read_bytes()
+    cut.write_bytes(2 * content)
+    with pytest.raises(ValueError, match="something after it"):
+        FileShard(str(cut), "--private", columns).num_rows()
     for end in [*range(1, len(content), 37), *range(len(content) - 16, len(content))]:
         cut.write_bytes(content[:end])
         with pytest.raises(ValueError, match=r"cut\.arrow"):

@@ -102,10 +102,11 @@ def _batches(file: IO[bytes], reader: Any) -> Iterator[Any]:
         place = file.tell()
         yield batch
     file.seek(place)  # a batch may end like a stream, so that the last bytes do not tell
-    if file.read() != _END:
+    if file.read(len(_END) + 1) != _END:
         raise FormatError(
-            "Expected a stream of Arrow with its mark at the end, as Arrow 0.15 and later write "
-            "it, got one that was cut or is older; copy it again, or write it anew."
+            "Expected one stream of Arrow with its mark at the end, as Arrow 0.15 and later write "
+            "it, got one that was cut, is older, or has something after it; copy it again, or "
+            "write it anew."
         )
 
 

@@ -97,6 +97,9 @@ def arrays(file: IO[bytes], size: int) -> Iterator[np.ndarray]:
     """Yield the rows of an array in blocks of `size`, at least one, which may be empty.
 
     An array in Fortran's order is read whole.
+
+    Raises:
+      ValueError: If the file ends before the array, or goes on after it.
     """
     shape, fortran, dtype = head(file)
     _check_rows(shape)
@@ -104,11 +107,13 @@ def arrays(file: IO[bytes], size: int) -> Iterator[np.ndarray]:
         whole = _read(file, int(np.prod(shape, dtype=object)), dtype).reshape(shape, order="F")
         starts = range(0, len(whole), size)
         yield from [whole[start : start + size] for start in starts] or [whole]
-        return
-    row = int(np.prod(shape[1:], dtype=object))
-    for start in range(0, max(shape[0], 1), size):
-        rows = min(size, shape[0] - start)
-        yield _read(file, rows * row, dtype).reshape(rows, *shape[1:])
+    else:
+        row = int(np.prod(shape[1:], dtype=object))
+        for start in range(0, max(shape[0], 1), size):
+            rows = min(size, shape[0] - start)
+            yield _read(file, rows * row, dtype).reshape(rows, *shape[1:])
+    if file.read(1):  # as of two arrays that were saved into one file
+        raise ValueError("goes on after its array")
 
 
 def _read(file: IO[bytes], count: int, dtype: Any) -> np.ndarray:
