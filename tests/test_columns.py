@@ -8,6 +8,7 @@ import io
 import json
 import os
 import uuid
+import zipfile
 from decimal import Decimal
 from pathlib import Path
 
@@ -186,6 +187,22 @@ def test_a_file_with_two_arrays_is_not_read_as_its_first_one(tmp_path, order):
             np.save(file, np.ones((rows, 2), np.float32, order=order))
     with pytest.raises(ValueError, match="goes on after its array"):
         list(FileShard(str(tmp_path / "r.npy"), "--private", Columns(None, "y")).blocks(2))
+
+
+def test_an_archive_is_read_whole_or_not_at_all(tmp_path):
+    """NumPy reads the last one of two archives in one file, and of two arrays with one name."""
+    path, columns = tmp_path / "r.npz", Columns(None, "y")
+    for rows in (3, 5):
+        np.savez(path, embeddings=np.ones((rows, 2), np.float32), y=np.zeros(rows))
+        (tmp_path / f"{rows}").write_bytes(path.read_bytes())
+    path.write_bytes((tmp_path / "3").read_bytes() + (tmp_path / "5").read_bytes())
+    with pytest.raises(ValueError, match="something is before its archive"):
+        FileShard(str(path), "--private", columns).num_rows()
+    path.write_bytes((tmp_path / "3").read_bytes())
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("embeddings.npy", zipfile.ZipFile(tmp_path / "5").read("embeddings.npy"))
+    with pytest.raises(ValueError, match="two arrays of one name"):
+        FileShard(str(path), "--private", columns).num_rows()
 
 
 def read_persons(layout, block):

@@ -95,8 +95,13 @@ def _names(columns: Columns) -> tuple[str | None, str | None, str | None]:
 
 
 def _archive(file: IO[bytes]) -> zipfile.ZipFile:
+    """Open an archive whose arrays are all that the file holds, each once.
+
+    Raises:
+      ValueError: If it is none, or another one or another array of a name would be left out.
+    """
     try:
-        return zipfile.ZipFile(file)
+        archive = zipfile.ZipFile(file)
     except zipfile.BadZipFile:
         file.seek(0)
         start = file.read(6)
@@ -105,6 +110,12 @@ def _archive(file: IO[bytes]) -> zipfile.ZipFile:
         if start[:2] == b"PK" or not start:
             raise ValueError("the end of the archive is missing") from None
         raise ValueError("no archive; pickled objects are not loaded") from None
+    held = archive.infolist()
+    if min((one.header_offset for one in held), default=0):
+        raise ValueError("something is before its archive")
+    if len({one.filename for one in held}) < len(held):
+        raise ValueError("two arrays of one name")
+    return archive
 
 
 def _member(stack: ExitStack, archive: zipfile.ZipFile, name: str) -> IO[bytes]:
