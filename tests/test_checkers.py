@@ -267,28 +267,39 @@ def checks_of(checkers, rng, size=60):
     return Checks(role, points, ids, units, np.bincount(role, minlength=4))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
-@pytest.mark.parametrize("unit", ["record", pytest.param("person", marks=pytest.mark.long)])
-def test_no_neighbor_moves_what_is_drawn_by_more_than_its_noise_is_for(relation, unit):
+@pytest.mark.parametrize(
+    ("relation", "unit", "runs"),
+    [
+        ("replace-one", "record", 60),
+        ("add-remove", "record", 60),
+        pytest.param("replace-one", "person", 300, marks=pytest.mark.long),
+        pytest.param("add-remove", "person", 300, marks=pytest.mark.long),
+    ],
+)
+def test_no_neighbor_moves_what_is_drawn_by_more_than_its_noise_is_for(relation, unit, runs):
     checkers = a_check(relation, unit)
     rng = np.random.default_rng(1)
     labelings = [labeled(rng.dirichlet(np.ones(4), 40)) for _ in range(3)]
     weighed = [labelings[0]._replace(weights=np.array([1.0, 0.3, 0.77, 0.01])), *labelings[1:]]
     largest = {"winner": 0.0, "laplace": 0.0}
-    for run in range(300):
+    for run in range(runs):
         checks = checks_of(checkers, rng)
         one = rng.integers(len(checks.role))
         points, ids, units = checks.points.copy(), checks.ids.copy(), checks.units.copy()
         points[one], ids[one] = rng.normal(size=3), rng.integers(-1, 4)
+        sizes = checks.sizes.copy()
         if relation == "add-remove" or ids[one] < 0:
             units[one] = 0
-        other = checks._replace(points=points, ids=ids, units=units)
+        if relation == "add-remove":  # how many there are of a role is private
+            sizes[checks.role[one]] -= 1
+        other = checks._replace(points=points, ids=ids, units=units, sizes=sizes)
         drawn = []
+        told = []
         for each in (checks, other):
             noise = Recorded(choice=one % 3)  # what follows is compared for the same choice
-            checkers.draw(each, weighed if run % 2 else labelings, noise)
+            told.append(checkers.draw(each, weighed if run % 2 else labelings, noise).size)
             drawn.append(noise.asked)
+        assert told[0] == told[1], "a number without noise"
         for (kind, first, scale), (_, second, _) in zip(*drawn, strict=True):
             moved = np.abs(first - second)
             # Permute-and-flip pays for the largest move, twice unless all go one way.
@@ -299,6 +310,21 @@ def test_no_neighbor_moves_what_is_drawn_by_more_than_its_noise_is_for(relation,
             largest[kind] = max(largest[kind], steps / scale)
     assert largest["winner"] <= 1 + 1e-9
     assert 0.9 < largest["laplace"] <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("unit", ["record", "person"])
+def test_how_many_check_decides_nothing_where_it_is_private(unit):
+    checkers = a_check("add-remove", unit)
+    rng = np.random.default_rng(3)
+    labelings = [labeled(rng.dirichlet(np.ones(4), 40)) for _ in range(3)]
+    checks = checks_of(checkers, rng)
+    asked = []
+    for sizes in (checks.sizes, 4 * checks.sizes):
+        noise = Recorded()
+        drawn = checkers.draw(checks._replace(sizes=sizes), labelings, noise)
+        asked.append([*(counts for _, counts, _ in noise.asked), [drawn.size]])
+    for first, second in zip(*asked, strict=True):
+        np.testing.assert_array_equal(first, second)
 
 
 def test_those_who_measure_do_not_choose_and_each_role_is_seen_once():

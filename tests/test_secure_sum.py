@@ -815,6 +815,8 @@ def test_the_threshold_leaves_room_for_those_that_are_not_believed_in(tmp_path):
         (3, 5, 6),
         (0, 9, 5),
         (2, 11, 7),
+        (0, 10, 6),
+        (1, 9, 6),
     ):
         assert (
             a_party(tmp_path / f"{dishonest}-{clients}", 1, dishonest)
