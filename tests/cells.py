@@ -191,7 +191,7 @@ def worse_in_300_dimensions() -> str:
     strong, weak = (_components(case, "with", epsilon) for epsilon in (3.0, 0.1))
     assert strong <= weak
     lost = _components(case, "without", 0.1) - _components(case, "without", 0.5)
-    return f"{lost:.0f}"
+    return f"{lost:.1f}"
 
 
 # ---- the papers' experiments
