@@ -193,6 +193,18 @@ def test_from_the_first_result_on_no_answer_counts_whatever_happens(shuffled, wr
         merged(dataclasses.replace(shuffled, out=folder.with_name("more")), folder, folder / "..")
 
 
+def test_fewer_messages_than_hide_one_are_not_published(shuffled):
+    """Amplification was promised for as many honest ones."""
+    believed = dataclasses.replace(shuffled, honest=6)
+    folder, round = collect(believed, "all", 0, 4, collects=False)
+    mine = read_public(believed.public, None)
+    _, queries = round_folder.prepare(folder, mine, asked(believed), QUIET)
+    with contextlib.closing(Collector(folder, round)) as collector:
+        with pytest.raises(ValueError, match="at least 6 messages of votes, got 4"):
+            publish.publish(folder, mine, asked(believed), queries, collector, QUIET)
+    assert not (folder / "labels.npz").exists()
+
+
 def test_too_few_clients_close_nothing(shuffled):
     folder, round = collect(shuffled, "all", 0, 3, collects=False)
     wanted = asked(shuffled)

@@ -120,13 +120,21 @@ def test_parts_are_equal_where_n_is_public_and_independent_where_it_is_not():
     assert sizes.var() == pytest.approx(600 / 12 * 11 / 12, rel=0.4)  # 480 sizes: 6 standard errors
 
 
+PERSONS = np.repeat(np.int32([7, 900, 3, 41]), 150)
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_a_person_has_one_teacher(relation):
+    config = dataclasses.replace(QUICK, unit="person", num_teachers=4, relation=relation)
+    part = pate.parts_of(jax.random.key(0), records(clients=PERSONS), config)
+    assert len(np.unique(part)) == 4 or relation == "add-remove"
+    assert all(len(np.unique(part[person == PERSONS])) == 1 for person in PERSONS)
+
+
 @pytest.mark.long
 def test_whole_persons_are_dealt_to_the_teachers():
-    clients = np.repeat(np.int32([7, 900, 3, 41]), 150)
+    clients = PERSONS
     config = dataclasses.replace(QUICK, unit="person", num_teachers=4, epsilon=5.0, hidden=0)
-    part = pate.parts_of(jax.random.key(0), records(clients=clients), config)
-    assert len(np.unique(part)) == 4
-    assert all(len(np.unique(part[clients == client])) == 1 for client in np.unique(clients))
     votes = voted(config, clients=clients)
     assert (votes.sum(1) == 4).all()
     assert tallied(votes, config).guarantee.unit == "person"

@@ -62,6 +62,19 @@ def sampled_votes():
     )
 
 
+def test_fewer_records_than_neighbors_are_told_where_their_number_is_public_alone():
+    """Under add-remove, an error would tell that there is no record more."""
+    queries = questions(RNG.normal(size=(4, 2)))
+    for size, relation in itertools.product((14, 15), ("add-remove", "replace-one")):
+        config = PrivateKNN(num_neighbors=15, sampling_prob=1.0, relation=relation)
+        sides = np.zeros((size, 2), np.float32), np.zeros(size, np.int32)
+        if size < 15 and relation == "replace-one":
+            with pytest.raises(ValueError, match="num_neighbors=15 with 14"):
+                asked(*sides, queries, config)
+        else:
+            assert asked(*sides, queries, config).counted.sum() == size * 4
+
+
 @pytest.mark.long
 def test_the_two_steps_of_a_query_ask_different_samples():
     votes = sampled_votes()
