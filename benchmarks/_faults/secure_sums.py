@@ -83,4 +83,20 @@ FAULTS = (
         "mask = np.zeros(self._length, np.uint64)",
         MASKS,
     ),
+    Known(
+        "roles",
+        "half of the clients open a sum",
+        "rknn_jax/federation/client.py",
+        "        return max(self.round.honest + dishonest, (clients + dishonest) // 2 + 1)\n",
+        "        return max(self.round.honest + dishonest, (clients + dishonest + 1) // 2)\n",
+        MASKS,
+    ),
+    Known(
+        "shuffling",
+        "fewer messages are published than hide one",
+        "rknn_jax/federation/publish.py",
+        "    if collector.num_messages < max(1, round.honest):\n",
+        "    if collector.num_messages < max(1, min(round.honest, asked.quorum)):\n",
+        ("tests/test_federation_merge.py",),
+    ),
 )

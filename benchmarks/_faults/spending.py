@@ -90,8 +90,8 @@ FAULTS = (
         "budget",
         "a ledger of persons takes releases of records",
         "rknn_jax/privacy/ledger.py",
-        '            for name in ("relation", "unit"):',
-        '            for name in ("relation",):',
+        '    for name in ("relation", "unit"):',
+        '    for name in ("relation",):',
         LEDGER,
     ),
     Known(
