@@ -173,6 +173,15 @@ def test_memory_is_bounded_where_a_quote_is_never_closed(monkeypatch):
     assert peak < 512
 
 
+@pytest.mark.parametrize("end", [b"", b'x,"y\n'])
+def test_a_file_of_broken_lines_is_searched_once(end):
+    """Each line opens a quote that fails at the end of the file: minutes were spent on 50,000."""
+    lines = [b'-"a%d,"b' % number for number in range(50_000)]
+    found, broken = read(b"id,text,label\n" + b"\n".join(lines) + b"\n" + end)
+    assert found == [(b"", b"", b"")] * (50_000 + bool(end))
+    assert broken == len(found)
+
+
 def test_a_truncated_file_and_one_without_a_last_line_break():
     assert read(b"id,text,label\n1,a,b\n2,c,d")[0] == [(b"1", b"a", b"b"), (b"2", b"c", b"d")]
     assert read(b'id,text,label\n1,a,b\n2,"c') == ([(b"1", b"a", b"b"), (b"", b"", b"")], 1)

@@ -61,6 +61,8 @@ _FIELD = (
     rb'|[^",\n][^,\n]*+|)'
 )
 _RECORD = re.compile(_FIELD % 1 + rb"(?:," + _FIELD % 2 + rb")*+(?:\n|\Z)")
+_FIELDS = re.compile(_FIELD % 1 + rb"(?:," + _FIELD % 2 + rb")*+")
+_OPENED = re.compile(_TEXT)
 
 
 def header(file: IO[bytes]) -> list[str]:
@@ -235,14 +237,27 @@ def _split(data: bytes, *, final: bool = False) -> tuple[bytes | list[bytes], in
             break
         match = _RECORD.match(data, start)
         if match is None or (final and _is_open(match)):
-            end = data.find(b"\n", start) + 1
+            # The line is broken. Up to where its quotes fail, each line break is in them. A later
+            # line whose quotes are open at such a break goes on in the same way, and is broken too.
+            # So each of these lines is a record, and none is searched to its failure again.
+            fails = len(data) if match else _failure(data, start)
+            end = max(data.find(b"\n", start), data.rfind(b"\n", start, fails)) + 1
+            found += data[start : end - 1].split(b"\n") if end else []
         else:
             end = 0 if _is_open(match) or data[match.end() - 1] != ord("\n") else match.end()
+            found += [data[start : end - 1]] if end else []
         if not end:  # more bytes are needed
             break
-        found.append(data[start : end - 1])
         start = end
     return found, start
+
+
+def _failure(data: bytes, start: int) -> int:
+    """Return where the quotes of a broken record fail: at one that opens a field of another."""
+    match = _FIELDS.match(data, start)
+    assert match is not None  # an empty field, at least
+    text = _OPENED.match(data, match.end())
+    return match.end() if text is None else text.end()
 
 
 def _is_open(match: re.Match[bytes]) -> bool:
