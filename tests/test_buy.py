@@ -5,6 +5,7 @@ learns from them.
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -13,10 +14,11 @@ import tyro
 
 from rknn_jax.data import _pool
 from rknn_jax.privacy import accounting
+from rknn_jax.privacy.events import Pure
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.students import fit as students
 from rknn_jax.types import Card, Public
-from train import buy
+from train import buy, results
 
 SELECTORS = ("random", "entropy", "difference", "diverse_public", "near_private")
 CONFIG = buy.Config(
@@ -155,6 +157,28 @@ def test_only_near_private_looks_at_private_records(task, model, select):
         for one in (task, blank)
     )
     assert (first == second) == (select != "near_private")
+
+
+def test_near_private_draws_its_noise_from_the_secret_key(task, model):
+    """The other key is of a seed that anybody may know, who could take the noise off."""
+    config = replace(CONFIG, select="near_private", epsilon_pca=0.05, epsilon_support=0.05)
+
+    def index(public, secret):
+        keys = jax.random.key(public), jax.random.key(secret)
+        return set(buy.select(*keys, task, model, config, "replace-one", 1e-5)[0].index.tolist())
+
+    usual = index(1, 2)
+    assert all(index(1, secret) != usual for secret in (3, 4, 5))
+    assert index(6, 2) == usual
+
+
+def test_a_choice_of_labels_is_part_of_what_a_run_costs():
+    trained = Guarantee(2.0, 1e-5, "replace-one", "central", (Pure(2.0),))
+    rounds = [SimpleNamespace(answers=SimpleNamespace(guarantee=trained))]
+    price = Guarantee(0.5, 0.0, "replace-one", "central", (Pure(0.5),))
+    for paid, epsilon in ((None, 2.0), (price, 2.5)):
+        whole = results.guarantee_of_votes(rounds, paid, 1e-5)
+        assert whole.epsilon == pytest.approx(epsilon, abs=1e-3)
 
 
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])

@@ -223,6 +223,7 @@ def test_text_is_encoded_by_a_function_of_the_owner(tmp_path, suffix):
     )
     done = label.release(plan)
     assert (done.labels == ids[:100]).mean() > 0.95
+    assert encoding.UNPROVED in done.card["not_covered"]
 
 
 def test_a_record_that_cannot_be_encoded_casts_no_vote_and_no_error_tells_of_it():

@@ -24,6 +24,7 @@ import pytest
 
 from rknn_jax import mechanisms, representations
 from rknn_jax._internal import disk, onnx
+from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import agreement as agreements
 from rknn_jax.federation import collector as collectors
 from rknn_jax.federation import joining, wire
@@ -564,6 +565,27 @@ def test_a_representation_sees_one_record_at_a_time(tmp_path):
             changed[i] = 255 - changed[i]
             moved = dataclasses.replace(client, inputs=changed)._contribution(round)
             assert np.flatnonzero((moved != whole).any(axis=1)).tolist() in ([], [i])
+
+
+@dataclasses.dataclass(frozen=True)
+class Picky:
+    """Encoder that fails on a batch, and on an image that is bright in its corner."""
+
+    def __call__(self, images):
+        assert len(images) == 1
+        assert images[0, 0, 0, 0] < 200
+        return np.ones((1, 1), np.float32)
+
+
+def test_an_image_on_which_the_representation_fails_has_no_vote_and_others_have(tmp_path):
+    images = np.zeros((9, 6, 6, 1), np.uint8)
+    images[3] = 255
+    client = dataclasses.replace(a_client(tmp_path), inputs=images, labels=np.zeros(9, np.int32))
+    round = dataclasses.replace(
+        a_round(), queries=np.arange(4, dtype=np.float32)[:, None], encode=Picky()
+    )
+    found = client._contribution(round)
+    assert (found == NO_CELL).all(axis=1).tolist() == [row == 3 for row in range(9)]
 
 
 @pytest.mark.filterwarnings("ignore:os.fork")  # the forks run no JAX

@@ -1,5 +1,6 @@
 """One budget for the same records, whichever command meets them first and however it names them."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +96,17 @@ def test_no_second_budget_for_the_same_records(first, name, second, other):
     assert not Path("two.jsonl").exists()
     if {name, other} <= {"d", "d/*.npz"}:  # the same records have the same fingerprint everywhere
         DOORS[second](other, Path("one.jsonl"))
+
+
+@pytest.mark.parametrize("second", ["label", "join"])
+def test_a_copy_of_one_file_of_a_folder_has_no_second_budget(second):
+    """Its name and its place are others, and its records are among those of the folder."""
+    labelled("d", Path("one.jsonl"))
+    Path("e").mkdir()
+    shutil.copy("d/a.npz", "e/c.npz")
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        DOORS[second]("e/c.npz", Path("two.jsonl"))
+    assert not Path("two.jsonl").exists()
 
 
 def test_a_copy_whose_columns_are_read_in_another_order_has_no_second_budget():

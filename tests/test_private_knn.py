@@ -75,6 +75,11 @@ def test_fewer_records_than_neighbors_are_told_where_their_number_is_public_alon
             assert asked(*sides, queries, config).counted.sum() == size * 4
 
 
+def test_every_query_is_screened_and_paid_for_however_few_are_answered():
+    released = private_knn.release(100, PrivateKNN(max_answers=10))
+    assert (released.screened, released.answered) == (100, 10)
+
+
 @pytest.mark.long
 def test_the_two_steps_of_a_query_ask_different_samples():
     votes = sampled_votes()

@@ -62,6 +62,12 @@ HOSTILE = """<script>alert("1")</script>&amp;'{{ 7 * 7 }}"""
 # The numbers
 
 
+def test_where_divergences_add_up_the_whole_budget_is_what_is_guaranteed():
+    """What was spent is the epsilon of none of the releases together."""
+    assert ACCOUNT.guaranteed == ACCOUNT.spent
+    assert ACCOUNT._replace(accounting="renyi").guaranteed == ACCOUNT.budget
+
+
 def worst_pair(epsilon, delta):
     """The pair of laws that every (ε, δ)-private one is post-processing of: two answers, and one
     that only each side gives.
