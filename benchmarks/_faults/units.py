@@ -108,7 +108,7 @@ FAULTS = (
         "rknn_jax/formats/_arrow.py",
         "    if isinstance(column.type, pa.UuidType):\n",
         "    if False:\n",
-        ("tests/test_columns.py", "tests/test_persons.py"),
+        ("tests/test_persons.py",),
     ),
     Known(
         "locality",
