@@ -166,7 +166,10 @@ MEASURED: dict[str, list[Phrase]] = {
     ],
     "docs/label.md": [
         ("{}% of the labels are correct", lambda: cells.writers(GAUSSIAN, 0.1)),
-        ("noisy SGD by its default settings reaches {}%", lambda: cells.writers("noisy SGD, linear head", 0.1)),
+        (
+            "noisy SGD by its default settings reaches {}%",
+            lambda: cells.writers("noisy SGD, linear head", 0.1),
+        ),
     ],
     "docs/method/local.md": [
         (

@@ -317,8 +317,8 @@ class NetworkModel:
         """Name, digest, input and versions."""
         encode = self.encode
         # Only where it is another one, so that most cards stay what they are.
-        other = {} if self.white == image_files.WHITE else {"white": self.white}
         card = encode.card
+        other: dict[str, Any] = {} if self.white == image_files.WHITE else {"white": self.white}
         other |= {} if card.layout == "NCHW" else {"layout": card.layout}
         return {
             "kind": "images",
