@@ -210,8 +210,8 @@ def read_persons(layout, block):
     assert known.tolist() == [True] * 3 + [False]
     texts = [str(uuid.UUID(bytes=bytes([v] * 16))) for v in (3, 1, 2)]
     forms = np.array([2, 0, 1]), np.array(texts)
-    assert any(np.array_equal(names[:3], person_names(form, "here")[0]) for form in forms)
-    return "persons"
+    same = any(np.array_equal(names[:3], person_names(form, "here")[0]) for form in forms)
+    return "persons" if same else "persons of other names"  # as of bools, which are words in CSV
 
 
 def read_raw(layout, block):
