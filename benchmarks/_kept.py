@@ -1,11 +1,13 @@
 """Parts of a long benchmark, kept until its result is saved, so that the same command continues."""
 
 import contextlib
+import functools
+import itertools
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,20 @@ def part(folder: Path, name: str, measure: Callable[[], Any]) -> Any:
         write_json(path, {"cpu_seconds": spent, "load": os.getloadavg()[0], "found": found})
         print(f"measured {name}: {spent:.0f} s of CPU time", flush=True)
     return json.loads(path.read_text())["found"]
+
+
+def cells(folder: Path, measure: Callable[..., Any], *axes: Iterable[Any]) -> list[Any]:
+    """Return what each cell of a grid found, the last axis fastest.
+
+    Args:
+      folder: Folder of the parts.
+      measure: Function of a value of each axis.
+      *axes: Values, by whose words the parts are named.
+    """
+    return [
+        part(folder, ", ".join(map(str, values)), functools.partial(measure, *values))
+        for values in itertools.product(*axes)
+    ]
 
 
 def cpu_seconds(folder: Path) -> int:

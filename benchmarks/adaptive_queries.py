@@ -22,7 +22,6 @@ Beside them, with `BOUND_EPSILON`, the truth tells `weights` which labels of rou
 no release can: what a better measure of unsureness could gain.
 """
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -261,19 +260,8 @@ def main() -> None:
     """Measure all cells and save them."""
     about = {"seeds": list(SEEDS), "looked_at": list(LOOKED_AT), "one_sided": list(ONE_SIDED)}
     with _kept.parts("adaptive_queries") as folder:
-        rows = [
-            _kept.part(
-                folder, f"{name}, {seed}, {epsilon:g}", functools.partial(cell, name, seed, epsilon)
-            )
-            for name in DATA
-            for seed in SEEDS
-            for epsilon in EPSILONS
-        ]
-        bounds = [
-            _kept.part(folder, f"bound, {name}, {seed}", functools.partial(bound, name, seed))
-            for name in LOOKED_AT
-            for seed in SEEDS
-        ]
+        rows = _kept.cells(folder, cell, DATA, SEEDS, EPSILONS)
+        bounds = _kept.cells(folder, bound, LOOKED_AT, SEEDS)
         save("adaptive_queries", rows, bounds=bounds, first_rounds=FIRST_ROUNDS, **about)
 
 

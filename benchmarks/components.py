@@ -162,9 +162,8 @@ def main() -> None:
     with _kept.parts("components") as folder:
         rows = [
             row
-            for name in [*CASES, *LOOKED_AT, *UNSEEN]
-            for seed in SEEDS
-            for row in _kept.part(folder, f"{name}, {seed}", functools.partial(cells, name, seed))
+            for rows in _kept.cells(folder, cells, [*CASES, *LOOKED_AT, *UNSEEN], SEEDS)
+            for row in rows
         ]
         save("components", {"cells": rows}, unseen=list(UNSEEN))
 

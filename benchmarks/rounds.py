@@ -86,11 +86,7 @@ def main() -> None:
     """Measure all cells and save them."""
     about = {"seeds": list(SEEDS), "rounds": list(ROUNDS), "looked_at": list(LOOKED_AT)}
     with _kept.parts("rounds") as folder:
-        rows = [
-            _kept.part(folder, f"{name}, {seed}", functools.partial(cell, name, seed))
-            for name in DATA
-            for seed in SEEDS
-        ]
+        rows = _kept.cells(folder, cell, DATA, SEEDS)
         save("rounds", rows, **about)
 
 

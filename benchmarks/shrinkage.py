@@ -4,7 +4,6 @@ The labels are arg maxes of the linear model, without shared rows. Data sets are
 `benchmarks.measured`: the prior was chosen on `DEVELOPED`, among three, before the others were run.
 """
 
-import functools
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -50,12 +49,7 @@ def cells(name: str, seed: int) -> Iterator[dict[str, Any]]:
 def main() -> None:
     """Measure all data sets and save them."""
     with _kept.parts("shrinkage") as folder:
-        rows = [
-            row
-            for name in CASES
-            for seed in SEEDS
-            for row in _kept.part(folder, f"{name}, {seed}", functools.partial(cells, name, seed))
-        ]
+        rows = [row for rows in _kept.cells(folder, cells, CASES, SEEDS) for row in rows]
         save("shrinkage", {"cells": rows}, developed=DEVELOPED)
 
 

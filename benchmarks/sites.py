@@ -170,11 +170,7 @@ def cell(name: str, seed: int) -> dict[str, Any]:
 def main() -> None:
     """Measure all cells and save them."""
     with _kept.parts("sites") as folder:
-        rows = [
-            _kept.part(folder, f"{name}, {seed}", functools.partial(cell, name, seed))
-            for name in SHIFTS
-            for seed in SEEDS
-        ]
+        rows = _kept.cells(folder, cell, SHIFTS, SEEDS)
         save("sites", rows, seeds=list(SEEDS), public=NUM_PUBLIC, private=NUM_PRIVATE)
 
 

@@ -62,14 +62,7 @@ def cell(name: str, seed: int, epsilon: float) -> dict[str, Any]:
 def main() -> None:
     """Measure all cells and save them."""
     with _kept.parts("withheld") as folder:
-        cells = [
-            _kept.part(
-                folder, f"{name}, {seed}, {epsilon:g}", functools.partial(cell, name, seed, epsilon)
-            )
-            for name in CASES
-            for seed in SEEDS
-            for epsilon in EPSILONS
-        ]
+        cells = _kept.cells(folder, cell, CASES, SEEDS, EPSILONS)
         rows = [one for one in cells if one["pairs"]]
         save("withheld", rows, looked_at=list(LOOKED_AT), seeds=list(SEEDS))
 

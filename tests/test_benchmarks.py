@@ -1,7 +1,6 @@
 """Programs of benchmarks/ that change recorded results."""
 
 import contextlib
-import functools
 import json
 import signal
 import subprocess
@@ -28,7 +27,8 @@ def test_a_stopped_benchmark_continues_and_a_finished_one_begins_anew(tmp_path, 
     monkeypatch.setattr(_kept, "RUNS", tmp_path)
     worked = []
 
-    def measured(number):
+    def measured(number, of):
+        assert of == "a b"
         worked.append(number)
         if number == 2 and len(worked) == 3:
             raise KeyboardInterrupt
@@ -36,12 +36,8 @@ def test_a_stopped_benchmark_continues_and_a_finished_one_begins_anew(tmp_path, 
 
     def run():
         with _kept.parts("some") as folder:
-            names = range(4)
-            return [
-                row
-                for name in names
-                for row in _kept.part(folder, f"{name}, a b", functools.partial(measured, name))
-            ], _kept.cpu_seconds(folder)
+            rows = _kept.cells(folder, measured, range(4), ["a b"])
+            return [row for found in rows for row in found], _kept.cpu_seconds(folder)
 
     with pytest.raises(KeyboardInterrupt):
         run()

@@ -63,7 +63,7 @@ HOSTILE = """<script>alert("1")</script>&amp;'{{ 7 * 7 }}"""
 
 
 def test_where_divergences_add_up_the_whole_budget_is_what_is_guaranteed():
-    """What was spent is the epsilon of none of the releases together."""
+    """The epsilon that was spent is then no bound for all releases together."""
     assert ACCOUNT.guaranteed == ACCOUNT.spent
     assert ACCOUNT._replace(accounting="renyi").guaranteed == ACCOUNT.budget
 
