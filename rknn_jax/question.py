@@ -24,6 +24,7 @@ from rknn_jax.mechanisms.base import Payer
 from rknn_jax.neighbors import Metric
 from rknn_jax.privacy.accounting import compose
 from rknn_jax.privacy.charges import exact_amount
+from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Queries
 
@@ -101,6 +102,12 @@ class Question:
     def queries(self) -> Queries:
         """Public queries."""
         return self.public.queries
+
+    @property
+    def asked(self) -> str:
+        """Fingerprint of the public rows and the queries, which an encoder makes."""
+        queries = self.public.queries
+        return fingerprint(self.public.features, queries.features, queries.cluster)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,12 +1,14 @@
 """A client that was stopped after the server counted it: it exits 0 when it comes back."""
 
 import contextlib
+from dataclasses import replace
 
 import httpx
 import pytest
 
 from rknn_jax.federation import connection as module
 from rknn_jax.federation import participation
+from rknn_jax.federation.agreement import Agreement
 from rknn_jax.federation.connection import Connection, UnreachableError
 from rknn_jax.federation.participation import GONE, take_part
 from tests.test_federation_http import (
@@ -123,3 +125,52 @@ def test_a_client_without_certificates_is_told_of_a_server_with_tls(monkeypatch)
     with contextlib.closing(connection), pytest.raises(UnreachableError, match="pass ca, cert"):
         connection.get("/v1/round")
     assert "started with certificates, pass ca, certificate, key" in dict(told)["waiting"]
+
+
+def stranger(round, *, shows):
+    """A server that names a round it did not begin, and keeps what it is sent."""
+    sent = []
+
+    def handle(request):
+        sent.append((request.method, request.url.path, request.content))
+        status, body = 200, b"done"
+        if request.url.path.endswith("/round"):
+            status, body = (200, round.data) if shows else (404, b"")
+        elif request.method == "POST":
+            body = b'{"fate": "counted"}'
+        headers = {"rknn-round": round.id}
+        return httpx.Response(status, stream=httpx.ByteStream(body), headers=headers)
+
+    connection = Connection(f"http://{HERE}", None, lambda *line: None, patience=1.0)
+    mock = httpx.Client(base_url=f"http://{HERE}", transport=httpx.MockTransport(handle))
+    connection._http = mock
+    return connection, sent
+
+
+@pytest.mark.parametrize(
+    ("agreed", "shows", "is_sent"),
+    [
+        ({}, False, False),
+        ({}, True, False),
+        ({"trust": "shuffle", "honest": 600}, False, False),
+        ({"trust": "shuffle", "honest": 600, "epsilon": 0.1}, True, False),
+        ({"trust": "shuffle", "honest": 100}, True, False),
+        ({"trust": "shuffle", "honest": 600}, True, True),
+        ({"trust": "shuffle", "honest": 600}, "elsewhere", False),
+    ],
+)
+def test_shuffled_messages_are_sent_again_under_the_agreement_of_now(
+    tmp_path, agreed, shows, is_sent
+):
+    """A server had them for the id of their round, whatever the owner agreed to by then."""
+    round = a_round(trust="shuffle", honest=500)
+    trusting = Agreement(trust="shuffle", honest=600)
+    client = a_client(tmp_path, budget=1, budget_delta=1e-5, agreement=trusting)
+    if shows == "elsewhere":
+        client.bind(round, "http://another:1")
+    _, _, messages = client.answer(round.data)
+    connection, sent = stranger(round, shows=shows)
+    with contextlib.closing(connection):
+        take_part(replace(client, agreement=Agreement(**agreed)), connection, lambda *_: None)
+    bodies = [body for method, _, body in sent if method == "POST"]
+    assert bodies == [messages if is_sent else b""]

@@ -26,7 +26,7 @@ from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.privacy.roles import Roles
-from rknn_jax.release import counting, label, planning, release_folder
+from rknn_jax.release import counting, encoding, label, planning, release_folder
 from rknn_jax.release.release_folder import RESULTS, STAGING
 from rknn_jax.release.settings import Settings
 from rknn_jax.settings import NamedColumns
@@ -390,6 +390,98 @@ def test_without_out_the_unfinished_folder_is_found(files, rknn, monkeypatch):
     assert "finishing" in done.err
     complete(files, folder.relative_to(files))
     assert rknn("label", *flags, "--out", "another").status == 3, "the next one is another release"
+
+
+ENCODER = """
+import numpy as np
+def features(rows):
+    return np.asarray(rows, np.float32)[:, COLUMNS]
+"""
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_counts_are_read_about_the_queries_that_were_asked(files, rknn, monkeypatch, drawn):
+    """An encoder that changed since makes other queries, by settings that are the same."""
+    module = files / "my_encoder.py"
+    module.write_text(ENCODER.replace("COLUMNS", "[0, 1]"))
+    flags = (*FLAGS, "--representation", "my_encoder:features")
+
+    def forget():  # as another process
+        sys.modules.pop("my_encoder", None)
+        encoding._function.cache_clear()
+
+    forget()
+    stopped = "write" if drawn else "_checked"
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            label, stopped, lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+        )
+        if not drawn:
+            patched.setattr(release_folder.ReleaseFolder, "keep", lambda *_: None)
+        assert rknn("label", *flags).status == 2
+    assert kinds(files) == ["create", "spend", "drawn"][: 3 if drawn else 2]
+    module.write_text(ENCODER.replace("COLUMNS", "[-1, 1]"))
+    forget()
+    after = rknn("label", *flags)
+    if drawn:
+        assert after.status != 0
+        assert "an encoder has changed" in " ".join(after.err.split())
+        assert not (files / "new/labels.npz").exists()
+        module.write_text(ENCODER.replace("COLUMNS", "[0, 1]"))
+        forget()
+        after = rknn("label", *flags)
+    assert after.status == 0, after.err
+    complete(files)
+    assert kinds(files) == ["create", "spend", "drawn"]
+
+
+@pytest.mark.parametrize("out", [(), ("--out", "new")])
+@pytest.mark.parametrize(
+    "other", [("--label", "outcome"), ("--private", "S.npz"), ("--embedding", "other")]
+)
+def test_a_release_is_not_finished_as_that_of_other_records(files, rknn, monkeypatch, out, other):
+    """A stopped release of one label was once shown as labels of another."""
+    for name in ("R.npz", "P.npz"):
+        with np.load(name) as saved:
+            arrays = dict(saved)
+        arrays["other"] = arrays["embeddings"]
+        if name == "R.npz":
+            arrays["outcome"] = 1 - arrays["labels"]
+        np.savez(name, **arrays)
+    shutil.copy("R.npz", "S.npz")
+    given = (*FLAGS[4:-2], *out, "--check-share", 0, "--ledger", "R.npz.ledger.jsonl")
+
+    def asked(*changed):
+        files = {"--public": "P.npz", "--private": "R.npz"} | dict([changed] if changed else [])
+        return rknn("label", *given, *(word for pair in files.items() for word in pair))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(label, "write", lambda *_: (_ for _ in ()).throw(MemoryError()))
+        assert rknn("label", *FLAGS[:4], *given, "--budget", 2).status != 0
+    after = asked(*other)
+    if out:
+        assert after.status != 0
+        assert "finish it by its own command" in " ".join(after.err.split())
+        assert asked().status == 0
+    else:
+        assert after.status == 0, after.err
+        assert "finishing" not in after.err
+        assert kinds(files).count("spend") == 2
+
+
+def test_a_release_of_records_that_changed_since_says_so(files, rknn, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(label, "write", lambda *_: (_ for _ in ()).throw(MemoryError()))
+        rknn("label", *FLAGS)
+    with np.load("R.npz") as saved:
+        rows, labels = saved["embeddings"], saved["labels"]
+    np.savez("R.npz", embeddings=rows + 1, labels=labels)
+    adopted = ("adopt", "R.npz.ledger.jsonl", "--private", "R.npz", "--reason", "a correction")
+    assert rknn("budget", *adopted).status == 0
+    after = rknn("label", *FLAGS)
+    assert after.status == 0, after.err
+    assert "its labels are of the records of then" in " ".join(after.err.split())
+    assert kinds(files).count("spend") == 1
 
 
 def test_a_paid_release_is_not_given_up_for_another(files, rknn, monkeypatch):

@@ -1,6 +1,7 @@
 """Session: several releases under one cap, each known before it is made."""
 
 import concurrent.futures
+import warnings
 from fractions import Fraction
 
 import numpy as np
@@ -127,3 +128,60 @@ def test_what_is_the_sessions_own_is_no_argument_of_a_call(data, wrong, said):
 def test_a_session_that_may_spend_nothing_is_refused(data):
     with pytest.raises(LedgerError, match="0 < epsilon"):
         rk.Session("l.jsonl", epsilon=0)
+
+
+@pytest.mark.parametrize("leaves", ["folder", "moved", "another", "earlier copy"])
+def test_a_session_knows_its_ledger_again(data, tmp_path, monkeypatch, leaves):
+    """A notebook changes its folder, or somebody moves the file: the cap was then whole again."""
+    public, private, labels = data
+    session = rk.Session("l.jsonl", epsilon=1)
+    path = tmp_path / "l.jsonl"
+    session.label(public, private, labels, **settings(0.1))
+    before = path.read_bytes()
+    session.label(public, private, labels, **settings(0.9))
+    (tmp_path / "sub").mkdir()
+    if leaves == "folder":
+        monkeypatch.chdir(tmp_path / "sub")
+        assert session.spent.epsilon == 1
+        with pytest.raises(BudgetExceededError):
+            session.label(public, private + 1, labels, **settings(1))
+        assert not (tmp_path / "sub/l.jsonl").exists()
+        return
+    path.rename(tmp_path / "sub/l.jsonl")
+    if leaves == "another":
+        Ledger.create(path, "0" * 64, 1, 0)
+    elif leaves == "earlier copy":
+        path.write_bytes(before)
+    for asked in (
+        lambda: session.spent,
+        lambda: session.left,
+        lambda: session.offer(public, private + 1, **settings(0.5)),
+        lambda: session.label(public, private + 1, labels, **settings(0.5)),
+    ):
+        with pytest.raises(LedgerError, match="put it back"):
+            asked()
+
+
+def test_a_first_budget_beside_others_is_a_warning(data):
+    public, private, labels = data
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rk.Session("l.jsonl", epsilon=1).label(public, private, labels, **settings(0.1))
+    with pytest.warns(UserWarning, match="a new budget is for people of whom nothing was released"):
+        rk.Session("m.jsonl", epsilon=1).label(public, private + 1, labels, **settings(0.1))
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e300, 1e-320, "public"])
+def test_no_record_decides_by_a_warning_whether_labels_are_released(data, value):
+    """A program may turn warnings into errors: a release was paid for and lost, or not made."""
+    public, private, labels = data
+    if value == "public":
+        public = private
+    else:
+        private[5] = value
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("error")
+        session = rk.Session("l.jsonl", epsilon=1)
+        found = session.label(public, private, labels, **settings(1))
+    assert len(found.labels_) == len(public)
+    assert len([one for one in caught if "ell nobody" in str(one.message)]) == (value != 1e-320)

@@ -35,11 +35,13 @@ from pathlib import Path
 
 import numpy as np
 
+from rknn_jax import trust
 from rknn_jax._internal import disk
 from rknn_jax._internal.option_names import option
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import client_roles, wire
 from rknn_jax.federation.agreement import Agreement, RefusedError
+from rknn_jax.federation.certificate_errors import printable
 from rknn_jax.federation.client_payments import NOTED, Payments
 from rknn_jax.federation.messages import messages, simulated_messages
 from rknn_jax.federation.rounds import Round
@@ -51,6 +53,7 @@ from rknn_jax.privacy.ledger import Ledger
 # end of the round is known. `client_payments` has that of before.
 ANSWERED = "answer"
 COUNTED = "counted"
+SERVER = "server"
 
 SENT_AGAIN = (
     "The round is paid for, and nothing is lost: the same command answers and pays nothing."
@@ -119,6 +122,8 @@ class Client:
                 cells = self._contribution(round, self._asked(round))
                 disk.write_whole(said, self._made(round, cost, cells), disk.OWNER)
                 self._payments.path(round, NOTED).unlink(missing_ok=True)
+            else:
+                self._payments.check_paid(cost, round)
             answer = self.said(round.id)
         assert answer is not None
         return round.id, *answer
@@ -188,6 +193,33 @@ class Client:
             return None
         data = path.read_bytes()
         return int.from_bytes(data[:8], "little"), data[8:]
+
+    def bind(self, round: Round, server: str) -> None:
+        """Let a round that one server shuffles be answered to no other, before anything is spent.
+
+        Two servers that shuffle the same messages among those of different clients would show whose
+        they are: those that both have.
+
+        Args:
+          round: Round of the question.
+          server: Address of the server that asks.
+
+        Raises:
+          RefusedError: If another server was answered.
+        """
+        if not trust.named(round.config.trust).is_shuffled:
+            return
+        path = self.folder / f"{round.id}.{SERVER}"
+        with self._locked():
+            if not path.exists():
+                disk.write_whole(path, server.encode(), disk.OWNER)
+            known = path.read_text(errors="replace")
+        if known != server:
+            raise RefusedError(
+                f"Expected the server of this round, {printable(known)}, got {server}: the same "
+                f"messages among those of others would show whose they are. Pass {option('server')}"
+                f" as then; if that server has moved, remove {path}."
+            )
 
     def has_paid(self, round_id: str) -> bool:
         """Return True if the ledger was charged for a round of this id."""

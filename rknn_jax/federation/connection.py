@@ -90,6 +90,11 @@ class Connection:
             headers={"user-agent": "rknn", "accept-encoding": "identity"},
         )
 
+    @property
+    def server(self) -> str:
+        """Address of the server."""
+        return str(self._http.base_url)
+
     def close(self) -> None:
         """Close the connection."""
         self._http.close()

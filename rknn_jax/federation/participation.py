@@ -34,6 +34,9 @@ PAID = (
 )
 """What a closed round does, for a client that does not know itself to be in it."""
 
+UNSHOWN = b""
+"""Question of a round that its server does not show."""
+
 MASKED = 2
 """Step of a sum in which a client sends its vector."""
 
@@ -133,7 +136,8 @@ def _note_counted(client: Client, round_id: str, tell: Tell) -> None:
 def _question(client: Client, connection: Connection, tell: Tell) -> tuple[str, bytes | None]:
     """Return the id of the server's round, and its question; None if it is too long.
 
-    If the round takes no more answers, wait for another one, unless this client has answered it.
+    If the round takes no more answers, wait for another one, unless this client has answered it;
+    the question then is `UNSHOWN`.
     """
     told = ""
     while True:
@@ -142,7 +146,7 @@ def _question(client: Client, connection: Connection, tell: Tell) -> tuple[str, 
         if received.status == 200 and _is_whole(received):
             return received.round, data
         if client.said(received.round) or received.round in client.counted():
-            return received.round, b""
+            return received.round, UNSHOWN
         if received.status != 200 and received.round != told:
             told = received.round
             part = PAID if client.has_paid(told) else APART
@@ -156,24 +160,35 @@ def _question(client: Client, connection: Connection, tell: Tell) -> tuple[str, 
 def _answer(
     client: Client, connection: Connection, round_id: str, question: bytes | None, tell: Tell
 ) -> bool:
-    """Answer a question, or refuse it without a reason; return True if the answer counts."""
+    """Answer a question, or refuse it without a reason; return True if the answer counts.
+
+    An answer on disk is sent again only to a server that shows its question, and only if the owner
+    agrees to that question now: a shuffled message is safe with those alone whom the owner trusts
+    to shuffle it. Where the question is not shown, the client's ticket asks whether it counts.
+    """
     path = f"/v1/rounds/{round_id}"
+    kept = client.said(round_id)
+    if kept is None and round_id in client.counted():
+        tell("added", f"to the sum of round {round_id[:12]} before; waiting for its end")
+        return True
     try:
-        said = client.said(round_id)
-        if said is None and round_id in client.counted():
-            tell("added", f"to the sum of round {round_id[:12]} before; waiting for its end")
-            return True
-        if said is None:
+        if question == UNSHOWN and kept is not None:
+            connection.ticket, payload = kept[0], b""
+        else:
             if question is None:
                 raise RefusedError(
                     f"Expected a question of at most {client.agreement.most_bytes:,} bytes, got a "
                     f"longer one; agree to more with {option('most_bytes')}."
                 )
-            tell_question(question, client, tell)
-            if client.parsed(question).summed:
+            if kept is None:
+                tell_question(question, client, tell)
+            round = client.parsed(question)
+            if round.summed:
                 return _add(client, connection, round_id, question=question, tell=tell)
-            tell("answering", f"round {round_id[:12]}")
-            said = client.answer(question)[1:]
+            if kept is None:
+                tell("answering", f"round {round_id[:12]}")
+            client.bind(round, connection.server)
+            _, connection.ticket, payload = client.answer(question)
     except (RefusedError, LedgerError, SumRefusedError) as error:
         tell("refused", str(error))
         connection.ticket = connection.ticket or secrets.randbits(64)
@@ -184,13 +199,13 @@ def _answer(
             "cause mended to be asked again",
         )
         return False
-    connection.ticket, payload = said
     fate = connection.post(f"{path}/answers", payload)
     if fate in ("counted", "again"):
         _note_counted(client, round_id, tell)
-        tell("answered", f"round {round_id[:12]} with {len(payload):,} bytes; waiting for its end")
+        sent = f"with {len(payload):,} bytes" if payload else "before"
+        tell("answered", f"round {round_id[:12]} {sent}; waiting for its end")
         return True
-    spent = "it was charged" if payload else "it says nothing, and cost nothing"
+    spent = "it was charged" if kept or payload else "it says nothing, and cost nothing"
     tell("not counted", f"the server calls the answer {printable(fate)}; {spent}")
     return False
 

@@ -8,7 +8,6 @@ too.
 
 import collections
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from rknn_jax._internal.option_names import option
+from rknn_jax._internal.private_warnings import warn_owner
 from rknn_jax.formats import (
     AbsentError,
     Block,
@@ -100,7 +100,7 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
         advice = ""
         if reasons[_csv_records.NO_UTF8]:
             advice = f". If all of it is in another encoding, {_encodings.remedy([])}"
-        warnings.warn(
+        warn_owner(
             f"{reasons.total():,} records of {getattr(file, 'name', 'a CSV file')} are broken and "
             f"cast no vote ({why}); tell nobody how many, and save the data in UTF-8 with the "
             f"quotes of RFC 4180, or as Parquet{advice}",

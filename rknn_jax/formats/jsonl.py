@@ -17,7 +17,6 @@ import itertools
 import json
 import math
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -25,6 +24,7 @@ from typing import IO, Any
 import numpy as np
 
 from rknn_jax._internal.option_names import option
+from rknn_jax._internal.private_warnings import warn_owner
 from rknn_jax.formats import (
     EMBEDDINGS,
     Block,
@@ -119,7 +119,7 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
     if not row:
         yield _block([], own, width, columns)
     if broken:
-        warnings.warn(
+        warn_owner(
             f"{broken:,} lines of {getattr(file, 'name', 'a file of JSON lines')} are no objects "
             "of JSON and cast no vote; tell nobody how many",
             stacklevel=2,

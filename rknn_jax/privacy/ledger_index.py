@@ -33,6 +33,7 @@ from pathlib import Path
 
 from rknn_jax._internal import disk
 from rknn_jax._internal.option_names import option
+from rknn_jax._internal.private_warnings import warn_owner
 from rknn_jax.privacy import source_names
 from rknn_jax.privacy.ledger import Ledger, LedgerError, LedgerMismatchError
 from rknn_jax.privacy.ledger_lines import MOST_SHARDS
@@ -105,7 +106,7 @@ def check(path: Path, prints: Sequence[str]) -> None:
         return
     others = [other for each in found for other in each]
     if others:
-        warnings.warn(
+        warn_owner(
             f"These records are charged to {others[0]} as well as to {path}; what both have spent "
             "adds up. Use one of them.",
             stacklevel=2,

@@ -34,8 +34,10 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from rknn_jax._internal.option_names import option_names
+from rknn_jax._internal.private_warnings import warn_owner
 from rknn_jax._internal.ranges import LEAST_EPSILON
 from rknn_jax.neighbors import Metric, nearest, usable_rows
+from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee, Relation
@@ -421,6 +423,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             for number, one in enumerate(every):
                 plan = planning.plan(one, data, before, chosen)
                 if not number:
+                    if plan.ledger is None and ledger_index.known_ledgers():
+                        warnings.warn(ledger_index.notice(settings.ledger_path), stacklevel=3)
                     plan = rounds.checked(settings, plan)
                     chosen = None if plan.checkers is None else plan.checkers.roles
                 if len(every) > 1:
@@ -444,7 +448,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         # After the release, so that a warning that is turned into an error cannot prevent it.
         if counted.ignored:
             words = f"{plan.question.labeler.ignored}; tell nobody how many."
-            warnings.warn(f"{counted.ignored} {words}", stacklevel=3)
+            warn_owner(f"{counted.ignored} {words}", stacklevel=3)
         return released
 
     @_once_labelled

@@ -13,7 +13,6 @@ check become public by `Checkers.draw`. `inputs` reads persons, and classes if a
 
 import html
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from rknn_jax._internal import memory as memories
 from rknn_jax._internal import progress
 from rknn_jax._internal.disk import write_arrays, write_text
 from rknn_jax._internal.option_names import option
+from rknn_jax._internal.private_warnings import warn_owner
 from rknn_jax.answers import Decoded
 from rknn_jax.answers.concern import Concern
 from rknn_jax.answers.measured import Measured
@@ -151,14 +151,14 @@ def count(plan: Plan) -> Counted:
     open_ledger(settings, plan.cost, counted.dataset, paid=plan.paid)
     # Warnings, not errors: the existence of a release must not depend on one private record.
     if len(set(counted.shards)) < len(counted.shards):
-        warnings.warn(
+        warn_owner(
             "Two private files hold the same records, and each record counts. If one file is a "
             "copy, the people in it add twice what epsilon covers; leave the copy out, or name "
             f"{option('person')}. Tell nobody of this warning.",
             stacklevel=2,
         )
     if (plan.data.digest or fingerprint(plan.data.public)) == counted.dataset:
-        warnings.warn(
+        warn_owner(
             "The public rows are the private ones; whoever sees the labels sees which rows they "
             "are of. Tell nobody of this warning.",
             stacklevel=2,
@@ -198,6 +198,8 @@ def release(plan: Plan, counted: Counted | None = None) -> Release:
         room=_room(plan),
         roles=_roles(plan, counted),
         engine=plan.settings.engine,
+        asked=plan.question.asked,
+        records=counted.dataset,
     ) as folder:
         done = draw(plan, counted, folder)
         folder.publish(lambda staging: write(staging, plan, done))

@@ -40,12 +40,7 @@ UNSEEN = (
     "json",
     "dry_run",
     "rounds",
-    "private",
     "public",
-    "private_labels",
-    "embedding",
-    "label",
-    "drop",
     "classes_file",
     "budget",
     "budget_delta",
@@ -58,7 +53,10 @@ UNSEEN = (
     "purpose",
     "justification",
 )
-"""Settings on which the noisy sum of a release does not depend."""
+"""Settings on which the noisy sum of a release does not depend, or which are read into others."""
+
+FILES = ("private", "private_labels")
+"""Settings that name private files, which may be moved with their release."""
 
 
 CLEARLY = 0.05
@@ -336,13 +334,20 @@ def expect(plan: Plan) -> Expected:
 
 
 def request(settings: "Settings", data: Data) -> str:
-    """Return a hash of all public input that the noisy sum of a release depends on."""
+    """Return a hash of all public input that the noisy sum of a release depends on.
+
+    Private records are known by their files' names and columns, so that a release is not finished
+    as that of another file or label.
+    """
     settings = choosing.choose(settings, data).settings
     public = {name: value for name, (_, value) in by_option(settings).items() if name not in UNSEEN}
     optional = ("representation", "person", "records_per_person", "labels_per_record")
     for name in (*optional, "check_share"):
         if public[name] is None:  # as before there were any
             del public[name]
+    for name in FILES:
+        given = [public[name]] if isinstance(public[name], str) else public[name] or ()
+        public[name] = [Path(one).name for one in given]
     if public["labeler"] == "rknn":  # as before there were others
         del public["labeler"]
     if not public["standardize"]:  # as before it could be set

@@ -37,6 +37,7 @@ import numpy as np
 
 from rknn_jax._internal import disk
 from rknn_jax._internal.option_names import option
+from rknn_jax._internal.private_warnings import warn_owner
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.privacy.roles import Roles
@@ -78,6 +79,9 @@ class ReleaseFolder:
       roles: Roles of the records, and a hash of the files and persons that they depend on, in
         words. Defaults to "", if no record checks.
       engine: Name of the engine that took the sum of this process. Defaults to `local`.
+      asked: Fingerprint of the public rows and queries that the sum is about. An encoder that has
+        changed since makes others, by settings that are the same. Defaults to "", unknown.
+      records: Fingerprint of the private records. Defaults to "", unknown.
     """
 
     path: Path
@@ -85,6 +89,8 @@ class ReleaseFolder:
     ledger: Ledger
     roles: str = ""
     engine: str = LOCAL
+    asked: str = ""
+    records: str = ""
 
     @property
     def staging(self) -> Path:
@@ -126,7 +132,7 @@ class ReleaseFolder:
                 note["roles"] = self.roles
             if self.engine != LOCAL:
                 note["engine"] = self.engine
-            disk.write_whole(self.staging / _NOTE, json.dumps(note).encode(), disk.OWNER)
+            self._write(note | self._about)
             self.ledger.charge(guarantee, named)
             return
         self._go_on(note)
@@ -136,6 +142,15 @@ class ReleaseFolder:
                 f"{self.staging}, got none. They were drawn, "
                 "and are not drawn again; remove that folder, and pay for another release."
             )
+        # Nothing was drawn: what is drawn now is of the queries and records of this process.
+        self._write(self._note | self._about)
+
+    @property
+    def _about(self) -> dict[str, str]:
+        return {"asked": self.asked, "records": self.records}
+
+    def _write(self, note: dict[str, str]) -> None:
+        disk.write_whole(self.staging / _NOTE, json.dumps(note).encode(), disk.OWNER)
 
     def keep(self, counts: np.ndarray) -> None:
         """Keep the noisy counts, before anything looks at them."""
@@ -168,11 +183,25 @@ class ReleaseFolder:
 
         Raises:
           ValueError: If the counts or the check cannot be read.
-          LedgerError: If the ledger has others on record, or the records had other roles.
+          LedgerError: If the ledger has others on record, the records had other roles, or the
+            counts are of other queries.
         """
         path = self.staging / _COUNTS
         if not path.exists():
             return None
+        if self._note.get("asked", self.asked) != self.asked:
+            raise LedgerError(
+                "Expected the public rows and queries of which the noisy counts in "
+                f"{self.staging} are, got others by the same settings: an encoder has changed, or "
+                "was trained on another machine. Bring back the one of then, or remove that "
+                "folder, and pay for another release."
+            )
+        if self._note.get("records", self.records) != self.records:
+            warn_owner(
+                "The private records have changed since the release that is finished was paid for; "
+                "its labels are of the records of then. Tell nobody of this warning.",
+                stacklevel=2,
+            )
         self._go_on(self._note)
         other = self.staging / _CHECK
         try:
@@ -206,8 +235,7 @@ class ReleaseFolder:
             )
         known = _engines(note)
         if self.engine not in known:
-            told = note | {"engine": " ".join([*known, self.engine])}
-            disk.write_whole(self.staging / _NOTE, json.dumps(told).encode(), disk.OWNER)
+            self._write(note | {"engine": " ".join([*known, self.engine])})
 
     def publish(self, write: Callable[[Path], None]) -> None:
         """Show the results that `write` makes in the hidden folder, and remove that folder.
@@ -362,6 +390,8 @@ def held(
     room: int,
     roles: str = "",
     engine: str = LOCAL,
+    asked: str = "",
+    records: str = "",
 ) -> Iterator[ReleaseFolder]:
     """Hold a folder for one release, with room for the results and no other process writing.
 
@@ -373,6 +403,8 @@ def held(
       room: Most bytes that the results take.
       roles: Roles of the records, as in `ReleaseFolder`. Defaults to "", if no record checks.
       engine: Name of the engine that took the sum. Defaults to `local`.
+      asked: Fingerprint of public rows and queries, as in `ReleaseFolder`. Defaults to "".
+      records: Fingerprint of the private records. Defaults to "".
 
     Raises:
       ValueError: If the folder cannot be written, is held by another process, holds a release or
@@ -398,7 +430,7 @@ def held(
                 f"({error.strerror}); nothing was spent, name another."
             ) from error
         try:
-            yield ReleaseFolder(path, request, opened(), roles, engine)
+            yield ReleaseFolder(path, request, opened(), roles, engine, asked, records)
         except BaseException as error:
             if note := _last_words(path, request, ledger):
                 error.add_note(note)
@@ -513,10 +545,9 @@ def _read_note(path: Path) -> dict[str, str] | None:
     try:
         found = json.loads(note.read_bytes())
         told = {name: str(found[name]) for name in ("request", "purpose", "ledger")}
-        if "engine" in found:
-            told["engine"] = str(found["engine"])
-        if "roles" in found:
-            told["roles"] = str(found["roles"])
+        more = ("engine", "roles", "asked", "records")
+        told |= {name: str(found[name]) for name in more if name in found}
+        if "roles" in told:
             Roles.of(told["roles"].splitlines()[0])
         if b"\0" in os.fsencode(told["ledger"]):  # raises too if no file can have such a name
             raise ValueError("a ledger that no file can be")

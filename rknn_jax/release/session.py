@@ -51,7 +51,7 @@ class Session:
     """Releases that share one ledger and one cap.
 
     Attributes:
-      ledger: Path of the ledger.
+      ledger: Path of the ledger, absolute.
     """
 
     def __init__(
@@ -76,12 +76,13 @@ class Session:
         Raises:
           LedgerError: If the ledger is damaged or has another rule, or an amount is out of range.
         """
-        self.ledger = Path(ledger)
+        self.ledger = Path(os.path.abspath(ledger))  # a program may change its folder
         self._cap = exact_amount(epsilon, delta)
         self._accounting = accounting
         self._first = 0
         self._open = True
         self._turn = threading.Lock()
+        self._seen: tuple[str, int] | None = None
         known = self._known()
         if known is None:
             return
@@ -197,7 +198,10 @@ class Session:
                     f"session has {self.left} left; ask for less, or begin a session that may "
                     "spend more."
                 )
-            labeler.label(private, labels, person)
+            try:
+                labeler.label(private, labels, person)
+            finally:
+                self._known()  # and its new lines
         return labeler
 
     def _labeler(
@@ -223,8 +227,26 @@ class Session:
         )
 
     def _known(self) -> Ledger | None:
-        """Return the ledger, or None if it does not exist yet."""
-        return Ledger.open(self.ledger) if os.path.lexists(self.ledger) else None
+        """Return the ledger, or None if it does not exist yet.
+
+        Raises:
+          LedgerError: If it is not the ledger that this session has seen before, with all its
+            lines: what was charged there would count no more.
+        """
+        known = Ledger.open(self.ledger) if os.path.lexists(self.ledger) else None
+        if known is not None:
+            now = known.head_of_first_line, known.num_lines
+        if self._seen is not None and (
+            known is None or now[0] != self._seen[0] or now[1] < self._seen[1]
+        ):
+            got = "none" if known is None else "another one, or an earlier copy"
+            raise LedgerError(
+                f"Expected the ledger of this session at {self.ledger}, with all that it was "
+                f"charged, got {got}; put it back."
+            )
+        if known is not None:
+            self._seen = now
+        return known
 
     def _left_of_cap(self) -> Amount:
         known = self._known()
