@@ -211,11 +211,21 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/test_release_folder.py",
         "tests/test_engines.py",
     ),
+    "rknn_jax/release/session.py": ("tests/test_session.py",),
     "rknn_jax/release/class_selection.py": ("tests/test_classes.py", "tests/test_payers.py"),
     "rknn_jax/release/adoption.py": ("tests/test_budget.py",),
     **dict.fromkeys(
         ("rknn_jax/federation/client.py", "rknn_jax/federation/client_payments.py"),
-        (*FEDERATION, "tests/test_federation_notes.py", "tests/test_federation_check.py"),
+        (
+            *FEDERATION,
+            "tests/test_federation_notes.py",
+            "tests/test_federation_check.py",
+            "tests/test_federation_late.py",
+        ),
+    ),
+    "rknn_jax/federation/participation.py": (
+        "tests/test_federation_late.py",
+        "tests/test_federation_http.py",
     ),
     "rknn_jax/federation/collector.py": (
         "tests/test_federation.py",

@@ -1,6 +1,7 @@
 """Session: several releases under one cap, each known before it is made."""
 
 import concurrent.futures
+import threading
 import warnings
 from fractions import Fraction
 
@@ -81,6 +82,24 @@ def test_threads_do_not_pass_the_cap_together(data):
     refused = [call.exception() for call in calls if call.exception()]
     assert [type(one) for one in refused] == [BudgetExceededError] * 2
     assert Ledger.open("l.jsonl").spent.epsilon == Fraction(7, 10)
+
+
+def test_threads_that_look_while_others_charge_see_the_ledger_of_the_session(tmp_path):
+    ledger = Ledger.create(tmp_path / "l.jsonl", "0" * 64, 9, 0)
+    session = rk.Session(ledger.path, epsilon=9)
+    charged = threading.Event()
+
+    def look():
+        while not charged.is_set():
+            assert session.left.epsilon <= 9
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        looks = [pool.submit(look) for _ in range(4)]
+        for number in range(60):
+            ledger.charge(released(0.01), f"{number}")
+        charged.set()
+        for one in looks:
+            one.result()
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from benchmarks._faults._known import LEDGER, PAID, Known
 
 ONE_BUDGET = ("tests/test_one_budget.py",)
+LATE = ("tests/test_federation_late.py",)
 MERGE = ("tests/test_federation_merge.py",)
 
 FAULTS = (
@@ -198,5 +199,69 @@ FAULTS = (
         "    if not all(marks) or len(origins) != 1 or len(parts) != 1 + len(origins[0]):\n",
         "    if not all(marks) or len(origins) != 1:\n",
         MERGE,
+    ),
+    Known(
+        "what is remembered",
+        "a kept answer goes to a server that does not show its question",
+        "rknn_jax/federation/participation.py",
+        'connection.ticket, payload = kept[0], b""',
+        "connection.ticket, payload = kept",
+        LATE,
+    ),
+    Known(
+        "what is remembered",
+        "a kept answer goes by the agreement of then",
+        "rknn_jax/federation/participation.py",
+        "            _, connection.ticket, payload = client.answer(question)\n",
+        "            connection.ticket, payload = kept or client.answer(question)[1:]\n",
+        LATE,
+    ),
+    Known(
+        "what is remembered",
+        "shuffled messages go to two servers",
+        "rknn_jax/federation/participation.py",
+        "            client.bind(round, connection.server)\n",
+        "",
+        LATE,
+    ),
+    Known(
+        "what is remembered",
+        "a session takes any ledger at its path",
+        "rknn_jax/release/session.py",
+        "            self._seen = now\n",
+        "            pass\n",
+        ("tests/test_session.py",),
+    ),
+    Known(
+        "what is remembered",
+        "a session does not see what it has charged itself",
+        "rknn_jax/release/session.py",
+        "                self._known()  # and its new lines\n",
+        "                pass\n",
+        ("tests/test_session.py",),
+    ),
+    Known(
+        "what is remembered",
+        "a stopped release is finished for another encoder",
+        "rknn_jax/release/label.py",
+        "        asked=plan.question.asked,\n",
+        "",
+        ("tests/test_release_folder.py",),
+    ),
+    Known(
+        "what is remembered",
+        "a stopped release is finished for another column",
+        "rknn_jax/release/planning.py",
+        '    "public",\n    "classes_file",\n',
+        '    "public",\n    "label",\n    "classes_file",\n',
+        ("tests/test_release_folder.py",),
+    ),
+    Known(
+        "what is remembered",
+        "a warning about a record loses what was paid",
+        "rknn_jax/_internal/private_warnings.py",
+        "        warnings.showwarning(UserWarning(message), UserWarning, __file__, 0)",
+        "        raise",
+        ("tests/test_session.py",),
     ),
 )

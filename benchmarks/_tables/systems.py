@@ -22,6 +22,17 @@ def accountants() -> str:
     return table(header, rows, "accountants")
 
 
+def noisy_sgd_persons() -> str:
+    """Points that a clip loses where persons are protected."""
+    found = load("noisy_sgd_persons")["results"]
+    rows = [
+        [clip, f"{100 * lost['mean']:.1f}", f"{100 * lost['worst']:.1f}"]
+        for clip, lost in found["below"].items()
+    ]
+    header = ["C", "points below the best C of a cell, mean", "worst cell"]
+    return table(header, rows, "noisy_sgd_persons")
+
+
 def papers() -> str:
     """Private-kNN and PATE with the noise that their papers state."""
     rows = [

@@ -82,6 +82,7 @@ class Session:
         self._first = 0
         self._open = True
         self._turn = threading.Lock()
+        self._look = threading.Lock()
         self._seen: tuple[str, int] | None = None
         known = self._known()
         if known is None:
@@ -233,18 +234,16 @@ class Session:
           LedgerError: If it is not the ledger that this session has seen before, with all its
             lines: what was charged there would count no more.
         """
-        known = Ledger.open(self.ledger) if os.path.lexists(self.ledger) else None
-        if known is not None:
-            now = known.head_of_first_line, known.num_lines
-        if self._seen is not None and (
-            known is None or now[0] != self._seen[0] or now[1] < self._seen[1]
-        ):
-            got = "none" if known is None else "another one, or an earlier copy"
-            raise LedgerError(
-                f"Expected the ledger of this session at {self.ledger}, with all that it was "
-                f"charged, got {got}; put it back."
-            )
-        if known is not None:
+        with self._look:  # in turns, so that no look is older than what was seen
+            known = Ledger.open(self.ledger) if os.path.lexists(self.ledger) else None
+            now = None if known is None else (known.head_of_first_line, known.num_lines)
+            seen = self._seen
+            if seen is not None and (now is None or now[0] != seen[0] or now[1] < seen[1]):
+                got = "none" if now is None else "another one, or an earlier copy"
+                raise LedgerError(
+                    f"Expected the ledger of this session at {self.ledger}, with all that it was "
+                    f"charged, got {got}; put it back."
+                )
             self._seen = now
         return known
 

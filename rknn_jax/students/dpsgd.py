@@ -99,7 +99,8 @@ class Config(PrivacyParameters):
     Attributes:
       noise_multiplier: Noise multiplier sigma. If given, the guarantee is what sigma costs, which
         must not exceed epsilon. Defaults to the smallest sigma that keeps epsilon.
-      clip: Clipping norm C. Defaults to 1.
+      clip: Clipping norm C. Defaults to 1, which suits records; for persons take 0.1
+        (`benchmarks.noisy_sgd_persons`).
       batch_size: Expected number of records, or of persons, per step, B. Defaults to `settled`'s
         choice.
       sampling_prob: Sampling probability q. Defaults to B divided by the number of records or
