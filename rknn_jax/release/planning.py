@@ -347,7 +347,7 @@ def request(settings: "Settings", data: Data) -> str:
             del public[name]
     for name in FILES:
         given = [public[name]] if isinstance(public[name], str) else public[name] or ()
-        public[name] = [Path(one).name for one in given]
+        public[name] = sorted(Path(one).name for one in given)
     if public["labeler"] == "rknn":  # as before there were others
         del public["labeler"]
     if not public["standardize"]:  # as before it could be set
