@@ -2,6 +2,7 @@
 
 import contextlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from rknn_jax.federation import connection as module
 from rknn_jax.federation import participation
 from rknn_jax.federation.agreement import Agreement
-from rknn_jax.federation.connection import Connection, UnreachableError
+from rknn_jax.federation.connection import Connection, Received, UnreachableError
 from rknn_jax.federation.participation import GONE, take_part
+from rknn_jax.federation.secure_sum_keys import STEPS
 from tests.test_federation_http import (
     HERE,
     a_client,
@@ -171,6 +173,38 @@ def test_shuffled_messages_are_sent_again_under_the_agreement_of_now(
     _, _, messages = client.answer(round.data)
     connection, sent = stranger(round, shows=shows)
     with contextlib.closing(connection):
-        take_part(replace(client, agreement=Agreement(**agreed)), connection, lambda *_: None)
+        wary = replace(client, agreement=Agreement(**agreed))
+        outcome = take_part(wary, connection, lambda *_: None)
+    assert outcome.took_part == (is_sent or not shows)  # where it was not shown, its ticket counts
     bodies = [body for method, _, body in sent if method == "POST"]
     assert bodies == [messages if is_sent else b""]
+
+
+@pytest.mark.parametrize("silent", [True, False])
+@pytest.mark.parametrize("answered", range(STEPS + 1))
+def test_numbers_are_in_a_sum_once_they_were_sent_under_masks(
+    tmp_path, monkeypatch, answered, silent
+):
+    """A server that ends a sum after some steps, the third of which takes the numbers."""
+    client = a_client(tmp_path)
+    polls, told = [], []
+    prepared = SimpleNamespace(round=SimpleNamespace(num_cells=3), least_threshold=2, vector=None)
+    monkeypatch.setattr(type(client), "ready", lambda *_: prepared)
+    monkeypatch.setattr(
+        participation, "Participant", lambda *_: SimpleNamespace(step=lambda *_: b"")
+    )
+
+    def poll(path, _):
+        polls.append(path)
+        return Received(410 if silent and len(polls) > answered else 200, "", b"")
+
+    def post(*_):
+        return "counted" if len(polls) <= answered else "late"
+
+    connection = SimpleNamespace(poll=poll, post=post, ticket=None)
+    round_id = "ab" * 32
+    added = participation._add(client, connection, round_id, b"", lambda *line: told.append(line))
+    assert added == (answered >= 3)
+    assert client.counted() == [round_id] * added
+    assert [name for name, _ in told] == ["ready", "added" if added else "not counted"]
+    assert len(polls) == min(answered + 1, STEPS)
