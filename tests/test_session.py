@@ -205,3 +205,18 @@ def test_no_record_decides_by_a_warning_whether_labels_are_released(data, value)
         found = session.label(public, private, labels, **settings(1))
     assert len(found.labels_) == len(public)
     assert len([one for one in caught if "ell nobody" in str(one.message)]) == (value != 1e-320)
+
+
+def test_a_paid_release_is_not_lost_with_its_ledger(data, monkeypatch):
+    public, private, labels = data
+    session = rk.Session("l.jsonl", epsilon=1)
+    label = rk.ReverseKNNLabeler.label
+
+    def moved(*given):
+        label(*given)
+        session.ledger.rename("m.jsonl")
+
+    monkeypatch.setattr(rk.ReverseKNNLabeler, "label", moved)
+    assert len(session.label(public, private, labels, **settings(0.5)).labels_) == len(public)
+    with pytest.raises(LedgerError, match="put it back"):
+        _ = session.left

@@ -236,8 +236,8 @@ FAULTS = (
         "what is remembered",
         "a session does not see what it has charged itself",
         "rknn_jax/release/session.py",
-        "                self._known()  # and its new lines\n",
-        "                pass\n",
+        "                    self._known()\n",
+        "                    pass\n",
         ("tests/test_session.py",),
     ),
     Known(

@@ -17,6 +17,7 @@ nothing.
 
 import os
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -202,7 +203,9 @@ class Session:
             try:
                 labeler.label(private, labels, person)
             finally:
-                self._known()  # and its new lines
+                with suppress(LedgerError):  # which the next call tells, and not one that is paid
+                    self._known()
+            self._seen = self._seen or ("", 0)  # a ledger was made, and has gone since
         return labeler
 
     def _labeler(
