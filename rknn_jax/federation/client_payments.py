@@ -129,11 +129,9 @@ class Payments:
           name: Name of the round's note.
         """
         assert self.ledger is not None
-        begins = f"round {round.account}: "
-        is_check = isinstance(round, CheckRound)
-        lines = self.ledger.entries_of(begins + round.subject if is_check else begins)
+        lines = self.ledger.entries_of(f"round {round.account}: ")
         told = [one.purpose for one in lines if one.kind == "spend"]
-        if is_check:
+        if isinstance(round, CheckRound):
             told.append(self._entry(round, "drawn", lambda one: one.result))
         # Lines of earlier versions name no note.
         if any(NAME in one for one in told) and not any(one.endswith(name) for one in told):
