@@ -15,7 +15,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from rknn_jax.federation import collector as collectors
 from rknn_jax.federation import flower
-from rknn_jax.federation.agreement import Agreement
+from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.collector import Collector
 from tests import test_federation
 from tests.test_federation import a_client
@@ -352,6 +352,20 @@ def test_an_app_in_one_process_keeps_virtual_clients_apart(tmp_path, heard):
     collector = Collector(tmp_path / "server", round)
     collect(Grid({1: one, 2: one}), collector, 2, heard)
     assert len(collector.clients) == 2
+
+
+def test_shuffled_messages_that_flower_took_go_to_no_other_server(tmp_path, heard):
+    round = a_round(trust="shuffle", honest=500)
+    agreed = Agreement(trust="shuffle", honest=600)
+    client = a_client(tmp_path, budget_delta=1e-5, agreement=agreed)
+    question = Message(
+        RecordDict({"round": ConfigRecord({"data": round.data})}),
+        dst_node_id=1,
+        message_type="query.answer",
+    )
+    assert "answer" in by_app(client)(question).content
+    with pytest.raises(RefusedError, match="that server has moved"):
+        client.bind(round, "http://another:1")
 
 
 def test_an_owner_is_told_what_is_asked_and_the_server_is_not_told_why_not(tmp_path, heard):

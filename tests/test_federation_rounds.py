@@ -149,10 +149,13 @@ def test_a_later_round_tells_nothing_of_changed_records(tmp_path):
     client = a_client(tmp_path, records=64, budget=9)
     disk.make_folder(client.folder)
     first = a_round(check_share=0.5)
-    client_roles.asked(client.folder, first, client.inputs, paid=False)
+    votes = client_roles.asked(client.folder, first, client.inputs, paid=False)
     later = a_later_round(after=first.id, check_share=0.5)
-    changed = client.inputs + np.eye(64, 5, dtype=np.float32)
-    client_roles.asked(client.folder, later, changed, paid=False)
+    changed = np.concatenate([client.inputs + np.eye(64, 5, dtype=np.float32), client.inputs[:2]])
+    again = client_roles.asked(client.folder, later, changed, paid=False)
+    np.testing.assert_array_equal(again[:64], votes)  # none checks who has voted
+    # The first round is still about the records that it was drawn for.
+    assert client_roles.asked(client.folder, first, client.inputs, paid=True) is not None
 
 
 def test_work_of_a_clients_round_does_not_depend_on_its_number_of_records():

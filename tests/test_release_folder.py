@@ -469,18 +469,28 @@ def test_a_release_is_not_finished_as_that_of_other_records(files, rknn, monkeyp
         assert kinds(files).count("spend") == 2
 
 
-def test_a_release_of_records_that_changed_since_says_so(files, rknn, monkeypatch):
+@pytest.mark.parametrize("changed", ["rows", "labels", "nothing", "another file", "moved"])
+def test_a_release_of_records_that_changed_since_says_so(files, rknn, monkeypatch, changed):
     with monkeypatch.context() as patched:
         patched.setattr(label, "write", lambda *_: (_ for _ in ()).throw(MemoryError()))
         rknn("label", *FLAGS)
     with np.load("R.npz") as saved:
         rows, labels = saved["embeddings"], saved["labels"]
-    np.savez("R.npz", embeddings=rows + 1, labels=labels)
-    adopted = ("adopt", "R.npz.ledger.jsonl", "--private", "R.npz", "--reason", "a correction")
+    path = Path("R.npz")
+    if changed in ("another file", "moved"):
+        path = Path("elsewhere/R.npz")
+        path.parent.mkdir()
+    rows = rows + 1 if changed == "rows" else rows
+    labels = 1 - labels if changed in ("labels", "another file") else labels
+    np.savez(path, embeddings=rows, labels=labels)
+    adopted = ("adopt", "R.npz.ledger.jsonl", "--private", path, "--reason", "a correction")
     assert rknn("budget", *adopted).status == 0
-    after = rknn("label", *FLAGS)
-    assert after.status == 0, after.err
-    assert "its labels are of the records of then" in " ".join(after.err.split())
+    given = ("--private", path, "--ledger", "R.npz.ledger.jsonl")
+    after = rknn("label", *FLAGS[:2], *given, *FLAGS[4:])
+    told = " ".join(after.err.split())
+    assert (after.status == 0) == (changed != "another file"), after.err
+    assert ("its labels are of the records of then" in told) == (changed in ("rows", "labels"))
+    assert ("others of the same names" in told) == (changed == "another file")
     assert kinds(files).count("spend") == 1
 
 

@@ -135,10 +135,16 @@ def test_a_stopped_run_goes_on_after_its_first_round(rknn, tmp_path):
     asked = ["label", *options, "--epsilon", "1", "--rounds", "2", "--out", "out"]
     public = dict(np.load("public.npz"))
     np.savez("public.npz", embeddings=public["embeddings"][::-1])
-    for changed in (asked, [*asked, "--seed", "5"], [*asked, "--metric", "cosine"]):
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copy("private.npz", "elsewhere")
+    ledger = ["--ledger", str(settings.ledger_path)]
+    other = ["elsewhere/private.npz" if one == "private.npz" else one for one in asked] + ledger
+    for changed in (asked, [*asked, "--seed", "5"], [*asked, "--metric", "cosine"], other):
         refused = rknn(*changed)
         assert refused.status == 2
-        assert "settings and public rows of the rounds" in refused.err
+        assert "settings, public rows and private files of the rounds" in " ".join(
+            refused.err.split()
+        )
         np.savez("public.npz", **public)
     done = rknn(*asked)
     assert done.status == 0

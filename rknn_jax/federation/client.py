@@ -207,7 +207,7 @@ class Client:
         Raises:
           RefusedError: If another server was answered.
         """
-        if not trust.named(round.config.trust).is_shuffled:
+        if round.simulated is not None or not trust.named(round.config.trust).is_shuffled:
             return
         path = self.folder / f"{round.id}.{SERVER}"
         with self._locked():

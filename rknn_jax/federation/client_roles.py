@@ -2,10 +2,11 @@
 
 The coins are of the operating system's entropy, by a fresh key, before the client says anything.
 They depend on no data: one for each place of a record, or one for the client. In a later round of
-several they are those of the round before, so that no record checks labels that it voted for. The
-note is written before the first answer, so a client that was killed goes on with its roles.
-Otherwise a record that voted before could check afterwards, and would spend twice. For the same
-reason, records in another order are refused, and so is a second check of one round of votes.
+several they are those of the round before, so that no record checks labels that it voted for while
+it keeps its place. The note is written before the first answer, so a client that was killed goes
+on with its roles. Otherwise a record that voted before could check afterwards, and would spend
+twice. For the same reason, records in another order are refused, and so is a second check of one
+round of votes.
 """
 
 import hashlib
@@ -144,10 +145,12 @@ def asked(folder: Path, round: Round, inputs: np.ndarray, *, paid: bool) -> np.n
         # All rounds of a sequence have the roles that were drawn in the first one answered here.
         shared = folder / f"{round.after or round.id}.{ROLES}"
         note = Note.read(shared)
-        if note is None or note.records != _sealed(Roles.of(note.roles), inputs):
+        if note is None:
             note = Note.drawn(round, inputs)
             note.write(shared)
-        note = replace(note, terms=terms_of(round), check="")
+        # If records have changed since, each place keeps its role. A refusal would tell of them.
+        sealed = _sealed(Roles.of(note.roles), inputs)
+        note = replace(note, records=sealed, terms=terms_of(round), check="")
         note.write(path)
     return note.votes(round, inputs)
 

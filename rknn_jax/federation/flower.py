@@ -45,6 +45,9 @@ from rknn_jax.privacy.responsible import Responsible
 from rknn_jax.settings import GivenClasses, by_option
 
 ANSWER = "answer"
+FLOWER = "Flower"
+"""Name of the server of a node, which does not see the SuperLink's address."""
+
 POLL = 0.05  # seconds
 WAVE = 128
 """Largest number of nodes that are asked at once."""
@@ -101,6 +104,7 @@ def client_app(
             client = client_of(context)
             if told:
                 tell_question(question, client, told)
+            client.bind(client.parsed(question), FLOWER)
             round, ticket, payload = client.answer(question)
         except (RefusedError, LedgerError) as error:
             if told:

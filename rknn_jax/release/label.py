@@ -40,7 +40,7 @@ from rknn_jax.privacy.statement import Statement, as_json, new_release, page
 from rknn_jax.release import engines, preview, rehearsal, release_folder, tables
 from rknn_jax.release.accounts import open_ledger, open_or_make
 from rknn_jax.release.counting import Counted
-from rknn_jax.release.planning import Plan, request
+from rknn_jax.release.planning import Plan, places, request
 from rknn_jax.release.release_folder import ReleaseFolder
 from rknn_jax.release.statements import card, statement
 from rknn_jax.report import release as report
@@ -199,7 +199,8 @@ def release(plan: Plan, counted: Counted | None = None) -> Release:
         roles=_roles(plan, counted),
         engine=plan.settings.engine,
         asked=plan.question.asked,
-        records=counted.dataset,
+        records=f"{counted.dataset} {fingerprint(counted.counts)}",
+        files=places(plan.settings),
     ) as folder:
         done = draw(plan, counted, folder)
         folder.publish(lambda staging: write(staging, plan, done))

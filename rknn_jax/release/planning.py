@@ -6,6 +6,7 @@ makes the release.
 """
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -333,6 +334,17 @@ def expect(plan: Plan) -> Expected:
     return replace(expected, alternatives=expected.alternatives | others, advice=advice)
 
 
+def files_of(settings: "Settings", name: str) -> list[str]:
+    """Return the files that a setting names."""
+    given: str | Sequence[str] | None = getattr(settings, name)
+    return [given] if isinstance(given, str) else list(given or ())
+
+
+def places(settings: "Settings") -> str:
+    """Return the private files, absolute, one a line."""
+    return "\n".join(os.path.abspath(one) for name in FILES for one in files_of(settings, name))
+
+
 def request(settings: "Settings", data: Data) -> str:
     """Return a hash of all public input that the noisy sum of a release depends on.
 
@@ -346,8 +358,7 @@ def request(settings: "Settings", data: Data) -> str:
         if public[name] is None:  # as before there were any
             del public[name]
     for name in FILES:
-        given = [public[name]] if isinstance(public[name], str) else public[name] or ()
-        public[name] = sorted(Path(one).name for one in given)
+        public[name] = sorted(Path(one).name for one in files_of(settings, name))
     if public["labeler"] == "rknn":  # as before there were others
         del public["labeler"]
     if not public["standardize"]:  # as before it could be set

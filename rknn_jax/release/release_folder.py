@@ -81,7 +81,8 @@ class ReleaseFolder:
       engine: Name of the engine that took the sum of this process. Defaults to `local`.
       asked: Fingerprint of the public rows and queries that the sum is about. An encoder that has
         changed since makes others, by settings that are the same. Defaults to "", unknown.
-      records: Fingerprint of the private records. Defaults to "", unknown.
+      records: Fingerprint of what the private records add up to. Defaults to "", unknown.
+      files: Private files, absolute, one a line. Defaults to "", unknown.
     """
 
     path: Path
@@ -91,6 +92,7 @@ class ReleaseFolder:
     engine: str = LOCAL
     asked: str = ""
     records: str = ""
+    files: str = ""
 
     @property
     def staging(self) -> Path:
@@ -147,7 +149,7 @@ class ReleaseFolder:
 
     @property
     def _about(self) -> dict[str, str]:
-        return {"asked": self.asked, "records": self.records}
+        return {"asked": self.asked, "records": self.records, "files": self.files}
 
     def _write(self, note: dict[str, str]) -> None:
         disk.write_whole(self.staging / _NOTE, json.dumps(note).encode(), disk.OWNER)
@@ -184,7 +186,7 @@ class ReleaseFolder:
         Raises:
           ValueError: If the counts or the check cannot be read.
           LedgerError: If the ledger has others on record, the records had other roles, or the
-            counts are of other queries.
+            counts are of other queries or files.
         """
         path = self.staging / _COUNTS
         if not path.exists():
@@ -197,9 +199,16 @@ class ReleaseFolder:
                 "folder, and pay for another release."
             )
         if self._note.get("records", self.records) != self.records:
+            if self._note.get("files", self.files) != self.files:
+                raise LedgerError(
+                    f"Expected the private files of the release in {self.path} that was stopped, "
+                    "got others of the same names; finish it by its own command, name another "
+                    f"{option('out')}, or give it up and remove {self.staging}."
+                )
             warn_owner(
-                "The private records have changed since the release that is finished was paid for; "
-                "its labels are of the records of then. Tell nobody of this warning.",
+                "The private records or their labels have changed since the release that is "
+                "finished was paid for; its labels are of the records of then. Tell nobody of this "
+                "warning.",
                 stacklevel=2,
             )
         self._go_on(self._note)
@@ -392,6 +401,7 @@ def held(
     engine: str = LOCAL,
     asked: str = "",
     records: str = "",
+    files: str = "",
 ) -> Iterator[ReleaseFolder]:
     """Hold a folder for one release, with room for the results and no other process writing.
 
@@ -404,7 +414,8 @@ def held(
       roles: Roles of the records, as in `ReleaseFolder`. Defaults to "", if no record checks.
       engine: Name of the engine that took the sum. Defaults to `local`.
       asked: Fingerprint of public rows and queries, as in `ReleaseFolder`. Defaults to "".
-      records: Fingerprint of the private records. Defaults to "".
+      records: Fingerprint of what the private records add up to. Defaults to "".
+      files: Private files, absolute, one a line. Defaults to "".
 
     Raises:
       ValueError: If the folder cannot be written, is held by another process, holds a release or
@@ -430,7 +441,7 @@ def held(
                 f"({error.strerror}); nothing was spent, name another."
             ) from error
         try:
-            yield ReleaseFolder(path, request, opened(), roles, engine, asked, records)
+            yield ReleaseFolder(path, request, opened(), roles, engine, asked, records, files)
         except BaseException as error:
             if note := _last_words(path, request, ledger):
                 error.add_note(note)
@@ -545,7 +556,7 @@ def _read_note(path: Path) -> dict[str, str] | None:
     try:
         found = json.loads(note.read_bytes())
         told = {name: str(found[name]) for name in ("request", "purpose", "ledger")}
-        more = ("engine", "roles", "asked", "records")
+        more = ("engine", "roles", "asked", "records", "files")
         told |= {name: str(found[name]) for name in more if name in found}
         if "roles" in told:
             Roles.of(told["roles"].splitlines()[0])

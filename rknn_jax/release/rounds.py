@@ -9,6 +9,7 @@ that it measures what others made of it; and each record spends the parts of eps
 whatever its role.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -169,7 +170,7 @@ class Note:
     """Facts that all rounds of a run share, on disk until the last one is complete.
 
     Attributes:
-      request: Hash of the public settings and rows.
+      request: Hash of the public settings and rows, and of the private files' names.
       roles: Roles of the records, or None if nobody checks. Their key is secret.
     """
 
@@ -186,7 +187,9 @@ class Note:
           roles: Roles of the records.
         """
         data = replace(plan.data, before=None)
-        return cls(f"{settings.rounds} {planning.request(settings, data)}", roles)
+        # Records may change between rounds, but not to those of other files.
+        request = f"{planning.request(settings, data)}\n{planning.places(settings)}"
+        return cls(f"{settings.rounds} {hashlib.sha256(request.encode()).hexdigest()}", roles)
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
@@ -207,8 +210,9 @@ class Note:
         """Raise ValueError if a run with another note goes on here."""
         if other.request != self.request:
             raise ValueError(
-                f"Expected the settings and public rows of the rounds that {option('out')} "
-                f"{folder} holds, got others; go on by the same command, or name another folder."
+                "Expected the settings, public rows and private files of the rounds that "
+                f"{option('out')} {folder} holds, got others; go on by the same command, or name "
+                "another folder."
             )
 
 

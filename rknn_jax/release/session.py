@@ -245,7 +245,7 @@ class Session:
                 got = "none" if now is None else "another one, or an earlier copy"
                 raise LedgerError(
                     f"Expected the ledger of this session at {self.ledger}, with all that it was "
-                    f"charged, got {got}; put it back."
+                    f"charged, got {got}; put it back, or begin another session after a repair."
                 )
             self._seen = now
         return known
