@@ -46,6 +46,7 @@ from train.compare.plan import Cell, Config, plan
 from train.experiment import Experiment
 
 SEEDS = (5, 6, 7)
+SEEDS_OF_LABELERS = (5, 6, 7, 8, 9)
 DRAWS = 20
 NUM_CLASSES = 10
 EPSILONS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -187,10 +188,10 @@ def skewed(case: str, seed: int) -> list[dict[str, Any]]:
 
 def labelers() -> list[dict[str, Any]]:
     """Return the accuracy of the public labels for each method and epsilon, writers protected."""
-    config = Config("mnist", mnist_folder(), seeds=SEEDS, student="none", unit="person")
+    config = Config("mnist", mnist_folder(), seeds=SEEDS_OF_LABELERS, student="none", unit="person")
     chosen, cells = plan(config)
     cells = [cell for cell in cells if not chosen.methods[cell.method].slow]
-    prepared = sweep.sharing(len(SEEDS))
+    prepared = sweep.sharing(len(SEEDS_OF_LABELERS))
     stages.console.quiet = True
     found = dict[tuple[str, float], list[dict[str, float]]]()
     for cell in sorted(cells, key=lambda cell: (cell.experiment.seed, cell.method)):
@@ -202,7 +203,9 @@ def labelers() -> list[dict[str, Any]]:
         about: dict[str, Any] = {"method": method, "title": chosen.methods[method].title}
         about |= {"epsilon": jsonable(epsilon)}
         rows.append(about | _joined(runs))
-    alone = [_by_hand(replace(cells[0].experiment, seed=seed), prepared) for seed in SEEDS]
+    alone = [
+        _by_hand(replace(cells[0].experiment, seed=seed), prepared) for seed in SEEDS_OF_LABELERS
+    ]
     return [*rows, *(_told_by_hand(alone, count) for count in alone[0])]
 
 
@@ -276,7 +279,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", nargs="?", choices=("labelers",))
     if parser.parse_args().part:
-        save("persons_labelers", labelers(), seeds=SEEDS, delta=DELTA, simulated_noise=True)
+        save(
+            "persons_labelers",
+            labelers(),
+            seeds=SEEDS_OF_LABELERS,
+            delta=DELTA,
+            simulated_noise=True,
+        )
         return
     made_up = [
         row
