@@ -69,7 +69,6 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
       FailedError: If the server gives the round up.
       ValueError: If a certificate does not fit.
     """
-    took_part = False
     while True:
         try:
             round_id, question = _question(client, connection, tell)
@@ -85,8 +84,7 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
         counted = client.counted()
         if not {round_id, account, first} & set(counted):
             _clear(client, counted)
-            took_part = False
-        took_part = took_part or bool({account, first} & set(counted) - {round_id})
+        took_part = bool({account, first} & set(counted) - {round_id})
         took_part |= _answer(client, connection, round_id, question=question, tell=tell)
         try:
             statement = _statement(connection, round_id)
