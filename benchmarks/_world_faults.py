@@ -125,10 +125,8 @@ FAULTS = (
         "the note of a release is written after the charge",
         ReleaseFolder,
         "charge",
-        "    disk.write_whole(self.staging / _NOTE, json.dumps(note).encode(), disk.OWNER)\n"
-        "        self.ledger.charge(guarantee, named)",
-        "    self.ledger.charge(guarantee, named)\n"
-        "        disk.write_whole(self.staging / _NOTE, json.dumps(note).encode(), disk.OWNER)",
+        "    self._write(note | self._about)\n        self.ledger.charge(guarantee, named)",
+        "    self.ledger.charge(guarantee, named)\n        self._write(note | self._about)",
     ),
     WorldFault(
         "a retry draws again and records both",

@@ -5,6 +5,7 @@ import hashlib
 import json
 import uuid
 from decimal import Decimal
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -413,6 +414,10 @@ def test_a_request_without_persons_is_what_it_was(files):
     assert "unit" not in repr(plan.question.noise.mechanism)
     asked = by_option(plan.settings)
     seen = {name: asked[name][1] for name in asked.keys() - set(planning.UNSEEN) - NEW}
+    seen |= {
+        name: sorted(Path(one).name for one in planning.files_of(plan.settings, name))
+        for name in planning.FILES
+    }
     words = repr([sorted((seen | {"records": 600}).items()), plan.data.classes])
     rows = repr(fingerprint(plan.data.public))
     told = hashlib.sha256(f"{words[:-1]}, {rows}]".encode()).hexdigest()

@@ -31,6 +31,7 @@ def cast(rows, labels, person=None, **settings):
     given = {"classes": [0, 1], "n_queries": 4, "ledger": "ledger"} | settings
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.filterwarnings("ignore", ".* is new, and a new budget is")
         ReverseKNNLabeler(**given).fit(PUBLIC).label(rows, labels, person)
     words = [str(one.message) for one in caught if "private records" in str(one.message)]
     assert len(caught) == len(words)

@@ -77,7 +77,8 @@ def named(name: str, settings: object, data: bytes = b"") -> str:
     A training therefore never resumes another's state, and the same one is found by every process,
     whatever the order of sets and dictionaries is there. The name does not reveal private data.
     """
-    words = pprint.pformat(settings)  # which has sets and dictionaries in order
+    # Lines of one item have sets in order; pprint shows a set that fits a line as it comes.
+    words = pprint.pformat(settings, width=1)
     return f"{name}-{hashlib.sha256(words.encode() + data).hexdigest()[:16]}"
 
 
