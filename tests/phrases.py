@@ -167,7 +167,7 @@ MEASURED: dict[str, list[Phrase]] = {
     "docs/label.md": [
         ("{}% of the labels are correct", lambda: cells.writers(GAUSSIAN, 0.1)),
         (
-            "noisy SGD by its default settings reaches {}%",
+            "where noisy SGD reaches {}%",
             lambda: cells.writers("noisy SGD, linear head", 0.1),
         ),
     ],
@@ -314,9 +314,9 @@ MEASURED: dict[str, list[Phrase]] = {
             "At ε = 0.2 they have {}% and {}%",
             lambda: tuple(cells.writers(one, 0.2) for one in (GAUSSIAN, "noisy SGD, linear head")),
         ),
-        ("needs ε = 0.2 for {}%", lambda: cells.writers(OURS, 0.2, digits=0)),
+        ("reverse k-NN labeling has {}% at ε = 0.2", lambda: cells.writers(OURS, 0.2)),
         (
-            "they have {}% and {}% at ε = 1",
+            "Private-kNN and PATE have {}% and {}% at ε = 1",
             lambda: tuple(cells.writers(one, 1.0) for one in (KNN, PATE)),
         ),
         (
