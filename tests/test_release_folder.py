@@ -480,7 +480,7 @@ def test_a_release_of_records_that_changed_since_says_so(files, rknn, monkeypatc
     if changed in ("another file", "moved"):
         path = Path("elsewhere/R.npz")
         path.parent.mkdir()
-    rows = rows + 1 if changed == "rows" else rows
+    rows = rows[::-1] if changed == "rows" else rows
     labels = 1 - labels if changed in ("labels", "another file") else labels
     np.savez(path, embeddings=rows, labels=labels)
     adopted = ("adopt", "R.npz.ledger.jsonl", "--private", path, "--reason", "a correction")

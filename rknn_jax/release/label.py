@@ -199,7 +199,7 @@ def release(plan: Plan, counted: Counted | None = None) -> Release:
         roles=_roles(plan, counted),
         engine=plan.settings.engine,
         asked=plan.question.asked,
-        records=f"{counted.dataset} {fingerprint(counted.counts)}",
+        records=fingerprint(counted.counts),
         files=places(plan.settings),
     ) as folder:
         done = draw(plan, counted, folder)

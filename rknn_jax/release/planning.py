@@ -341,8 +341,9 @@ def files_of(settings: "Settings", name: str) -> list[str]:
 
 
 def places(settings: "Settings") -> str:
-    """Return the private files, absolute, one a line."""
-    return "\n".join(os.path.abspath(one) for name in FILES for one in files_of(settings, name))
+    """Return the private files, absolute, one a line, in any order."""
+    files = [os.path.abspath(one) for name in FILES for one in files_of(settings, name)]
+    return "\n".join(sorted(files))
 
 
 def request(settings: "Settings", data: Data) -> str:
