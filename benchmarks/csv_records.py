@@ -33,6 +33,12 @@ REPEATS = 7
 SEED = 0
 
 
+class Both(Columns):
+    """What both readers read: the earlier one asks for classes that no file of today names."""
+
+    classes = None
+
+
 def main() -> None:
     """Time both readers on files without quotes and with."""
     before = earlier_reader()
@@ -75,13 +81,13 @@ def files() -> dict[str, tuple[bytes, Columns]]:
     numbers = random.normal(size=(ROWS, WIDTH)).round(6)
     labels = random.integers(0, 10, ROWS)
     texts = [" ".join(["word"] * n) for n in random.integers(5, 40, ROWS)]
-    raw = Columns(("text",), raw=True)
+    raw = Both(("text",), raw=True)
     header = [*(f"e{i}" for i in range(WIDTH)), "labels"]
     plain = list(zip(texts, labels, strict=True))
     commas = [(text.replace(" word", ", word", 1), label) for text, label in plain]
     table = [[*row, label] for row, label in zip(numbers, labels, strict=True)]
     return {
-        "numbers": (written(header, table), Columns()),
+        "numbers": (written(header, table), Both()),
         "text": (written(["text", "labels"], plain), raw),
         "text with commas": (written(["text", "labels"], commas), raw),
     }

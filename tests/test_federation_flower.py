@@ -25,15 +25,18 @@ a_round = functools.partial(
 )  # messages that are drawn without JAX
 
 
+@pytest.fixture(autouse=True)
+def task(monkeypatch):
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
 class Grid:
     """Nodes by number; `behavior[node]` makes of a question a list of replies, of which each
     later pull brings one.
     """
 
     def __init__(self, behaviour):
-        TaskIdentity.task_id = 1
-        TaskIdentity.run_id = 1
-        TaskIdentity.node_id = 1
         self.behaviour = behaviour
         self.there = list(behaviour)
         self.asked = []
@@ -365,7 +368,7 @@ def test_shuffled_messages_that_flower_took_go_to_no_other_server(tmp_path, hear
     )
     assert "answer" in by_app(client)(question).content
     with pytest.raises(RefusedError, match="that server has moved"):
-        client.bind(round, "http://another:1")
+        client.answer(round.data, "http://another:1")
 
 
 def test_an_owner_is_told_what_is_asked_and_the_server_is_not_told_why_not(tmp_path, heard):

@@ -168,10 +168,9 @@ def test_shuffled_messages_are_sent_again_under_the_agreement_of_now(
     round = a_round(trust="shuffle", honest=500)
     trusting = Agreement(trust="shuffle", honest=600)
     client = a_client(tmp_path, budget=1, budget_delta=1e-5, agreement=trusting)
-    if shows == "elsewhere":
-        client.bind(round, "http://another:1")
-    _, _, messages = client.answer(round.data)
     connection, sent = stranger(round, shows=shows)
+    server = "http://another:1" if shows == "elsewhere" else connection.server
+    _, _, messages = client.answer(round.data, server)
     with contextlib.closing(connection):
         wary = replace(client, agreement=Agreement(**agreed))
         outcome = take_part(wary, connection, lambda *_: None)

@@ -494,6 +494,19 @@ def test_a_release_of_records_that_changed_since_says_so(files, rknn, monkeypatc
     assert kinds(files).count("spend") == 1
 
 
+def test_the_note_of_a_release_confirms_no_guess_of_its_sum(files, rknn, monkeypatch):
+    """Records in another order have the same sum; who knows no record cannot tell from the note."""
+    seen = []
+    for name in ("R", "S"):
+        with monkeypatch.context() as patched:
+            patched.setattr(label, "write", lambda *_: (_ for _ in ()).throw(MemoryError()))
+            rknn("label", *FLAGS[:3], f"{name}.npz", *FLAGS[4:-1], name)
+        seen.append(json.loads((files / name / STAGING / "note.json").read_bytes())["records"])
+        with np.load("R.npz") as saved:
+            np.savez("S.npz", **{key: saved[key][::-1] for key in saved})
+    assert seen[0] != seen[1]
+
+
 def test_a_paid_release_is_not_given_up_for_another(files, rknn, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(label, "write", lambda *_: (_ for _ in ()).throw(MemoryError()))

@@ -89,7 +89,7 @@ class Client:
     def _payments(self) -> Payments:
         return Payments(self.ledger, self.folder)
 
-    def answer(self, question: bytes) -> tuple[str, int, bytes]:
+    def answer(self, question: bytes, server: str = "") -> tuple[str, int, bytes]:
         """Return the round's id, this client's ticket in the round, and its messages.
 
         The ticket is a random number below 2^64. It is the same when the client is asked again, and
@@ -98,9 +98,14 @@ class Client:
         Guarantee: `Round.guarantee`, charged to the ledger before anything is drawn. The charge is
         made once, however often the question is repeated.
 
+        Args:
+          question: Question of the round.
+          server: Address of the server that asks. A round that it shuffles is answered to no other.
+            Defaults to a caller without one.
+
         Raises:
-          RefusedError: If the owner has not agreed to such a question, or if it does not fit the
-            data.
+          RefusedError: If the owner has not agreed to such a question, if it does not fit the data,
+            or if another server was answered.
           LedgerError: If the budget does not allow the round.
         """
         round = self.parsed(question)
@@ -117,16 +122,37 @@ class Client:
             said = self._payments.path(round, ANSWERED)
             # An answer is made once. A server that asks again gets the same bytes, which reveal no
             # more.
-            if not said.exists():
+            if said.exists():
+                self._payments.check_paid(cost, round)
+                self._bind(round, server)
+            else:
                 self._payments.check_affordable(cost, round)
+                self._bind(round, server)
                 cells = self._contribution(round, self._asked(round))
                 disk.write_whole(said, self._made(round, cost, cells), disk.OWNER)
                 self._payments.path(round, NOTED).unlink(missing_ok=True)
-            else:
-                self._payments.check_paid(cost, round)
             answer = self.said(round.id)
         assert answer is not None
         return round.id, *answer
+
+    def _bind(self, round: Round, server: str) -> None:
+        """Let a round that one server shuffles be answered to no other, before anything is spent.
+
+        Two servers that shuffle the same messages among those of different clients would show whose
+        they are: those that both have.
+        """
+        if not trust.named(round.config.trust).is_shuffled:
+            return
+        path = self._payments.path(round, SERVER)
+        if not path.exists():
+            disk.write_whole(path, server.encode(), disk.OWNER)
+        known = path.read_text(errors="replace")
+        if known != server:
+            raise RefusedError(
+                f"Expected the server of this round, {printable(known)}, got {server}: the same "
+                f"messages among those of others would show whose they are. Pass {option('server')}"
+                f" as then; if that server has moved, remove {path}."
+            )
 
     def _made(self, round: Round, cost: Guarantee, cells: np.ndarray) -> bytes:
         """Return the ticket and the messages, which are paid before they are drawn.
@@ -193,33 +219,6 @@ class Client:
             return None
         data = path.read_bytes()
         return int.from_bytes(data[:8], "little"), data[8:]
-
-    def bind(self, round: Round, server: str) -> None:
-        """Let a round that one server shuffles be answered to no other, before anything is spent.
-
-        Two servers that shuffle the same messages among those of different clients would show whose
-        they are: those that both have.
-
-        Args:
-          round: Round of the question.
-          server: Address of the server that asks.
-
-        Raises:
-          RefusedError: If another server was answered.
-        """
-        if round.simulated is not None or not trust.named(round.config.trust).is_shuffled:
-            return
-        path = self.folder / f"{round.id}.{SERVER}"
-        with self._locked():
-            if not path.exists():
-                disk.write_whole(path, server.encode(), disk.OWNER)
-            known = path.read_text(errors="replace")
-        if known != server:
-            raise RefusedError(
-                f"Expected the server of this round, {printable(known)}, got {server}: the same "
-                f"messages among those of others would show whose they are. Pass {option('server')}"
-                f" as then; if that server has moved, remove {path}."
-            )
 
     def has_paid(self, round_id: str) -> bool:
         """Return True if the ledger was charged for a round of this id."""

@@ -104,8 +104,7 @@ def client_app(
             client = client_of(context)
             if told:
                 tell_question(question, client, told)
-            client.bind(client.parsed(question), FLOWER)
-            round, ticket, payload = client.answer(question)
+            round, ticket, payload = client.answer(question, FLOWER)
         except (RefusedError, LedgerError) as error:
             if told:
                 told("refused", str(error))

@@ -153,7 +153,8 @@ class ReleaseFolder:
 
     @property
     def _sealed(self) -> str:
-        # By what only the ledger has: a bare hash would confirm guesses of the sum without noise.
+        # By what the ledger has: a bare hash would confirm guesses of the sum without noise. Who
+        # guesses all records can confirm that by the ledger's fingerprint too.
         key = self.ledger.datasets[0].fingerprint
         return hashlib.sha256(f"{key} {self.records}".encode()).hexdigest()
 
