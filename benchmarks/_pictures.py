@@ -281,7 +281,9 @@ def buying(found: dict[str, Any]) -> None:
         ax.set(xscale="log", xlabel="value of the setting", title=select.replace("_", " "))
         ax.legend(fontsize=7)
     for ax in axes[:2]:
-        ax.axhline(found["network"]["mean"], color="#bbbbbb", linestyle=":", label="nothing bought")
+        ax.axhline(
+            found["networks"]["2.0"]["mean"], color="#bbbbbb", linestyle=":", label="nothing bought"
+        )
     numbers = sorted({row["labels"] for row in found["results"]})
     axes[0].set(
         xscale="log", xlabel="labels bought", ylabel="test images told right", title="a clean pool"

@@ -1,8 +1,9 @@
 """Bought labels for a privately trained network on MNIST.
 
-The results are accuracy by number of labels, in a polluted pool, and by settings. One network per
-split is trained by noisy SGD and shared by all rows. Half of the training images are private and
-half public. The benchmark sells the true labels of the public half.
+The results are accuracy by number of labels, in a polluted pool, by settings, and by the epsilon of
+the network, which the papers call a checkpoint. The networks of a split are trained by noisy SGD
+and shared by all rows. Half of the training images are private and half public. The benchmark sells
+the true labels of the public half.
 
 In a polluted pool, records of no class replace a share of the public images. `glued` joins the
 upper half of one digit and the lower half of another, which is close to digits. `quarters` swaps
@@ -34,12 +35,14 @@ from rknn_jax.students import fit as students
 from rknn_jax.types import Array, Public, Task
 from train import buy
 
-SEEDS = (0, 1)  # the second seed is only for labels bought from a clean pool
+SEEDS = (0, 1, 2)
 DELTA = 1e-5
 SELECTORS: tuple[buy.Selector, ...] = get_args(buy.Selector)
+EPSILON = 2.0
 TRAINING = noisy_sgd.NoisySGD(
-    epsilon=2.0, delta=DELTA, relation="replace-one", network="tanh_cnn", epochs=10
+    epsilon=EPSILON, delta=DELTA, relation="replace-one", network="tanh_cnn", epochs=10
 )
+CHECKPOINTS = (0.5, 1.0, EPSILON, 4.0)
 BUYING = buy.Config(labels=1000, oracle="benchmark")
 ABLATIONS: dict[tuple[Any, float], dict[str, tuple[Any, ...]]] = {
     ("diverse_public", 0.0): {
@@ -59,12 +62,13 @@ ABLATIONS: dict[tuple[Any, float], dict[str, tuple[Any, ...]]] = {
 
 
 class Setting(NamedTuple):
-    """One row: what is bought, and the polluted share of the pool."""
+    """One row: what is bought, the polluted share of the pool, and the network's epsilon."""
 
     figure: str
     config: buy.Config
     polluted: float = 0.0
     pollution: Literal["glued", "quarters"] = "glued"
+    checkpoint: float = EPSILON
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +105,8 @@ def settings() -> Iterator[Setting]:
     yield Setting(
         "quarters", replace(BUYING, select="near_private", candidates=9000), 0.5, "quarters"
     )
+    for checkpoint, select in itertools.product(CHECKPOINTS, SELECTORS):
+        yield Setting("checkpoint", replace(BUYING, select=select), checkpoint=checkpoint)
     for (select, polluted), varied in ABLATIONS.items():
         for name, values in varied.items():
             for value in values:
@@ -130,26 +136,35 @@ def polluted(task: Task, setting: Setting, seed: int) -> Task:
     return replace(task, public=Public(images, truth))
 
 
-def private_network(folder: Path, task: Task, seed: int) -> tuple[students.Student, Guarantee]:
+def private_network(
+    folder: Path, task: Task, seed: int, epsilon: float
+) -> tuple[Remembering, Guarantee]:
     """Train by noisy SGD, or read the saved network."""
-    network = folder / f"network-{seed}"
+    network = folder / f"network-{seed}-{epsilon}"
+    training = replace(TRAINING, epsilon=epsilon)
     num_records = len(task.private.labels)
-    guarantee = dpsgd.noise(dpsgd.settled(TRAINING, num_records, head=False), num_records)[1]
-    if network.exists():
-        return students.load(network), guarantee
+    guarantee = dpsgd.noise(dpsgd.settled(training, num_records, head=False), num_records)[1]
+    if not network.exists():
+        students.save(trained(training, task, seed), network)
+    saved = students.load(network)
+    given = {part.name: getattr(saved, part.name) for part in fields(saved)}
+    return Remembering(**given), guarantee
+
+
+def trained(training: noisy_sgd.NoisySGD, task: Task, seed: int) -> students.Student:
+    """Train a network on the private images."""
     root = jax.random.key(seed)
     queries = sample.select(
         stage_key(root, Stage.QUERIES), np.zeros((len(task.public.images), 1), np.float32), 1
     )
     queries = replace(queries, images=task.public.images[queries.index])
     num_classes = task.card.num_classes
-    votes = TRAINING.contribute(
+    votes = training.contribute(
         stage_key(root, Stage.SAMPLING), task.private, np.asarray, queries, num_classes
     )
-    answers = TRAINING.release(stage_key(root, Stage.NOISE), votes, queries, num_classes)
+    answers = training.release(stage_key(root, Stage.NOISE), votes, queries, num_classes)
     assert isinstance(answers.model, students.Student)  # networks on images are students
-    students.save(answers.model, network)
-    return answers.model, answers.guarantee
+    return answers.model
 
 
 def accuracy(student: students.Student, task: Task) -> float:
@@ -191,39 +206,34 @@ def name_of(seed: int, setting: Setting) -> str:
         for name, value in asdict(setting.config).items()
         if value != getattr(BUYING, name)
     ]
-    return ", ".join([f"{seed}", setting.pollution, f"polluted={setting.polluted}", *changed])
+    pool = f"polluted={setting.polluted}"
+    return ", ".join(
+        [f"{seed}", f"epsilon={setting.checkpoint}", setting.pollution, pool, *changed]
+    )
 
 
 def measure(folder: Path) -> None:
     """Measure all runs and write the results."""
     found: dict[Setting, list[dict[str, Any]]] = {setting: [] for setting in settings()}
-    networks = []
+    alone: dict[float, list[float]] = {epsilon: [] for epsilon in CHECKPOINTS}
     for seed in SEEDS:
         task = data.load("mnist:half", seed, mnist_folder())
-        started = time.perf_counter()
-        network, trained = private_network(folder, task, seed)
-        network = Remembering(
-            **{part.name: getattr(network, part.name) for part in fields(network)}
-        )
-        networks.append(accuracy(network, task))
-        print(
-            f"{seed}: the network tells {networks[-1]:.2%} of the test images, "
-            f"{time.perf_counter() - started:.0f} s",
-            flush=True,
-        )
+        networks = {one: private_network(folder, task, seed, one) for one in CHECKPOINTS}
+        for epsilon, (network, _) in networks.items():
+            alone[epsilon].append(accuracy(network, task))
+        print(f"{seed}: the networks tell {[each[-1] for each in alone.values()]}", flush=True)
         for _, same_pool in itertools.groupby(
-            sorted(found, key=lambda setting: setting[2:]), lambda setting: setting[2:]
+            sorted(found, key=lambda setting: setting[2:]), lambda setting: setting[2:4]
         ):
             chosen = list(same_pool)
             pool = polluted(task, chosen[0], seed)
             for setting in chosen:
-                if seed == SEEDS[0] or setting.figure == "labels":
-                    one = functools.partial(run, seed, setting, pool, network, trained)
-                    found[setting].append(_kept.part(folder, name_of(seed, setting), one))
+                one = functools.partial(run, seed, setting, pool, *networks[setting.checkpoint])
+                found[setting].append(_kept.part(folder, name_of(seed, setting), one))
     rows = [
         {
             "figure": setting.figure,
-            "seeds": SEEDS[: len(same)],
+            "checkpoint": setting.checkpoint,
             "polluted": setting.polluted,
             "pollution": setting.pollution,
         }
@@ -236,7 +246,7 @@ def measure(folder: Path) -> None:
         for setting, same in found.items()
     ]
     about = {
-        "network": summary(networks),
+        "networks": {str(epsilon): summary(values) for epsilon, values in alone.items()},
         "training": asdict(TRAINING),
         "oracle": BUYING.oracle,
         "delta": DELTA,

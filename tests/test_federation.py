@@ -11,9 +11,12 @@ import hashlib
 import io
 import itertools
 import json
+import math
+import operator
 import os
 import signal
 import time
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 
@@ -605,6 +608,51 @@ def test_two_processes_of_one_client_spend_once(tmp_path):
     assert [exit_status(number) for number in both] == [0, 0]
     assert said[0].read_text() == said[1].read_text()
     assert a_client(tmp_path).ledger.spent.epsilon == 1
+
+
+def with_other_numbers(data):
+    """Questions in which one number or constant is another one, as no honest server writes it."""
+    size = int.from_bytes(data[:8], "little")
+
+    def places(tree, at=()):
+        inner = tree.items() if isinstance(tree, dict) else enumerate(tree)
+        for key, value in inner:
+            if isinstance(value, dict | list):
+                yield from places(value, (*at, key))
+            elif not isinstance(value, str):
+                yield (*at, key)
+
+    huge = (2**31, 2**53 + 1, 2**63 - 1, 2**64 - 1, 10**400, -(10**400))
+    odd = (0, -1, 1e-320, 1e308, math.nan, math.inf, True, None, "", [], {})
+    for place in places(json.loads(data[16 : 16 + size])):
+        for other in (*huge, *odd):
+            tree = json.loads(data[16 : 16 + size])
+            functools.reduce(operator.getitem, place[:-1], tree)[place[-1]] = other
+            text = json.dumps(tree).encode()
+            yield len(text).to_bytes(8, "little") + data[8:16] + text + data[16 + size :]
+
+
+@pytest.mark.parametrize(
+    ("asked", "agreed"),
+    [
+        ({}, {}),
+        ({"trust": "shuffle", "honest": 500}, {"honest": 600}),
+        ({"trust": "central", "honest": 3, "mechanism": "binomial"}, {"honest": 3}),
+        ({"unit": "client", "records_per_client": 2}, {}),
+    ],
+)
+def test_a_question_with_any_number_has_a_cost_or_is_refused(asked, agreed):
+    """A number of 400 digits once ended the client instead."""
+    agreement = Agreement(trust=asked.get("trust", "local"), **agreed)
+    fates = Counter()
+    for question in with_other_numbers(a_round(**asked).data):
+        try:
+            agreement.cost(agreement.parsed(question, 5))
+            fates["cost"] += 1
+        except RefusedError:
+            fates["refused"] += 1
+    assert fates["cost"]
+    assert fates["refused"] > fates["cost"]
 
 
 def test_what_the_owner_has_not_agreed_to_is_refused_before_anything_is_spent(tmp_path):

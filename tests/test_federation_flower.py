@@ -65,10 +65,10 @@ class Grid:
                 yield self.inbox.pop(number)
 
 
-def by_app(client, told=None):
+def by_app(client, told=None, run=1):
     app = flower.client_app(lambda context: client, lambda context: told)
     return lambda message: app(
-        message, Context(1, message.metadata.dst_node_id, {}, RecordDict(), {})
+        message, Context(run, message.metadata.dst_node_id, {}, RecordDict(), {})
     )
 
 
@@ -357,7 +357,7 @@ def test_an_app_in_one_process_keeps_virtual_clients_apart(tmp_path, heard):
     assert len(collector.clients) == 2
 
 
-def test_shuffled_messages_that_flower_took_go_to_no_other_server(tmp_path, heard):
+def test_shuffled_messages_that_a_run_of_flower_took_go_to_no_other_server(tmp_path, heard):
     round = a_round(trust="shuffle", honest=500)
     agreed = Agreement(trust="shuffle", honest=600)
     client = a_client(tmp_path, budget_delta=1e-5, agreement=agreed)
@@ -367,6 +367,8 @@ def test_shuffled_messages_that_flower_took_go_to_no_other_server(tmp_path, hear
         message_type="query.answer",
     )
     assert "answer" in by_app(client)(question).content
+    assert "answer" in by_app(client)(question).content
+    assert "refused" in by_app(client, run=2)(question).content
     with pytest.raises(RefusedError, match="that server has moved"):
         client.answer(round.data, "http://another:1")
 

@@ -300,3 +300,20 @@ def test_private_arrays_have_to_fit():
             near_private.Config(candidates=20, components=3),
             private=(pool(80, 1)[0][:, :3], pool(80, 1)[1]),
         )
+
+
+@pytest.mark.parametrize("measure", ["entropy", "difference"])
+@pytest.mark.parametrize("kind", ["threshold", "top"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.5])
+def test_a_private_prediction_that_is_none_is_a_certain_one(value, kind, measure):
+    """It was an error, by which one record decided whether there was a release."""
+    config = near_private.Config(
+        math.inf, math.inf, candidates=20, components=4, voters=kind, measure=measure
+    )
+    features, probabilities = pool(80, 1)
+    chosen_by = []
+    for odd in ([value, value], [0.5, value], [1.0, 0.0]):
+        some = probabilities.copy()
+        some[7] = odd
+        chosen_by.append(chosen(config, private=(features, some))[0].index.tolist())
+    assert chosen_by[0] == chosen_by[1] == chosen_by[2]

@@ -139,6 +139,27 @@ def buying() -> str:
     return table(header, rows, "buying")
 
 
+def checkpoints() -> str:
+    """Accuracy with 1,000 bought labels, by the epsilon of the network."""
+    found = load("buying")
+    mine = [row for row in found["results"] if row["figure"] == "checkpoint"]
+    selectors = list(dict.fromkeys(row["select"] for row in mine))
+    rows = []
+    for epsilon, alone in found["networks"].items():
+        here = {row["select"]: row for row in mine if row["checkpoint"] == float(epsilon)}
+        rows.append(
+            [
+                f"{float(epsilon):g}",
+                percent(alone),
+                *(percent(here[select]["test_accuracy"]) for select in selectors),
+                f"{here['near_private']['epsilon']:.3g}",
+            ]
+        )
+    chosen = [f"`{select}`" for select in selectors]
+    header = ["ε of the network", "nothing bought", *chosen, "ε with `near_private`"]
+    return table(header, rows, "buying")
+
+
 def dpdfd() -> str:
     """Students distilled without data."""
     found = load("dpdfd")["results"]

@@ -45,8 +45,8 @@ from rknn_jax.privacy.responsible import Responsible
 from rknn_jax.settings import GivenClasses, by_option
 
 ANSWER = "answer"
-FLOWER = "Flower"
-"""Name of the server of a node, which does not see the SuperLink's address."""
+RUN = "run "
+"""Beginning of the name of a node's server: the node sees the run's number, and no address."""
 
 POLL = 0.05  # seconds
 WAVE = 128
@@ -104,7 +104,7 @@ def client_app(
             client = client_of(context)
             if told:
                 tell_question(question, client, told)
-            round, ticket, payload = client.answer(question, FLOWER)
+            round, ticket, payload = client.answer(question, f"{RUN}{context.run_id}")
         except (RefusedError, LedgerError) as error:
             if told:
                 told("refused", str(error))

@@ -232,6 +232,8 @@ def _built(tree: Any, arrays: list[np.ndarray]) -> Any:
             return tuple(_built(item, arrays) for item in items)
         case dict() | list():
             raise ValueError(f"{str(tree)[:80]}")
+    if type(tree) is int and not -(2**63) <= tree < 2**64:  # arithmetic of floats fails on more
+        raise ValueError(f"an integer of {tree.bit_length()} bits")
     return tree
 
 

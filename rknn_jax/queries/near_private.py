@@ -122,7 +122,8 @@ def select(
       features: The model's features of public records, `[m, f]`.
       probabilities: The model's predictions for public records, `[m, num_classes]`.
       private_features: The model's features of private records, `[n, f]`.
-      private_probabilities: The model's predictions for private records, `[n, num_classes]`.
+      private_probabilities: The model's predictions for private records, `[n, num_classes]`. One
+        that is not finite or below 0 counts as certain.
       num_queries: Number of queries s; s + `candidates` is at most m.
       config: Settings of NearPrivate.
 
@@ -142,7 +143,7 @@ def select(
     uncertain = uncertainty.candidates(
         features, probabilities, num_queries, extra=config.candidates, measure=config.measure
     )
-    scores = uncertainty.score(private_probabilities, config.measure)
+    scores = uncertainty.score(_each_usable(private_probabilities), config.measure)
     if len(private_features) != len(scores):
         raise ValueError(
             f"Expected a prediction for each private record, got {len(scores)} for "
@@ -158,6 +159,17 @@ def select(
     chosen = uncertain[uncertainty.most(noisy_support(vote_key, counts, config), num_queries)]
     guarantee = accounting.compose([components.guarantee, support_guarantee(config)], config.delta)
     return Queries.alone(features, chosen), guarantee
+
+
+def _each_usable(probabilities: Array) -> np.ndarray:
+    """Replace rows of private predictions that are none by a certain one.
+
+    An error in their place would tell of that one record.
+    """
+    rows = np.asarray(probabilities, np.float64)
+    usable = (rows >= 0) & (rows < math.inf)
+    certain = np.arange(rows.shape[-1]) == 0
+    return np.where(usable.all(axis=-1, keepdims=True), rows, certain)
 
 
 def fit_components(
