@@ -7,15 +7,11 @@ rows, or in the spectral coordinates of all 5,000 public images, with all privat
 Two data sets are files: `.npz` with `features`, `[n, f]`, and `labels`, `[n]`, which the variables
 of `FILES` name. A file that is not there is skipped, and the program says so.
 
-- CIFAR-10 on ImageNet features: `python -m benchmarks.export_encoder --out lite0.onnx --side 112`,
-  then `rknn embed --images cifar10 --model lite0.onnx --out cifar10.parquet`. `cifar10` has a
-  folder of images for each class. The results are those of 12,000 of the 50,000 training images.
-- Text: descriptions of Debian packages and the section of each, one of the ten most frequent, from
-  `apt-cache dumpavail`, then `rknn embed --text packages.csv --out packages.parquet`. The results
-  are those of 9,500 packages.
+- CIFAR-10 on ImageNet features, all 60,000 images.
+- Text: descriptions of 9,500 Debian packages and the section of each, one of the ten most frequent.
 
-docs/embedding.md describes `rknn embed`. In the Parquet files, the column `embeddings` is
-`features`.
+`benchmarks.features` makes both. Results of before 2026-11-28 are of 12,000 of CIFAR-10's training
+images, and of other packages.
 """
 
 import functools

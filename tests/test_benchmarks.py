@@ -160,6 +160,30 @@ def test_a_result_is_stale_if_the_code_that_it_measures_says_something_else(tmp_
     assert stale.state({"date": "2026-11-20T"}) == "names no sources; measured 2026-11-20"
 
 
+def test_a_change_by_which_no_result_differs_is_listed_with_its_reason(tmp_path, monkeypatch):
+    for path, one in _sources.equivalent().items():
+        assert _sources.digests([path]) == {path: one["after"]}, "has changed since; remove it"
+        assert one["why"].endswith(".")
+    monkeypatch.setattr(_sources, "ROOT", tmp_path)
+    monkeypatch.setattr(_sources, "MEASURED", ("rknn_jax/",))
+    (tmp_path / "rknn_jax").mkdir()
+    file = tmp_path / "rknn_jax/a.py"
+    digests = []
+    for text in ("x = 1", "x = 2", "x = 3"):
+        file.write_text(text)
+        digests.append(_sources.digests(["rknn_jax/a.py"])["rknn_jax/a.py"])
+    listed = {"rknn_jax/a.py": {"before": digests[0], "after": digests[1], "why": "Same."}}
+    monkeypatch.setattr(_sources, "equivalent", lambda: listed)
+    found = {"sources": {"rknn_jax/a.py": digests[0]}}
+    for text, state in (
+        ("x = 1", "as the code is"),
+        ("x = 2", "as the code is"),
+        ("x = 3", "stale: rknn_jax/a.py changed"),
+    ):
+        file.write_text(text)
+        assert stale.state(found) == state
+
+
 def test_measuring_again_leaves_out_what_is_of_the_present_code(tmp_path, monkeypatch):
     for module in (stale, _format):
         monkeypatch.setattr(module, "RESULTS", tmp_path)

@@ -97,7 +97,7 @@ def per_example() -> str:
             str(row["batch_size"]),
             *(f"{row['times_as_long'][name]:.1f}" for name in ("step", "optax", "jax-privacy")),
         ]
-        for row in load("noisy_sgd")["results"]["speed"]
+        for row in load("per_example")["results"]
     ]
     header = [
         "network",
@@ -106,7 +106,7 @@ def per_example() -> str:
         "clipped by optax / usual gradient",
         "clipped by jax-privacy / usual gradient",
     ]
-    return table(header, rows, "noisy_sgd")
+    return table(header, rows, "per_example")
 
 
 def buying() -> str:
