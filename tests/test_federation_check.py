@@ -548,14 +548,24 @@ def test_a_charge_of_an_earlier_version_names_no_note_and_pays_for_its_answer(
     assert client.ledger.spent.epsilon == 1
 
 
-def test_a_round_that_is_over_leaves_no_roles_and_is_not_checked(tmp_path):
-    votes = votes_of("local")
-    client = party(tmp_path, "local")
-    client.answer(votes.data)
-    client.clear_roles([votes.id])
-    assert not list(client.folder.glob("*.roles"))
-    with pytest.raises(RefusedError, match="has no roles"):
-        client.answer(a_check(votes).data)
+@pytest.mark.parametrize("known_by", ["the first", "the last", "its check"])
+def test_rounds_that_are_over_leave_no_roles_and_are_not_checked(tmp_path, known_by):
+    """Roles of all rounds but the last stayed, and a check that came later was answered."""
+    first = votes_of("local")
+    last = dataclasses.replace(first, after=first.id)
+    other = dataclasses.replace(first, honest=7)
+    client = party(tmp_path, "local", budget=3)
+    for votes in (first, last, other):
+        client.answer(votes.data)
+    check = a_check(last)
+    client.answer(check.data)
+    (client.folder / f"{'0' * 64}.roles").write_text("damaged")
+    over = {"the first": first, "the last": last, "its check": check}
+    client.clear_roles(over[known_by].id)
+    assert {path.stem for path in client.folder.glob("*.roles")} == {other.id, "0" * 64}
+    for votes in (first, last):
+        with pytest.raises(RefusedError, match="has no roles"):
+            client.answer(a_check(votes, labels=(1, 1, 1, 1)).data)
 
 
 @pytest.mark.long

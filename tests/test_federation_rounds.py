@@ -67,6 +67,7 @@ def test_two_rounds_share_one_budget_and_one_statement(tmp_path):
     assert not np.allclose(own, before)
     assert card["measured"] is not None
     assert first["measured"] is None
+    assert not list(tmp_path.glob("**/*.roles")), "a key of roles outlived the last round"
 
 
 @pytest.mark.long

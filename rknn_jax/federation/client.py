@@ -28,7 +28,7 @@ messages of all. The time of an answer reveals the number of records.
 import fcntl
 import json
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -238,11 +238,14 @@ class Client:
         """Remove the note of `note_counted`, since the round does not go on."""
         (self.folder / f"{round_id}.{COUNTED}").unlink(missing_ok=True)
 
-    def clear_roles(self, round_ids: Iterable[str]) -> None:
-        """Remove the roles of rounds of votes, since their labels are published."""
+    def clear_roles(self, round_id: str) -> None:
+        """Remove the roles of rounds of votes, since their labels are published.
+
+        Args:
+          round_id: Id of one of them, or of a check.
+        """
         with self._locked():
-            for round_id in round_ids:
-                client_roles.clear(self.folder, round_id)
+            client_roles.clear(self.folder, round_id)
 
     def parsed(self, question: bytes) -> Round:
         """Return the round of a question that is within the owner's bounds.

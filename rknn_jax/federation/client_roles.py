@@ -11,6 +11,7 @@ round of votes.
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -181,13 +182,21 @@ def same_check(check: CheckRound, known: str) -> bool:
 
 
 def clear(folder: Path, round_id: str) -> None:
-    """Remove the roles of a round of votes that is over. No check of it is answered from then on.
+    """Remove the roles of rounds that are over. No check of them is answered from then on.
 
     Args:
       folder: Folder of the client's rounds.
-      round_id: Id of the round of votes.
+      round_id: Id of one of these rounds of votes, which have the same roles, or of a check.
     """
-    (folder / f"{round_id}.{ROLES}").unlink(missing_ok=True)
+    notes = {}
+    for path in folder.glob(f"*.{ROLES}"):
+        with suppress(RefusedError):  # a damaged note answers nothing
+            if note := Note.read(path):
+                notes[path] = note
+    over = {note.roles for path, note in notes.items() if round_id in (path.stem, note.check)}
+    for path, note in notes.items():
+        if note.roles in over:
+            path.unlink(missing_ok=True)
 
 
 def begun(folder: Path, check: CheckRound) -> bool:

@@ -99,7 +99,8 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
         if statement is not None:
             _clear(client, client.counted())
             if statement != GONE:
-                client.clear_roles({account, first} - {""})
+                for one in {account, first} - {""}:
+                    client.clear_roles(one)
             tell("over", statement)
             return Outcome(statement, took_part)
         tell("waiting", f"round {round_id[:12]} takes no more; for a check of it, or the next one")

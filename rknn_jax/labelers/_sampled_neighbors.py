@@ -111,8 +111,8 @@ def nearest_in_samples(
       person; -1 at the end if a sample holds fewer than k.
 
     Raises:
-      ValueError: If k < 1, a probability is out of range, features differ in width, points are not
-        finite, or there is no reference.
+      ValueError: If k < 1, a probability is out of range, features differ in width, or points are
+        not finite.
     """
     points = jnp.asarray(points, jnp.float32)
     references = _far_if_not_finite(references)
@@ -120,10 +120,10 @@ def nearest_in_samples(
         points.ndim != 2
         or references.ndim != 2
         or points.shape[1] != references.shape[1]
-        or not references.size
+        or not references.shape[1]
     ):
         raise ValueError(
-            f"Expected points [s, f] and references [n > 0, f > 0], got shapes {points.shape} and "
+            f"Expected points [s, f > 0] and references [n, f], got shapes {points.shape} and "
             f"{references.shape}."
         )
     if num_neighbors < 1 or num_samples < 1:
@@ -136,6 +136,8 @@ def nearest_in_samples(
             "1 samples every record."
         )
     check_finite("points", points)
+    if not len(references):
+        return np.full((len(points), num_samples, num_neighbors), -1, np.int32)
     block = max(2, min(LARGEST_BLOCK, LARGEST_TILE // max(len(references), TILE), len(points)))
     num_units = len(references) if person is None else int(np.max(person)) + 1
     room = sample_room(num_units, sampling_prob, num_neighbors)

@@ -388,7 +388,7 @@ def parts_of(key: jax.Array, private: Records, config: PATE) -> np.ndarray:
     """
     if config.unit == "person":
         person = _persons.numbered(private)
-        part = _dealt(key, int(person.max()) + 1, config)
+        part = _dealt(key, int(person.max(initial=-1)) + 1, config)
         return np.asarray(part[person])
     return _dealt(key, len(private.labels), config)
 

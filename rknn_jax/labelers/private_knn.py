@@ -272,13 +272,14 @@ def multi_label(
     Args:
       key: Random key of the samples and of the noise, which is consumed.
       features: float32 `[n, f]`, encoded private records.
-      attributes: `[n, num_attributes]`, 0 or 1.
+      attributes: `[n, num_attributes]`, 1 where a record has one. Any other value counts as 0: an
+        error would tell of its record.
       queries: Public queries `[s, f]`.
       config: Settings. Every query is answered, so threshold, ratio and max_answers are not used.
       clip: Greatest sum tau > 0 of a record's attributes.
 
     Raises:
-      ValueError: If attributes are not 0 or 1, if persons are the unit, and for the errors of
+      ValueError: If attributes have another shape, if persons are the unit, and for the errors of
         `contribute` about the number of records.
     """
     if config.unit != "record":
@@ -286,8 +287,8 @@ def multi_label(
             f"Expected unit=record for attributes, got unit={config.unit}; nothing names the "
             "person of a row here."
         )
-    attributes = np.asarray(attributes)
-    if attributes.ndim != 2 or not np.isin(attributes, (0, 1)).all():
+    attributes = np.asarray(attributes) == 1
+    if attributes.ndim != 2:
         raise ValueError(
             f"Expected attributes of 0 and 1 [n, num_attributes], got shape {attributes.shape}."
         )
@@ -359,7 +360,7 @@ def _neighbors(
     num_samples: int,
     person: np.ndarray | None = None,
 ) -> np.ndarray:
-    num_units = len(features) if person is None else int(person.max()) + 1
+    num_units = len(features) if person is None else int(person.max(initial=-1)) + 1
     # Under add-remove the number of records is private, so no error may depend on it.
     if config.num_neighbors > num_units and config.relation == "replace-one":
         raise ValueError(

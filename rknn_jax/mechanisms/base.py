@@ -381,13 +381,16 @@ def check_counts(mechanism: CentralMechanism, totals: np.ndarray, num_records: i
 
 def _checked(mechanism: Mechanism, cells: Array) -> jax.Array:
     cells = jnp.asarray(cells, jnp.int32)
-    if cells.ndim != 2 or len(cells) == 0 or cells.shape[1] != mechanism.votes_per_record:
+    # Under add-remove, whether there is a record is private.
+    least = 0 if getattr(mechanism, "relation", None) == "add-remove" else 1
+    if cells.ndim != 2 or len(cells) < least or cells.shape[1] != mechanism.votes_per_record:
         raise ValueError(
-            f"Expected cells [num_records > 0, {mechanism.votes_per_record}], as {mechanism} is "
+            f"Expected cells [num_records >= {least}, {mechanism.votes_per_record}], as {mechanism} is "
             f"calibrated for, got shape {cells.shape}; "
             "make num_neighbors and labels_per_record agree with the votes."
         )
-    return bsvs.once(cells)
+    silent = jnp.full((1, mechanism.votes_per_record), bsvs.NO_CELL, jnp.int32)
+    return bsvs.once(cells if len(cells) else silent)  # nobody counts as much as one without votes
 
 
 @jax.jit

@@ -410,7 +410,8 @@ def fit(
       ValueError: For records that do not fit each other or name no persons if these are the unit, a
         density outside (0, 1), and as `noise`.
     """
-    if len(inputs) != len(labels) or not len(labels):
+    # Under add-remove, whether there is a record is private.
+    if len(inputs) != len(labels) or not (len(labels) or config.relation == "add-remove"):
         raise ValueError(
             f"Expected one label a record and one record or more, got {len(inputs)} records and "
             f"{len(labels)} labels."

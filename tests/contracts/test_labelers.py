@@ -138,6 +138,28 @@ def test_the_public_truth_is_never_used(labeler):
     np.testing.assert_array_equal(released(first), released(blind))
 
 
+@pytest.mark.parametrize(
+    "labeler",
+    [
+        case(name, dataclasses.replace(labeler, **changed))
+        for name, labeler in EXAMPLES.items()
+        if labeler.relation == "add-remove"
+        for changed in ({}, {"unit": "person"})[: 1 + hasattr(labeler, "unit")]
+    ],
+)
+def test_under_add_remove_no_error_tells_that_there_is_no_record(labeler):
+    """Some labelers refused no record and took one, so that one decided about a release."""
+    task, encode, queries = problem()
+    nobody = Records(task.private.images[:0], task.private.labels[:0], np.zeros(0, np.int32))
+    empty = dataclasses.replace(task, private=nobody, private_index=np.zeros(0, np.int64))
+
+    def encoded(images):
+        return encode(images) if len(images) else np.zeros((0, 36), np.float32)
+
+    answers = labelers.label(labeler, jax.random.key(0), empty, encoded, queries)
+    assert answers.guarantee.epsilon == labeler.epsilon
+
+
 @each
 def test_another_key_draws_other_noise(labeler):
     """The same key draws the same, as the test before this one shows."""
