@@ -385,8 +385,8 @@ def _checked(mechanism: Mechanism, cells: Array) -> jax.Array:
     least = 0 if getattr(mechanism, "relation", None) == "add-remove" else 1
     if cells.ndim != 2 or len(cells) < least or cells.shape[1] != mechanism.votes_per_record:
         raise ValueError(
-            f"Expected cells [num_records >= {least}, {mechanism.votes_per_record}], as {mechanism} "
-            f"is calibrated for, got shape {cells.shape}; "
+            f"Expected cells [num_records >= {least}, {mechanism.votes_per_record}], as "
+            f"{mechanism} is calibrated for, got shape {cells.shape}; "
             "make num_neighbors and labels_per_record agree with the votes."
         )
     silent = jnp.full((1, mechanism.votes_per_record), bsvs.NO_CELL, jnp.int32)
