@@ -232,4 +232,20 @@ FAULTS = (
         "    if False:\n",
         ("tests/test_run_folder.py",),
     ),
+    Known(
+        "roles",
+        "the roles of earlier rounds stay",
+        "rknn_jax/federation/client_roles.py",
+        "        if note.roles in over:\n",
+        "        if path.stem == round_id:\n",
+        FEDERATION,
+    ),
+    Known(
+        "roles",
+        "a check does not know whose roles are over",
+        "rknn_jax/federation/client_roles.py",
+        "if round_id in (path.stem, note.check)}",
+        "if round_id == path.stem}",
+        FEDERATION,
+    ),
 )

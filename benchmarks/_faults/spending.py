@@ -264,4 +264,12 @@ FAULTS = (
         "        raise",
         ("tests/test_session.py",),
     ),
+    Known(
+        "what is remembered",
+        "two runs of Flower have the same messages",
+        "rknn_jax/federation/flower.py",
+        'f"{RUN}{context.run_id}"',
+        'f"{RUN}"',
+        ("tests/test_federation_flower.py",),
+    ),
 )
