@@ -192,13 +192,19 @@ def test_ties_go_to_the_lowest_index():
     np.testing.assert_array_equal(found, np.tile(np.arange(9), (37, 1)))
 
 
+def test_no_references_are_nobodys_neighbors():
+    """Under add-remove, whether there is one is private, so this is no error."""
+    nobody = sampled(references=np.zeros((0, POINTS.shape[1]), np.float32))
+    np.testing.assert_array_equal(nobody, np.full((len(POINTS), 2, 5), -1))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"sampling_prob": 0.0}, "sampling_prob=0.0"),
         ({"sampling_prob": 1.1}, "sampling_prob=1.1"),
         ({"num_neighbors": 0}, "num_neighbors"),
-        ({"references": np.zeros((0, 6), np.float32)}, "references"),
+        ({"references": np.zeros((5, 0), np.float32)}, "references"),
         ({"references": np.zeros((5, 4), np.float32)}, "shapes"),
         ({"references": np.zeros(6, np.float32)}, "shapes"),
         ({"points": np.full((2, 6), np.nan, np.float32)}, "finite"),
