@@ -684,6 +684,27 @@ def test_trainings_of_other_settings_are_not_mixed_up(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_the_name_of_a_training_hides_a_private_number_of_records(tmp_path):
+    """Progress tells the name, and a hash of n confirms guesses of it."""
+    inputs, labels = records()
+    names = []
+    for number, relation in ((0, "add-remove"), (40, "add-remove"), (40, "replace-one")):
+        config = replace(CONFIG, relation=relation, sampling_prob=0.5, epochs=1.0)
+        folder = tmp_path / f"{number}-{relation}"
+        dpsgd.fit(
+            jax.random.key(0),
+            linear.Model(CLASSES),
+            drawn(linear.Model(CLASSES), inputs),
+            inputs[:number],
+            labels[:number],
+            inputs,
+            config,
+            folder=folder,
+        )
+        names.append({path.name for path in folder.iterdir()})
+    assert names[0] == names[1] != names[2]
+
+
 @pytest.mark.long
 def test_a_replaced_clipped_record_costs_between_a_removed_one_and_group_privacy():
     for sigma, q, steps in ((1.1, 256 / 60000, 3000), (4.0, 0.07, 300), (1.0, 1.0, 5)):

@@ -53,6 +53,15 @@ def without_noise(monkeypatch):
     monkeypatch.setattr(GaussianShares, "share", lambda noise, shape: np.zeros(shape, np.int64))
 
 
+def test_one_process_of_a_client_is_in_a_sum(tmp_path):
+    """A server counted two as two clients, and the sum was lost when one of them stopped."""
+    client = a_party(tmp_path, 0)
+    with client.in_sum(), pytest.raises(RefusedError, match="one process"), client.in_sum():
+        pass
+    with client.in_sum():
+        pass
+
+
 # The noise
 
 

@@ -17,7 +17,7 @@ from rknn_jax.labelers._votes import Bound, VoteTally
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.privacy.roles import MEASURE, VOTE, Roles
 from rknn_jax.records.classes import Classes
-from rknn_jax.release import counting, label, planning, questions
+from rknn_jax.release import counting, estimator, label, planning, questions
 from rknn_jax.release.counting import Counter
 from rknn_jax.release.release_folder import STAGING
 from rknn_jax.release.settings import Settings
@@ -281,6 +281,23 @@ def test_the_estimator_measures_and_one_call_is_one_charge(tmp_path, sides):
     )
     off.fit(public).label(private, labels)
     assert off.measured_ is None
+
+
+def test_an_interrupt_leaves_a_labeler_with_one_whole_release(tmp_path, sides, monkeypatch):
+    """New labels stood beside the statement of the release before, at a smaller epsilon."""
+    public, _, private, labels = sides
+    labeler = ReverseKNNLabeler(
+        0.5, classes=range(4), n_queries=12, ledger=tmp_path / "l.jsonl", budget=3, check_share=0
+    )
+    labeler.fit(public).label(private, labels)
+    before = dict(labeler.__dict__)
+    monkeypatch.setattr(estimator, "as_json", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    labeler.set_params(epsilon=2.0)
+    with pytest.raises(KeyboardInterrupt):
+        labeler.label(private, labels)
+    for name in (name for name in before if name.endswith("_")):
+        assert labeler.__dict__[name] is before[name], name
+    assert float(Ledger.open(tmp_path / "l.jsonl").spent.epsilon) == 2.5
 
 
 @pytest.mark.long

@@ -220,6 +220,24 @@ class Client:
         data = path.read_bytes()
         return int.from_bytes(data[:8], "little"), data[8:]
 
+    @contextmanager
+    def in_sum(self) -> Iterator[None]:
+        """Keep other processes of this client out of a sum; its server would count them too.
+
+        Raises:
+          RefusedError: If another process is in a sum.
+        """
+        disk.make_folder(self.folder, 0o700)
+        with open(self.folder / ".sum", "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RefusedError(
+                    f"Expected one process that takes part in a sum from {self.folder}, got "
+                    "another one; let it end."
+                ) from None
+            yield
+
     def has_paid(self, round_id: str) -> bool:
         """Return True if the ledger was charged for a round of this id."""
         lines = self.ledger.entries_of(f"round {round_id}:") if self.ledger else ()

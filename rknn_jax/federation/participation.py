@@ -183,7 +183,8 @@ def _answer(
                 tell_question(question, client, tell)
             round = client.parsed(question)
             if round.summed:
-                return _add(client, connection, round_id, question=question, tell=tell)
+                with client.in_sum():
+                    return _add(client, connection, round_id, question=question, tell=tell)
             if kept is None:
                 tell("answering", f"round {round_id[:12]}")
             _, connection.ticket, payload = client.answer(question, connection.server)

@@ -432,19 +432,23 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
                 counted = job.count(plan)
                 done = job.draw(plan, counted)
                 before = Before(done.probabilities, done.answers.guarantee)
-            self.classes_ = values
             sets = done.found.sets
             released: np.ndarray = (
                 values[done.labels] if sets is None else sets.present.astype(np.int64)
             )
-            self.labels_ = released
-            self.label_distributions_ = done.probabilities
-            self.confidence_ = done.confidence
-            self.guarantee_ = done.answers.guarantee
-            self.not_covered_ = done.card["not_covered"]
-            self.card_ = json.loads(as_json(done.card))
-            self.measured_ = done.measured
-            self.concerns_ = list(done.concerns)
+            found = {
+                "classes_": values,
+                "labels_": released,
+                "label_distributions_": done.probabilities,
+                "confidence_": done.confidence,
+                "guarantee_": done.answers.guarantee,
+                "not_covered_": done.card["not_covered"],
+                "card_": json.loads(as_json(done.card)),
+                "measured_": done.measured,
+                "concerns_": list(done.concerns),
+            }
+            # In one step, so that no interrupt leaves labels beside another release's statement.
+            self.__dict__.update(found)
         # After the release, so that a warning that is turned into an error cannot prevent it.
         if counted.ignored:
             words = f"{plan.question.labeler.ignored}; tell nobody how many."

@@ -1,5 +1,6 @@
 """Raw pixels: the baseline of all other representations."""
 
+import math
 from dataclasses import dataclass
 
 import jax
@@ -25,7 +26,8 @@ class Encoder:
 
         A pixel is one division, which IEEE 754 rounds in one way, whatever the batch.
         """
-        return jnp.asarray(images).reshape(len(images), -1).astype(jnp.float32) / 255
+        flat = jnp.asarray(images).reshape(len(images), math.prod(images.shape[1:]))
+        return flat.astype(jnp.float32) / 255
 
     def describe(self, image: jax.Array) -> jax.Array:
         """Return one image as float32 `[h·w·c]` in [0, 1], from uint8 `[h, w, c]`."""

@@ -431,8 +431,10 @@ def fit(
     statistics = variables.get("batch_stats", {})
     records = (jax.device_put(jnp.asarray(inputs)), jax.device_put(jnp.asarray(labels, jnp.int32)))
     shapes = {path: leaf.shape for path, leaf in trained.items()}
-    # A change of anything here is another training, with its own place in the folder.
-    settings = (config, part, density, network, shapes, len(labels), num_units, multiplier)
+    # A change of anything here is another training, with its own place in the folder. Progress
+    # tells the place's name, and under add-remove the numbers are private.
+    numbers = (None, None) if config.relation == "add-remove" else (len(labels), num_units)
+    settings = (config, part, density, network, shapes, *numbers, multiplier)
     place = folder and Path(folder) / checkpoints.named("noisy_sgd", settings)
     width = 1 if owned is None else config.records_per_person
     block_size = _block_size(trained, num_units, width)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from rknn_jax import labelers
+from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.privacy import accounting
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import pixels
@@ -145,6 +146,20 @@ def test_the_public_truth_is_never_used(labeler):
         for name, labeler in EXAMPLES.items()
         if labeler.relation == "add-remove"
         for changed in ({}, {"unit": "person"})[: 1 + hasattr(labeler, "unit")]
+    ]
+    + [
+        pytest.param(
+            NoisySGD(
+                epsilon=8.0,
+                delta=1e-3,
+                relation="add-remove",
+                sampling_prob=0.5,
+                network="cnn",
+                epochs=1.0,
+            ),
+            marks=pytest.mark.long,
+            id="noisy_sgd on images",
+        )
     ],
 )
 def test_under_add_remove_no_error_tells_that_there_is_no_record(labeler):
@@ -152,11 +167,7 @@ def test_under_add_remove_no_error_tells_that_there_is_no_record(labeler):
     task, encode, queries = problem()
     nobody = Records(task.private.images[:0], task.private.labels[:0], np.zeros(0, np.int32))
     empty = dataclasses.replace(task, private=nobody, private_index=np.zeros(0, np.int64))
-
-    def encoded(images):
-        return encode(images) if len(images) else np.zeros((0, 36), np.float32)
-
-    answers = labelers.label(labeler, jax.random.key(0), empty, encoded, queries)
+    answers = labelers.label(labeler, jax.random.key(0), empty, encode, queries)
     assert answers.guarantee.epsilon == labeler.epsilon
 
 
