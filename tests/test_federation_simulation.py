@@ -23,7 +23,7 @@ from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.base import client_totals
 from rknn_jax.privacy.ledger import Ledger
-from tests.test_federation_flower import Grid
+from tests.test_federation_flower import Grid, task  # noqa: F401
 
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
