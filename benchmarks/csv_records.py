@@ -34,7 +34,7 @@ SEED = 0
 
 
 class Both(Columns):
-    """What both readers read: the earlier one asks for classes that no file of today names."""
+    """Columns of both readers; the earlier one asks for classes, which no file of today names."""
 
     classes = None
 

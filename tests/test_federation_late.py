@@ -149,6 +149,18 @@ def stranger(round, *, shows):
     return connection, sent
 
 
+def test_a_second_process_of_a_client_in_a_sum_refuses(tmp_path):
+    """The server counted it as another client, and the sum was lost when it stopped."""
+    round = a_round(trust="central", mechanism="binomial", honest=3)
+    client = a_client(tmp_path, budget_delta="1/100", agreement=Agreement("central"))
+    connection, sent = stranger(round, shows=True)
+    told = []
+    with contextlib.closing(connection), client.in_sum():
+        take_part(client, connection, lambda *line: told.append(line))
+    assert ["one process" in text for name, text in told if name == "refused"] == [True]
+    assert [path.rpartition("/")[2] for method, path, _ in sent if method == "POST"] == ["refusal"]
+
+
 @pytest.mark.parametrize(
     ("agreed", "shows", "is_sent"),
     [

@@ -122,12 +122,10 @@ class Client:
             said = self._payments.path(round, ANSWERED)
             # An answer is made once. A server that asks again gets the same bytes, which reveal no
             # more.
-            if said.exists():
-                self._payments.check_paid(cost, round)
-                self._bind(round, server)
-            else:
-                self._payments.check_affordable(cost, round)
-                self._bind(round, server)
+            again = said.exists()
+            (self._payments.check_paid if again else self._payments.check_affordable)(cost, round)
+            self._bind(round, server)
+            if not again:
                 cells = self._contribution(round, self._asked(round))
                 disk.write_whole(said, self._made(round, cost, cells), disk.OWNER)
                 self._payments.path(round, NOTED).unlink(missing_ok=True)
@@ -257,11 +255,7 @@ class Client:
         (self.folder / f"{round_id}.{COUNTED}").unlink(missing_ok=True)
 
     def clear_roles(self, round_id: str) -> None:
-        """Remove the roles of rounds of votes, since their labels are published.
-
-        Args:
-          round_id: Id of one of them, or of a check.
-        """
+        """Remove the roles of published rounds, known by the id of one or of a check."""
         with self._locked():
             client_roles.clear(self.folder, round_id)
 
