@@ -16,8 +16,8 @@ from rknn_jax.settings import GivenClasses, Spending
 
 DEADLINE = 180.0
 
-SLACK = 30.0
-"""Seconds that a server may need beyond its own waits."""
+LATEST = hosting.GOODBYE + 30.0
+"""Seconds after its deadline when a round is over: the server's goodbye, and what it may need."""
 
 
 @dataclass
@@ -107,8 +107,8 @@ class RoundHistory(NetworkHistory):
             self.late_since = None
             return
         self.late_since = self.late_since or world.now
-        if world.now - self.late_since > hosting.GOODBYE + SLACK:
-            raise BrokenError(f"the round is not over {SLACK:g} s after its deadline")
+        if world.now - self.late_since > LATEST:
+            raise BrokenError(f"the round is not over {LATEST:g} s after its deadline")
 
     def _check_end(self) -> None:
         """Check that everybody counts once, and heard the end."""

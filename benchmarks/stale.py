@@ -7,7 +7,8 @@ A result names the source files that its program had imported, with their digest
 docstrings do not count. A result is stale if code that decides its labels (`_sources.MEASURED`)
 says something else now: its table of the docs says so, and a test fails until it does. Other files
 that have changed are told beside it. Results of before 2026-11-26 name no files, and their tables
-say that. The native kernels are no part of it.
+say that. The native kernels are no part of it. Beside them stands what it takes to measure them again,
+which is said in docs/reproducing.md.
 
 `--measure` runs the programs of these names whose result is not as all of the code is, in this
 order. A result just measured is, so the same command continues.
@@ -24,6 +25,7 @@ from benchmarks._tables._format import load
 
 MOST_NAMED = 3
 AS_IT_IS = "as the code is"
+SAME = "labels by the same code"
 
 
 def state(found: dict[str, Any]) -> str:
@@ -40,8 +42,19 @@ def state(found: dict[str, Any]) -> str:
         return AS_IT_IS
     decide = [path for path in changed if path.startswith(_sources.MEASURED)]
     if not decide:
-        return f"labels by the same code; {_named(changed)} changed"
+        return f"{SAME}; {_named(changed)} changed"
     return f"stale: {_named(decide)} changed"
+
+
+def needs(name: str) -> str:
+    """Return what data and how much time a result takes, by docs/reproducing.md; empty if none is.
+
+    Args:
+      name: Name of the result's file, without suffix.
+    """
+    lines = (_sources.ROOT / "docs/reproducing.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if f"`{name}.json`" in line]
+    return "; ".join(f"data: {data}; time: {time}" for _, _, data, time, _ in rows[:1])
 
 
 def _named(paths: list[str]) -> str:
@@ -72,7 +85,9 @@ def main() -> None:
         measure(names)
         return
     for path in sorted(RESULTS.glob("*.json")):
-        print(f"{path.stem:24} {state(load(path.stem))}")
+        found = state(load(path.stem))
+        again = "" if found.startswith((AS_IT_IS, SAME)) else f"; {needs(path.stem)}"
+        print(f"{path.stem:24} {found}{again}")
 
 
 if __name__ == "__main__":

@@ -197,6 +197,16 @@ def worse_in_300_dimensions() -> str:
 # ---- the papers' experiments
 
 
+def goal(trust: str, epsilon: float) -> str:
+    row = find(load("goals")["rows"], trust=trust, epsilon=epsilon)
+    return share(row["label_accuracy"]["mean"])
+
+
+def writer_seen(representation: str) -> str:
+    row = find(load("attributes"), representation=representation, epsilon=1.0, clip=4.0)
+    return share(row["right"]["by a student"]["mean"], 0)
+
+
 def labels(representation: str, queries: int, epsilon: float, way: str = "plain") -> float:
     rows = load("labels")
     row = find(rows, representation=representation, queries=queries, epsilon=epsilon)

@@ -849,6 +849,14 @@ def test_every_benchmark_and_preset_can_be_looked_up():
     assert recorded <= set(re.findall(r"`(\w+\.json)`", page))
 
 
+def test_what_each_result_takes_is_said():
+    from benchmarks import stale
+
+    assert stale.needs("compare") == "data: MNIST; time: 2 h, among others"
+    for path in (ROOT / "benchmarks/results").glob("*.json"):
+        assert stale.needs(path.stem), f"{path.name} has no row in docs/reproducing.md"
+
+
 def test_tables_are_all_shown_and_hold_what_was_measured():
     from benchmarks import tables
 

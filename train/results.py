@@ -221,13 +221,14 @@ def _statement(
     about = environment()
     units = f"private {guarantee.unit}s"
     checks = measured is not None
+    told = "a benchmark's result.json tells"
     if guarantee.relation == "replace-one":
         count = experiment.labeler_of_round().num_units(task.private)
         records = f"{count:,} of its"
         told_by = "replace-one takes as public"
     else:
         records = "Some of its"
-        told_by = "a benchmark's result.json tells"
+        told_by = told
     labeler = experiment.labeler
     votes = labeler.num_neighbors if isinstance(labeler, ReverseKNN) else None
     return Statement(
@@ -243,6 +244,7 @@ def _statement(
         ),
         not_covered=(
             f"the number of private {guarantee.unit}s, which {told_by}",
+            *([f"the number of their records, which {told}"] * (guarantee.unit == "person")),
             "settings chosen by looking at private data or at accuracies, such as this page's",
             "everything under not_covered_by_epsilon in result.json",
         ),
