@@ -7,8 +7,8 @@ A result names the source files that its program had imported, with their digest
 docstrings do not count. A result is stale if code that decides its labels (`_sources.MEASURED`)
 says something else now: its table of the docs says so, and a test fails until it does. Other files
 that have changed are told beside it. Results of before 2026-11-26 name no files, and their tables
-say that. The native kernels are no part of it. Beside them stands what it takes to measure them again,
-which is said in docs/reproducing.md.
+say that; beside them stands what they take, by docs/reproducing.md. The native kernels are no part
+of it.
 
 `--measure` runs the programs of these names whose result is not as all of the code is, in this
 order. A result just measured is, so the same command continues.
