@@ -10,8 +10,11 @@ the first row has the paper's split.
 """
 
 import re
+import statistics
 import sys
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +24,7 @@ import numpy as np
 from benchmarks import _kept
 from benchmarks._measure import mnist_folder, save, seconds
 from rknn_jax._internal.terminal import show_progress
+from rknn_jax.representations import dti
 from rknn_jax.students import fit as students
 from train import commandline, distill, sweep
 
@@ -175,6 +179,32 @@ def cost(network: str) -> dict[str, Any]:
     }
 
 
+def cost_of_dti(num_images: int = 5_000) -> dict[str, Any]:
+    """Return the time of a step of DTI on MNIST at the paper's size, and of its training by it."""
+    config = dti.Config()
+    images = np.random.RandomState(0).randint(256, size=(1_280, 28, 28, 1)).astype(np.uint8)
+    steps = []
+    for starts in ((1, 1, 1), (0, 1, 1), (0, 0, 1), (0, 0, 0)):
+        one = replace(config, epochs=1, curriculum=starts)
+        epoch = partial(_weights_of, images, one)
+        cpu_seconds = seconds(epoch, repeats=1, clock=time.process_time)
+        steps.append(cpu_seconds / (len(images) / config.batch_size))
+    step = statistics.mean(steps[config.stage(epoch)] for epoch in range(config.epochs))
+    passes = num_images * config.epochs
+    return {
+        "network": "dti",
+        "trains": "DTI's queries on MNIST",
+        "batch_size": config.batch_size,
+        "step_seconds": step,
+        "images": passes,
+        "days": step / config.batch_size * passes / 86400,
+    }
+
+
+def _weights_of(images: np.ndarray, config: dti.Config) -> Any:
+    return dti.fit(jax.random.key(0), images, config).params
+
+
 def main() -> None:
     """Measure all rows and write the results."""
     prepared = sweep.sharing(2)
@@ -184,7 +214,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["networks"]:
-        save("networks", [cost(network) for network in NETWORKS])
+        save("networks", [cost_of_dti(), *map(cost, NETWORKS)])
     else:
         with show_progress():
             main()
