@@ -42,6 +42,8 @@ EPSILON = 2.0
 TRAINING = noisy_sgd.NoisySGD(
     epsilon=EPSILON, delta=DELTA, relation="replace-one", network="tanh_cnn", epochs=10
 )
+NUMBERS = (250, 500, 1000, 2000, 7000, 10_000)
+"""Numbers of labels; DiversePublic's paper buys the last two."""
 CHECKPOINTS = (0.5, 1.0, EPSILON, 4.0)
 BUYING = buy.Config(labels=1000, oracle="benchmark")
 ABLATIONS: dict[tuple[Any, float], dict[str, tuple[Any, ...]]] = {
@@ -96,7 +98,7 @@ class Remembering(students.Student):
 
 def settings() -> Iterator[Setting]:
     """Yield all rows; a row that several figures share is run once."""
-    for select, labels in itertools.product(SELECTORS, (250, 500, 1000, 2000)):
+    for select, labels in itertools.product(SELECTORS, NUMBERS):
         yield Setting("labels", replace(BUYING, select=select, labels=labels))
     for polluted, select in itertools.product((0.0, 0.25, 0.5, 0.75), SELECTORS):
         yield Setting("pollution", replace(BUYING, select=select), polluted)

@@ -27,8 +27,12 @@ from rknn_jax._internal.disk import write_arrays
 from rknn_jax.federation import publish, round_folder, wire
 from rknn_jax.federation.collector import Collector, Reply
 from rknn_jax.federation.request import Asked, Public
+from rknn_jax.labelers import _linear_head
 from rknn_jax.labelers import rknn as labeler
+from rknn_jax.labelers._cosines import PublicCosines
+from rknn_jax.labelers._public_ball import Ball
 from rknn_jax.labelers.noisy_sgd import Head
+from rknn_jax.labelers.public_prototypes import Nearest
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.release import export, networks
 from rknn_jax.representations import pca
@@ -575,3 +579,22 @@ def test_a_run_with_both_networks_exports_both_and_one_with_none_says_so(rknn, t
         "model": "run/model.stablehlo",
     }
     assert all(Path(path).stat().st_size for path in done.json["files"].values())
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        _linear_head.Head(
+            np.ones((2, 3)), np.ones(3), Ball(np.zeros(2), 1.0, 2), np.asarray, "linear"
+        ),
+        Nearest(np.ones((3, 2)), PublicCosines(np.zeros(2), -1.0, 1.0, np.zeros(1)), np.asarray),
+    ],
+    ids=["linear head", "prototypes"],
+)
+def test_arrays_of_a_labeler_are_no_network_and_the_student_is_exported(rknn, tmp_path, model):
+    folder = folder_of(tmp_path / "run")
+    model.save(folder / "model")
+    assert "has none; train a student" in rknn("export", "run", "--format", "safetensors").err
+    saved(Ensemble((weighted("linear", (2, 2, 1), 0),)), folder)
+    done = rknn("export", "run", "--format", "safetensors", "--json")
+    assert done.json["files"] == {"student": "run/student.safetensors"}

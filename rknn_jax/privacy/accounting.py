@@ -30,8 +30,9 @@ from rknn_jax.privacy.sampled_gaussian import ORDERS
 
 POINTS_PER_LOSS = 64  # grid points in the smallest privacy loss: 2e-5 relative error of epsilon
 MAX_POINTS = 2**17  # points in half the grid; overrides the above if losses differ widely in size
-SMALLEST_PLD_DELTA = 1e-11  # below it, the rounding error of the Fourier transform shows
-FOURIER_ROUNDING = 1e-13  # delta that PLD leaves for that error: ten times the largest ever seen
+FOURIER_ROUNDING = 1e-13  # delta that PLD leaves for the rounding of its Fourier transforms,
+ROUNDING_OF_VALUE = 2e-15  # and for each value: together ten times the largest error ever seen
+SMALLEST_PLD_DELTA = 10.0  # times what is left for rounding; PLD takes no smaller delta
 LARGEST_PLD_LOSS = 50.0  # loss of one value; the exponential of a larger one soon overflows
 MOST_PLD_VALUES = 2**16  # dp-accounting's memory grows with the number of values
 
@@ -94,8 +95,8 @@ def epsilons(events: Iterable[Event], delta: float) -> dict[str, float]:
 
     Returns:
       Epsilon by accountant, for those that apply: `pure` (at delta 0), `analytic Gaussian`, `RDP`
-      and `PLD`, which cannot take more than `MOST_PLD_VALUES` or a delta below
-      `SMALLEST_PLD_DELTA`. No accountant applies to Gaussian noise at delta = 0.
+      and `PLD`, which cannot take more than `MOST_PLD_VALUES`, or a delta that is hardly above its
+      rounding. No accountant applies to Gaussian noise at delta = 0.
 
     Raises:
       ValueError: If there are no events, or delta is outside [0, 1).
@@ -121,7 +122,7 @@ def epsilons(events: Iterable[Event], delta: float) -> dict[str, float]:
         found["RDP"] = renyi.epsilon_of(renyi.curve(events), delta)
     if (
         all(event.has_pld for event in events)
-        and delta >= SMALLEST_PLD_DELTA
+        and delta >= SMALLEST_PLD_DELTA * _rounding(events)
         and largest <= LARGEST_PLD_LOSS
         and sum(event.count for event in events) <= MOST_PLD_VALUES
     ):
@@ -175,6 +176,14 @@ def _events(guarantees: Sequence[Guarantee], times: int) -> tuple[Event, ...]:
     )
 
 
+def _rounding(events: Sequence[Event]) -> float:
+    """Return the delta that PLD leaves for rounding.
+
+    A transform is raised to the number of values, which multiplies the rounding of its phase.
+    """
+    return FOURIER_ROUNDING + ROUNDING_OF_VALUE * sum(event.count for event in events)
+
+
 def _pld_epsilon(events: Sequence[Event], delta: float) -> float:
     # The grid has to hold nearly all losses: those within the epsilon of a tiny delta.
     spread = renyi.total_curve(event.typical_rdp(ORDERS) for event in events)
@@ -182,7 +191,7 @@ def _pld_epsilon(events: Sequence[Event], delta: float) -> float:
     interval = max(smallest / POINTS_PER_LOSS, renyi.epsilon_of(spread, 1e-15) / MAX_POINTS)
     losses = (event.pld(interval) for event in events if event.loss)
     together = reduce(lambda total, loss: total.compose(loss), losses)
-    return float(together.get_epsilon_for_delta(delta - FOURIER_ROUNDING))
+    return float(together.get_epsilon_for_delta(delta - _rounding(events)))
 
 
 def _checked_delta(delta: float | None) -> float:

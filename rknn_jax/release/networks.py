@@ -51,6 +51,8 @@ Network = Ensemble | Student | Head
 def networks(folder: Path) -> dict[str, Network]:
     """Return the networks of a folder by subfolder: `student`, and the labeler's own `model`.
 
+    A linear head or prototypes, which are one file of arrays in `model`, are no network.
+
     Raises:
       ValueError: If the folder has no network.
     """
@@ -59,7 +61,7 @@ def networks(folder: Path) -> dict[str, Network]:
         found["student"] = ensemble.load(folder / "student")
     if (folder / "model" / "head.npz").exists():
         found["model"] = _head(folder / "model" / "head.npz")
-    elif (folder / "model").is_dir():
+    elif (folder / "model").is_dir() and not any((folder / "model").glob("*.npz")):
         found["model"] = students.load(folder / "model")
     if not found:
         raise ValueError(

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from rknn_jax import labelers
+from rknn_jax.labelers import dpdfd
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.privacy import accounting
 from rknn_jax.queries import kmeans
@@ -149,6 +150,11 @@ def test_the_public_truth_is_never_used(labeler):
     ]
     + [
         pytest.param(
+            dataclasses.replace(dpdfd.SMALL, relation="add-remove", teacher="datalens"),
+            marks=pytest.mark.long,
+            id="dpdfd whose teachers are networks",
+        ),
+        pytest.param(
             NoisySGD(
                 epsilon=8.0,
                 delta=1e-3,
@@ -159,7 +165,7 @@ def test_the_public_truth_is_never_used(labeler):
             ),
             marks=pytest.mark.long,
             id="noisy_sgd on images",
-        )
+        ),
     ],
 )
 def test_under_add_remove_no_error_tells_that_there_is_no_record(labeler):

@@ -107,7 +107,8 @@ def _networks(
             own = jax.random.fold_in(key, number)
             rows = np.flatnonzero((part == number) & (known >= 0))
             if len(rows) < 2:  # `students.fit` needs two, and nobody may learn how many there are
-                found.append(fit.drawn(_network(config, num_classes), own, images[:1]))
+                none = np.zeros_like(images, shape=(1, *images.shape[1:]))
+                found.append(fit.drawn(_network(config, num_classes), own, none))
                 done.advance()
                 continue
             steps_per_epoch = -(-len(rows) // NETWORK_BATCH)
