@@ -28,6 +28,7 @@ from rknn_jax.mechanisms.laplace import Laplace
 from rknn_jax.mechanisms.local import LocalRandomizer, voted_bits
 from rknn_jax.mechanisms.multi_message import MultiMessage
 from rknn_jax.mechanisms.randomized_response import RandomizedResponse
+from rknn_jax.mechanisms.subset_selection import SubsetSelection
 from rknn_jax.privacy import accounting, analytic_gaussian
 from rknn_jax.privacy.events import Pure
 from rknn_jax.privacy.guarantee import Guarantee
@@ -403,6 +404,11 @@ def test_a_message_that_nobody_sends_hides_nothing_and_one_that_tells_all_is_inf
     assert json.loads(json.dumps(found.asdict(), allow_nan=False))["lower_bound"] == "infinity"
 
 
+@pytest.mark.parametrize("kind", [Collision, RandomizedResponse, SubsetSelection])
+def test_the_law_of_the_least_epsilon_is_not_broken_by_rounding(kind):
+    assert not games.exact(kind(1e-9, 3, 2)).broken
+
+
 def test_laws_of_many_cells_are_not_enumerated():
     assert games.exact(Collision(1.0, 40, 10)) is None
     assert games.exact(DiscreteLaplace(1.0, 2, 2)) is None
@@ -426,6 +432,15 @@ SLOW = (
 def test_honest_labelers_are_not_broken(name, runs):
     played, guarantee = labeler_games(name)
     assert not found_in(played, guarantee, runs).broken
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [one for one in labelers.names() if labelers.named(one).slow])
+def test_labelers_whose_audit_is_slow_can_be_audited(name):
+    """DPDFD once refused the pictures of its own audit."""
+    played, guarantee = labeler_games(name)
+    assert played
+    assert guarantee.epsilon == pytest.approx(1.0)
 
 
 @pytest.mark.long

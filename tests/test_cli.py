@@ -884,6 +884,7 @@ def test_account_rounds_names_the_tightest_accountant(rknn):
             "level=message",
         ),
         (("simulate", "--clients", 10, "--queries", 1, "--classes", 1), "ask more queries"),
+        (("simulate", "--clients", 10, "--epsilon", 51), "--epsilon of at most 50"),
         (("account", "shuffle", "--clients", 100, "--delta", 1e-6), "--local-epsilon None"),
         (
             (

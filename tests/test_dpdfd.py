@@ -584,6 +584,15 @@ def test_a_network_without_records_answers_too():
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("count", [0, 1, 12])
+def test_pictures_that_are_too_small_for_a_network_are_refused_however_many_there_are(count):
+    """Another error for few records told that a part had less than two."""
+    few = dataclasses.replace(QUICK, relation="add-remove", teacher="m5")
+    private = Records(IMAGES[:count], LABELS[:count])
+    with pytest.raises(ValueError, match="21x21 pixels or more for model='m5'"):
+        few.contribute(jax.random.key(0), private, np.asarray, QUERIES, CLASSES)
+
+
 def test_teachers_and_queries_that_do_not_fit_are_refused():
     votes = quick_votes()
     with pytest.raises(

@@ -2,6 +2,7 @@
 integers that are drawn against.
 """
 
+from contextlib import suppress
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
@@ -164,6 +165,33 @@ def test_the_least_epsilon_of_a_message_is_kept_in_the_largest_rounds(
     mechanism = kind(LEAST_OF_A_MESSAGE, queries, classes, num_neighbors=neighbors)
     odds = largest_odds(mechanism)
     assert max(odds, 1 / odds) <= 1 + Fraction(LEAST_OF_A_MESSAGE)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "queries", "classes", "neighbors"),
+    [(0.1, 200, 10, 100), (5.0, 20, 10, 19), (1.0, 2, 4, 1)],
+)
+def test_sets_without_a_vote_are_never_too_likely(epsilon, queries, classes, neighbors):
+    """With 900 of 1,000 cells, a set without a vote was once e^13.4 times as likely as one with."""
+    taken = []
+    for size in range(1, queries * classes + 1):
+        with suppress(ValueError):
+            taken.append(
+                SubsetSelection(
+                    epsilon, queries, classes, num_neighbors=neighbors, subset_size=size
+                )
+            )
+    with localcontext() as context:
+        context.prec = 60
+        allowed = Fraction(Decimal(epsilon).exp())
+    every = map(largest_odds, taken[-50:])
+    assert all(max(odds, 1 / odds) <= allowed for odds in every)
+    assert (len(taken) == queries * classes) == (neighbors == 1)
+
+
+def test_a_size_with_which_no_message_is_without_a_vote_is_refused():
+    with pytest.raises(ValueError, match="subset_size=900 of 2100 symbols with 100 votes"):
+        SubsetSelection(0.1, 200, 10, num_neighbors=100, subset_size=900)
 
 
 class OneWord:

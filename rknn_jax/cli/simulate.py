@@ -6,6 +6,7 @@ from typing import Any, Literal
 from rknn_jax._internal import compilation, progress
 from rknn_jax._internal.ranges import Count, CountOrNone, Many, ReleaseEpsilon, Seed
 from rknn_jax._internal.terminal import err, tell, whole
+from rknn_jax.privacy.guarantee import LARGE_EPSILON
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ def run(settings: Simulate) -> dict[str, Any]:
             f"{settings.process}."
         )
     _check_engine(settings)
+    if settings.epsilon > LARGE_EPSILON:
+        raise ValueError(
+            f"Expected --epsilon of at most {LARGE_EPSILON:g}, got --epsilon {settings.epsilon:g}; "
+            "more leaves no noise to compare."
+        )
     if settings.processes > 1:
         jax.distributed.initialize(settings.coordinator, settings.processes, settings.process)
     sizes = {

@@ -37,6 +37,9 @@ from rknn_jax.types import Array
 
 WORD = 32
 
+MOST_EPSILON = 700.0
+"""Largest finite epsilon of a message, whose exponential is a float64."""
+
 
 @dataclass(frozen=True)
 class LocalRandomizer(CalibratedMechanism):
@@ -52,6 +55,11 @@ class LocalRandomizer(CalibratedMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if isinstance(self.epsilon, int | float) and MOST_EPSILON < self.epsilon < math.inf:
+            raise ValueError(
+                f"Expected epsilon <= {MOST_EPSILON:g} of a message, got epsilon={self.epsilon}, "
+                "which protects nothing; choose less."
+            )
         if self.votes_per_record >= self.num_cells:
             raise ValueError(
                 "Expected num_neighbors * labels_per_record < num_queries * num_classes, got "

@@ -43,7 +43,7 @@ from rknn_jax.mechanisms.local import (
     voted_words,
 )
 from rknn_jax.mechanisms.randomized_response import bits_below
-from rknn_jax.privacy.entropy import Entropy, at_most_odds
+from rknn_jax.privacy.entropy import SURE, Entropy, at_most_odds
 
 State = tuple[jax.Array, jax.Array, jax.Array]
 """Number of draws, symbols that were drawn, packed, and their number."""
@@ -73,10 +73,19 @@ class SubsetSelection(PureProtocol):
         super().__post_init__()
         if self.subset_size is None:
             object.__setattr__(self, "subset_size", self._best_size())
-        if isinstance(self.subset_size, int) and not 1 <= self.subset_size <= self.num_cells:
+        if not isinstance(self.subset_size, int):
+            return
+        if not 1 <= self.subset_size <= self.num_cells:
             raise ValueError(
                 f"Expected 1 <= subset_size <= {self.num_cells}, got "
                 f"subset_size={self.subset_size}; leave it out to have the best one."
+            )
+        # Of 2^64 words, one at least gives a set without a vote. That must not be too often.
+        if self._without_votes() * 2 * math.sinh(min(self.epsilon, 1.0)) < 2 / SURE:
+            raise ValueError(
+                "Expected a subset_size with which a message can be without a vote, got "
+                f"subset_size={self.subset_size} of {self.num_symbols} symbols with "
+                f"{self.votes_per_record} votes; leave it out to have the best one."
             )
 
     @property
@@ -245,6 +254,12 @@ class SubsetSelection(PureProtocol):
         law = jnp.stack([jnp.asarray(way, jnp.float32) for way in ways])
         # Add the rarest first, so that rounding does not lose them.
         return jnp.cumsum(law[::-1])[::-1][1:] / jnp.sum(law)
+
+    def _without_votes(self) -> float:
+        """Return the share A of sets without a vote among all sets."""
+        symbols, size = self.num_symbols, self.subset_size
+        share: float = math.prod(1 - size / (symbols - i) for i in range(self.votes_per_record))
+        return share
 
     def _best_size(self) -> int:
         sizes = np.arange(1, self.num_cells, dtype=np.float64)

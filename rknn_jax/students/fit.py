@@ -539,6 +539,17 @@ def check_features(config: Config) -> None:
         )
 
 
+def check_images(config: Config, images: np.ndarray) -> None:
+    """Raise ValueError if the network does not take such images."""
+    smallest = _model(config).MIN_SIZE
+    if images.dtype != np.uint8 or images.ndim != 4 or min(images.shape[1:3]) < smallest:
+        raise ValueError(
+            f"Expected images uint8 [m, height, width, channels] of {smallest}x{smallest} pixels "
+            f"or more for model={config.model!r}, "
+            f"got {images.dtype} {images.shape}; choose another model for smaller ones."
+        )
+
+
 def checked(
     config: Config, images: Array, targets: Array, weights: Array | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -551,15 +562,8 @@ def checked(
     weights = (
         np.ones(len(images), np.float32) if weights is None else np.asarray(weights, np.float32)
     )
-    smallest = _model(config).MIN_SIZE
-    if images.ndim != 2 and (
-        images.dtype != np.uint8 or images.ndim != 4 or min(images.shape[1:3]) < smallest
-    ):
-        raise ValueError(
-            f"Expected images uint8 [m, height, width, channels] of {smallest}x{smallest} pixels "
-            f"or more for model={config.model!r}, "
-            f"got {images.dtype} {images.shape}; choose another model for smaller ones."
-        )
+    if images.ndim != 2:
+        check_images(config, images)
     if (
         targets.ndim != 2
         or len(targets) != len(images)

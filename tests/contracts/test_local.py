@@ -326,6 +326,12 @@ def test_what_is_outside_the_alphabet_is_told(mechanism):
 
 
 @each
+def test_a_finite_epsilon_whose_exponential_is_none_is_refused(mechanism):
+    with pytest.raises(ValueError, match="epsilon <= 700 of a message, got epsilon=1000"):
+        dataclasses.replace(mechanism, epsilon=1000.0)
+
+
+@each
 def test_as_many_votes_as_cells_are_refused(mechanism):
     with pytest.raises(ValueError, match="ask more queries|votes a record"):
         dataclasses.replace(

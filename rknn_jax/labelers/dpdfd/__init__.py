@@ -94,6 +94,7 @@ class DPDFD(Settings, Labeler[Votes]):
         "batch_size": 4,
         "updates": 1,
         "teacher_steps": 20,
+        "margin": 0,
     }
 
     @property

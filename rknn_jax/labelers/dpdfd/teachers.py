@@ -101,6 +101,7 @@ def _networks(
     config: Settings,
 ) -> Any:
     """Return the variables of the networks, each leaf `[n, ...]`. `key` is consumed."""
+    fit.check_images(fit.Config(config.teacher), images)
     with progress.phase("training teachers", config.teachers, "teachers") as done:
         found = []
         for number in range(config.teachers):
