@@ -583,7 +583,6 @@ def test_a_network_without_records_answers_too():
     assert all(len(leaf) == 4 for leaf in jax.tree.leaves(votes.weights))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("count", [0, 1, 12])
 def test_pictures_that_are_too_small_for_a_network_are_refused_however_many_there_are(count):
     """Another error for few records told that a part had less than two."""
@@ -593,6 +592,7 @@ def test_pictures_that_are_too_small_for_a_network_are_refused_however_many_ther
         few.contribute(jax.random.key(0), private, np.asarray, QUERIES, CLASSES)
 
 
+@pytest.mark.long
 def test_teachers_and_queries_that_do_not_fit_are_refused():
     votes = quick_votes()
     with pytest.raises(
