@@ -143,4 +143,20 @@ FAULTS = (
         "math.ceil(probability * (1 + ROUNDING) * SURE)",
         ("tests/test_entropy.py",),
     ),
+    Known(
+        "rounding",
+        "PLD leaves no delta for the rounding of many values",
+        "rknn_jax/privacy/accounting.py",
+        "FOURIER_ROUNDING + ROUNDING_OF_VALUE * sum(event.count for event in events)",
+        "FOURIER_ROUNDING",
+        ("tests/test_accounting.py",),
+    ),
+    Known(
+        "rounding",
+        "sets without a vote are rarer than a word can be",
+        "rknn_jax/mechanisms/subset_selection.py",
+        "math.sinh(min(self.epsilon, 1.0)) < 2 / SURE:",
+        "math.sinh(min(self.epsilon, 1.0)) < 0:",
+        ("tests/test_entropy.py",),
+    ),
 )
