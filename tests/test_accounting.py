@@ -406,8 +406,9 @@ def test_loss_distributions_are_taken_up_to_the_last_delta_loss_and_number_that_
     monkeypatch.setattr(accounting, "_pld_epsilon", lambda events, delta: 0.5)
     monkeypatch.setattr(accounting, "MOST_PLD_VALUES", 7)
     few = [Pure(0.1, 3), Gaussian(9.0, 4)]
-    smallest = 10 * (accounting.FOURIER_ROUNDING + 7 * accounting.ROUNDING_OF_VALUE)
-    assert "PLD" in epsilons(few, smallest * 1.001)
+    smallest = accounting.smallest_pld_delta(7)
+    assert smallest == 10 * (accounting.FOURIER_ROUNDING + 7 * accounting.ROUNDING_OF_VALUE)
+    assert "PLD" in epsilons(few, smallest)
     assert "PLD" not in epsilons(few, smallest * 0.999)
     assert "PLD" not in epsilons([*few, Laplace(9.0)], 1e-6)
     assert "PLD" in epsilons([Pure(0.1), Pure(accounting.LARGEST_PLD_LOSS)], 1e-6)
@@ -583,6 +584,8 @@ def test_noise_near_what_was_asked_for_is_found_in_few_looks():
 def test_calibration_without_an_accountant_says_what_to_change():
     with pytest.raises(ValueError, match=r"got delta=0.0 and 5 values; choose a larger delta"):
         calibrate(lambda scale: [Gaussian(scale, 5)], 1.0, 0.0)
+    with pytest.raises(ValueError, match=r"delta >= 1.1e-12 and at most 65536 values, got"):
+        calibrate(lambda scale: [Binomial(scale, 5)], 1.0, 1e-13)
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 0.3, 2.0, 30.0])

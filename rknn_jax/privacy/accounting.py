@@ -32,7 +32,6 @@ POINTS_PER_LOSS = 64  # grid points in the smallest privacy loss: 2e-5 relative 
 MAX_POINTS = 2**17  # points in half the grid; overrides the above if losses differ widely in size
 FOURIER_ROUNDING = 1e-13  # delta that PLD leaves for the rounding of its Fourier transforms,
 ROUNDING_OF_VALUE = 2e-15  # and for each value: together ten times the largest error ever seen
-SMALLEST_PLD_DELTA = 10.0  # times what is left for rounding; PLD takes no smaller delta
 LARGEST_PLD_LOSS = 50.0  # loss of one value; the exponential of a larger one soon overflows
 MOST_PLD_VALUES = 2**16  # dp-accounting's memory grows with the number of values
 
@@ -122,9 +121,9 @@ def epsilons(events: Iterable[Event], delta: float) -> dict[str, float]:
         found["RDP"] = renyi.epsilon_of(renyi.curve(events), delta)
     if (
         all(event.has_pld for event in events)
-        and delta >= SMALLEST_PLD_DELTA * _rounding(events)
+        and delta >= smallest_pld_delta(num_values := number_of(events))
         and largest <= LARGEST_PLD_LOSS
-        and sum(event.count for event in events) <= MOST_PLD_VALUES
+        and num_values <= MOST_PLD_VALUES
     ):
         found["PLD"] = _pld_epsilon(events, delta)
     return found
@@ -176,12 +175,22 @@ def _events(guarantees: Sequence[Guarantee], times: int) -> tuple[Event, ...]:
     )
 
 
-def _rounding(events: Sequence[Event]) -> float:
+def number_of(events: Iterable[Event]) -> int:
+    """Return the number of values that events release together."""
+    return sum(event.count for event in events)
+
+
+def smallest_pld_delta(num_values: int) -> float:
+    """Return the smallest delta that PLD takes: ten times what it leaves for rounding."""
+    return 10 * _rounding(num_values)
+
+
+def _rounding(num_values: int) -> float:
     """Return the delta that PLD leaves for rounding.
 
     A transform is raised to the number of values, which multiplies the rounding of its phase.
     """
-    return FOURIER_ROUNDING + ROUNDING_OF_VALUE * sum(event.count for event in events)
+    return FOURIER_ROUNDING + ROUNDING_OF_VALUE * num_values
 
 
 def _pld_epsilon(events: Sequence[Event], delta: float) -> float:
@@ -191,7 +200,7 @@ def _pld_epsilon(events: Sequence[Event], delta: float) -> float:
     interval = max(smallest / POINTS_PER_LOSS, renyi.epsilon_of(spread, 1e-15) / MAX_POINTS)
     losses = (event.pld(interval) for event in events if event.loss)
     together = reduce(lambda total, loss: total.compose(loss), losses)
-    return float(together.get_epsilon_for_delta(delta - _rounding(events)))
+    return float(together.get_epsilon_for_delta(delta - _rounding(number_of(events))))
 
 
 def _checked_delta(delta: float | None) -> float:

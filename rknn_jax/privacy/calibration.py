@@ -10,7 +10,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from rknn_jax.privacy import renyi
-from rknn_jax.privacy.accounting import MOST_PLD_VALUES, SMALLEST_PLD_DELTA, compose, epsilons
+from rknn_jax.privacy.accounting import (
+    MOST_PLD_VALUES,
+    compose,
+    epsilons,
+    number_of,
+    smallest_pld_delta,
+)
 from rknn_jax.privacy.analytic_gaussian import check_amounts, gaussian_noise_multiplier
 from rknn_jax.privacy.events import Binomial, DiscreteGaussian, Event, Gaussian
 from rknn_jax.privacy.guarantee import Guarantee
@@ -38,11 +44,11 @@ def calibrate(
     def log_cost(scale: float) -> float:
         found = epsilons(events_of(scale), delta)
         if not found:
+            num_values = number_of(events_of(scale))
             raise ValueError(
-                f"Expected delta > 0, and for binomial noise delta >= {SMALLEST_PLD_DELTA} and at "
-                f"most {MOST_PLD_VALUES} values, got delta={delta} and "
-                f"{sum(event.count for event in events_of(scale))} values; choose a larger delta, "
-                "or ask less."
+                "Expected delta > 0, and for binomial noise delta >= "
+                f"{smallest_pld_delta(num_values):.3g} and at most {MOST_PLD_VALUES} values, got "
+                f"delta={delta} and {num_values} values; choose a larger delta, or ask less."
             )
         cost = min(found.values())
         return math.log(cost) if cost else -math.inf
