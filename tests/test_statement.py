@@ -24,6 +24,8 @@ from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Amount
 from rknn_jax.privacy.responsible import Responsible
 from rknn_jax.privacy.statement import (
+    CHOSEN_SETTINGS,
+    UNKNOWN_MODEL,
     Account,
     Statement,
     belief,
@@ -424,6 +426,8 @@ def test_a_release_leaves_its_page(rknn, tmp_path):
         "left10",
     ]
     wanted += [
+        UNKNOWN_MODEL,
+        CHOSEN_SETTINGS,
         "the noisy number of votes for each of 3 classes",
         "for each of 60 public records",
         card["ledger"]["id"],
@@ -508,6 +512,7 @@ def test_a_round_among_clients_leaves_its_page(simulated, tmp_path):
         card["statement"],
     ]
     wanted += ["88.08%", *card["not_covered"]]
+    assert {UNKNOWN_MODEL, CHOSEN_SETTINGS} <= set(card["not_covered"])
     assert not [word for word in wanted if word not in read.text], read.text
     assert ("SIMULATION" in read.text) == (simulated is not None)
     assert ("ledger of its own" in read.text) == (simulated is None)

@@ -1,6 +1,5 @@
 """Settings of `rknn audit`, and which of them go together."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +13,7 @@ from rknn_jax._internal.ranges import (
     Seed,
 )
 from rknn_jax.privacy.contributions import Protected
-from rknn_jax.privacy.guarantee import Relation, Sampler
+from rknn_jax.privacy.guarantee import LARGE_EPSILON, Relation, Sampler
 
 DELTA = 1e-5
 """Claimed delta, if noise needs one and none is given."""
@@ -91,10 +90,10 @@ def check(settings: Audit) -> None:
             f"Expected one of {', '.join(subjects)}, got {' and '.join(named) or 'none'}; name "
             "what is to be audited."
         )
-    if not 0 < settings.epsilon < math.inf:
+    if not 0 < settings.epsilon <= LARGE_EPSILON:
         raise ValueError(
-            f"Expected 0 < epsilon < infinity, got --epsilon {settings.epsilon}; there must be a "
-            "guarantee to break."
+            f"Expected 0 < epsilon <= {LARGE_EPSILON:g}, got --epsilon {settings.epsilon:g}; there "
+            "must be a guarantee to break."
         )
     if settings.labeler and settings.sampler == "release":
         raise ValueError(

@@ -31,8 +31,10 @@ from rknn_jax.mechanisms.local import PureProtocol
 from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy.guarantee import Guarantee, rounded_up
 from rknn_jax.privacy.statement import (
+    CHOSEN_SETTINGS,
     ONE_LEDGER,
     PUBLIC_TUNING,
+    UNKNOWN_MODEL,
     Statement,
     as_json,
     page,
@@ -294,6 +296,8 @@ def _statement(
         not_covered=(
             hidden,
             "the set of classes, which is taken as public",
+            *([] if round.encode else [UNKNOWN_MODEL]),
+            CHOSEN_SETTINGS,
             "results of other rounds: each client's own ledger adds them up",
         ),
         mechanism=round.noise,

@@ -94,6 +94,18 @@ ONE_LEDGER = (
 )
 """Assumption of every ledger, for the statement."""
 
+UNKNOWN_MODEL = (
+    "the embedding model or other preprocessing, if private data had a part in training or "
+    "choosing it"
+)
+"""What is not covered of embeddings without a card of their model."""
+
+CHOSEN_SETTINGS = (
+    "the choice of these settings, if it was made in view of private data, or of results that were "
+    "never charged to the budget"
+)
+"""What is not covered of settings that somebody gave."""
+
 
 class Contribution(NamedTuple):
     """Largest part that one unit has in a release.

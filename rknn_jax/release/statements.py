@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from rknn_jax.answers.measured import Measured
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.statement import (
+    CHOSEN_SETTINGS,
     ONE_LEDGER,
     PUBLIC_TUNING,
+    UNKNOWN_MODEL,
     Account,
     Statement,
     Tuning,
@@ -33,12 +35,6 @@ SEEN = {
     "inferred": "was read from the private labels; give them to avoid that",
 }
 """What is said of classes that the private side told, by their origin."""
-
-UNKNOWN_MODEL = (
-    "the embedding model or other preprocessing, if private data had a part in training or "
-    "choosing it"
-)
-"""Sentence on embeddings without a card of their model."""
 
 
 def card(plan: Plan, told: Statement, measured: Measured | None = None) -> dict[str, Any]:
@@ -80,8 +76,7 @@ def not_covered(plan: Plan) -> list[str]:
         f"the set of {plan.data.classes.count} classes, which {seen}",
         plan.data.model.not_covered if plan.data.model else UNKNOWN_MODEL,
         *(plan.data.encode.not_covered if plan.data.encode else ()),
-        "the choice of these settings, if it was made in view of private data, or of results "
-        "that were never charged to the budget",
+        CHOSEN_SETTINGS,
         *(risk for name in plan.engines for risk in engines.named(name).NOT_COVERED),
     ]
 
