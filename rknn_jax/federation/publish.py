@@ -306,7 +306,7 @@ def _statement(
         else "Every client has a ledger of its own, which was charged before anything was sent; "
         "the server sees none of them.",
         date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        trusted_with=f"The server is trusted with {trusted_with(round)}.",
+        trusted_with=f"The server is trusted {trusted_with(round)}.",
         details={
             "round": round.id,
             "clients": clients,
@@ -326,7 +326,7 @@ def _statement(
 
 
 def trusted_with(round: Round) -> str:
-    """Return what the server of a round is trusted with.
+    """Return the words after "The server is trusted".
 
     The epsilon that is promised of a message is rounded up, and never less than what it costs.
     """

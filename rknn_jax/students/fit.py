@@ -545,8 +545,8 @@ def check_images(config: Config, images: np.ndarray) -> None:
     if images.dtype != np.uint8 or images.ndim != 4 or min(images.shape[1:3]) < smallest:
         raise ValueError(
             f"Expected images uint8 [m, height, width, channels] of {smallest}x{smallest} pixels "
-            f"or more for model={config.model!r}, "
-            f"got {images.dtype} {images.shape}; choose another model for smaller ones."
+            f"or more for model={config.model!r}, got {images.dtype} "
+            f"[m, {', '.join(map(str, images.shape[1:]))}]; choose another model for smaller ones."
         )
 
 

@@ -24,9 +24,9 @@ class TrustModel:
       usual: Usual mechanism of a simulation or a release. Defaults to "", without `mechanisms`.
       noises: Number of parties, each of whom adds all noise of the mechanism. Defaults to 1.
       federated: Usual mechanism of a federation's round. Defaults to "": no federation has one.
-      server: What a federation's server is trusted with, with `epsilon` of a message, rounded up
-        to four digits, and number `honest` of clients that follow the protocol in braces. Defaults
-        to "".
+      server: Words after "The server is trusted" in a federation, with `epsilon` of a message,
+        rounded up to four digits, and number `honest` of clients that follow the protocol in
+        braces. Defaults to "".
       has_curator: True if a curator, or a secure sum in its place, takes what the records say.
         Defaults to False: every record randomizes its own message.
       one_party: True if whoever holds all records may release under it, as `rknn label` does.

@@ -8,5 +8,5 @@ MODEL = TrustModel(
     mechanisms="local",
     usual="collision",
     federated="collision",
-    server="nothing: every message is epsilon-private by itself, whoever sees it",
+    server="with nothing: every message is epsilon-private by itself, whoever sees it",
 )
