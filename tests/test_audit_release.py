@@ -110,6 +110,7 @@ def test_an_honest_check_is_not_broken_and_one_without_noise_is(relation, monkey
     assert verdict.audit(jax.random.key(0), games[:4], guarantee, 60, CONFIDENCE).broken
 
 
+@pytest.mark.long
 def test_an_id_that_tells_of_the_counts_is_broken(monkeypatch):
     """The three checks leave ids out, because they are random."""
     last = []
