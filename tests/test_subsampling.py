@@ -127,6 +127,13 @@ def test_a_sample_that_is_too_small_leaves_places_empty():
     ).all()
 
 
+def test_where_all_are_sampled_each_person_is_found_the_first_too():
+    given = (jax.random.key(0), POINTS, REFERENCES[:3], 5, 1.0)
+    found = nearest_in_samples(*given, person=np.arange(3))
+    np.testing.assert_array_equal(found, nearest_in_samples(*given))
+    assert (np.sort(found[..., :3], axis=2) == np.arange(3)).all()
+
+
 FORMS = ["xla", pytest.param("native", marks=pytest.mark.skipif(not native.load(), reason="no"))]
 
 
