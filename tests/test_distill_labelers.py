@@ -169,7 +169,9 @@ def test_persons_are_the_unit_of_a_whole_run(tmp_path, monkeypatch):
         folder = run(tmp_path / trust, labeler=ReverseKNN(trust=trust), **settings)
         result = told(folder, "result.json")
         assert (result["unit"], result["num_units"]) == ("person", 40)
-        assert told(folder, "privacy.json")["whole"]["unit"] == "person"
+        privacy = told(folder, "privacy.json")
+        assert privacy["whole"]["unit"] == "person"
+        assert any("number of their records" in one for one in privacy["does_not_cover"])
         assert "one person's content" in told(folder, "privacy.json")["whole"]["statement"]
         assert "40 of its persons" in (folder / "privacy.html").read_text()
         assert told(folder, "config.json")["unit"] == "person"

@@ -31,7 +31,7 @@ from rknn_jax.privacy.sampled_gaussian import ORDERS
 POINTS_PER_LOSS = 64  # grid points in the smallest privacy loss: 2e-5 relative error of epsilon
 MAX_POINTS = 2**17  # points in half the grid; overrides the above if losses differ widely in size
 FOURIER_ROUNDING = 1e-13  # delta that PLD leaves for the rounding of its Fourier transforms,
-ROUNDING_OF_VALUE = 2e-15  # and for each value: together eight times the largest error seen
+ROUNDING_OF_VALUE = 2e-15  # and for each value: over five times the errors that tests find
 LARGEST_PLD_LOSS = 50.0  # loss of one value; the exponential of a larger one soon overflows
 MOST_PLD_VALUES = 2**16  # dp-accounting's memory grows with the number of values
 
