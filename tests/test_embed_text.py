@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tokenizers import Regex
 from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
 
 from rknn_jax.embedding import text, tokens
 from tests import tiny_network
@@ -73,6 +75,16 @@ def test_a_text_that_a_tokenizer_cannot_take_is_its_record_s_own_affair(tmp_path
     np.testing.assert_array_equal(odd.features[[1, 3, 4]], expected[[1, 3, 4]])
     assert odd.reasons == dict.fromkeys((0, 2), tokens.UNREAD)
     assert np.isnan(odd.features[[0, 2]]).all()
+
+
+def test_a_text_at_which_a_tokenizer_panics_is_its_record_s_own_affair(tmp_path):
+    """A panic is no Exception. This one comes from a split that takes too many tries."""
+    model = text.load(str(tiny_network.write_text(tmp_path)))
+    model.tokenizer.pre_tokenizer = Split(Regex(r"(x+x+)+y|\s"), "removed")
+    expected = model(table(["cat runs", "dog"])).features
+    odd = model(table(["cat runs", "x" * 32, "dog"]))
+    np.testing.assert_array_equal(odd.features[[0, 2]], expected)
+    assert odd.reasons == {1: tokens.UNREAD}
 
 
 def test_normalized_features_have_length_one_and_one_direction(tmp_path):

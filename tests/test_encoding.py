@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -98,6 +99,24 @@ def placed_alone(values):
     return placed(values)
 
 
+class Panic(BaseException):
+    """An end that is no Exception, as that of packages in Rust."""
+
+
+def ending(values):
+    """Flatten records, and exit at a dark corner, or panic at a bright one."""
+    corners = values[:, 0, 0, 0]
+    if (corners == 0).any():
+        sys.exit(1)
+    if (corners == 255).any():
+        raise Panic("a bright corner")
+    return flattened(values)
+
+
+def ending_batched(values):
+    return ending(values)
+
+
 def tired(values):
     """Flatten records, until there is no memory left."""
     CALLS.append(len(values))
@@ -114,7 +133,16 @@ def quarrelsome(values):
     return placed(np.clip(values, 0, 150))
 
 
-for function in (centered, scaled, last_bit, emptied, dropped, placed, quarrelsome):
+for function in (
+    centered,
+    scaled,
+    last_bit,
+    emptied,
+    dropped,
+    placed,
+    quarrelsome,
+    ending_batched,
+):
     function.batched = True
 
 
@@ -316,6 +344,17 @@ def test_records_on_which_a_batch_fails_leave_all_others_in_their_places(odd):
     np.testing.assert_array_equal(encode(records), expected)
     records[:, 0, 0, 0] = 255
     np.testing.assert_array_equal(encode(records), np.full_like(expected, np.nan))
+
+
+@pytest.mark.parametrize("name", ["ending", "ending_batched"])
+def test_a_record_at_which_a_function_exits_or_panics_moves_no_other_and_ends_nothing(name):
+    records = np.full((10, 2, 2, 1), 100, np.uint8)
+    records[:, 1, 1, 0] = np.arange(10)
+    records[3, 0, 0, 0], records[8, 0, 0, 0] = 0, 255
+    encode = Encoding(encoding.Imported(f"tests.test_encoding:{name}"), records[:1], 4)
+    expected = flattened(records)
+    expected[[3, 8]] = np.nan
+    np.testing.assert_array_equal(encode(records), expected)
 
 
 def test_a_batch_that_fails_as_a_whole_costs_no_record_its_vote():

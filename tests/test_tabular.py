@@ -271,6 +271,14 @@ def test_a_spend_stands_where_the_labels_could_not_be_returned(table, make, monk
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_program_that_makes_errors_of_underflow_loses_no_release(table, make, rounds):
+    public, private, labels = table
+    estimator = make(epsilon=40, budget=40, rounds=rounds, n_queries=3).fit(public[:12])
+    with np.errstate(all="raise"):
+        assert len(estimator.label(private, labels)) == 12
+
+
 def test_the_guarantee_is_the_mechanisms(table, make):
     public, private, labels = table
     estimator = make(epsilon=2, n_neighbors=3, relation="add-remove").fit(public)

@@ -13,6 +13,7 @@ import numpy as np
 
 from rknn_jax._internal import onnx
 from rknn_jax._internal.option_names import option
+from rknn_jax._internal.panics import called
 from rknn_jax.embedding import Embedded, rows, tokens
 from rknn_jax.embedding.images import versions
 from rknn_jax.embedding.text_onnx import PROBE
@@ -70,7 +71,7 @@ class SentenceModel:
     def _features(self, texts: list[str]) -> np.ndarray:
         # One text a batch: others would change its padding, and the order of sums.
         try:
-            made = self.network.encode(texts, batch_size=1, show_progress_bar=False)
+            made = called(self.network.encode, texts, batch_size=1, show_progress_bar=False)
         except Exception:  # the package raises errors of many types
             if len(texts) > 1:
                 return np.concatenate([self._features([text]) for text in texts])

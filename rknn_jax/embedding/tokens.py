@@ -7,6 +7,7 @@ from typing import Any
 
 from rknn_jax._internal.extras import install
 from rknn_jax._internal.option_names import option
+from rknn_jax._internal.panics import called
 
 NAME = "tokenizer.json"
 """Name of a tokenizer's file, beside that of its model."""
@@ -28,7 +29,7 @@ def tokenizer(path: Path) -> Any:
             f"Text needs tokenizers, which is not installed; {install('embed')}."
         ) from error
     try:
-        read = Tokenizer.from_file(str(path))
+        read = called(Tokenizer.from_file, str(path))
     except Exception as error:  # the package raises nothing more special
         raise ValueError(f"Cannot read the tokenizer {path}: {error}; restore it.") from error
     read.no_padding()
@@ -47,7 +48,7 @@ def each(encode: Callable[[list[str]], Sequence[Any]], texts: list[str]) -> list
       texts: Texts.
     """
     try:
-        return list(encode(texts))
+        return list(called(encode, texts))
     except Exception:  # the package raises nothing more special
         if len(texts) <= 1:
             return [None] * len(texts)

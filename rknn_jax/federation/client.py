@@ -267,6 +267,7 @@ class Client:
         """
         return self.agreement.parsed(question, len(self.inputs))
 
+    @np.errstate(all="ignore")  # a program may have made errors of what rounding does
     def _contribution(self, round: Round, mine: np.ndarray | None = None) -> np.ndarray:
         """Return what the records say, each by itself, as `Round.contribute` does: private.
 

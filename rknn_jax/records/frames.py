@@ -13,6 +13,7 @@ from scipy.sparse import issparse
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
+from rknn_jax._internal.panics import called
 from rknn_jax.records.classes import MISSING_WORDS, infer_classes, number_of
 from rknn_jax.records.code_points import in_unicode
 
@@ -162,7 +163,7 @@ def _listed(values: Any) -> Any:
     if not named:
         return values
     try:
-        return getattr(values, named[0])()
+        return called(getattr(values, named[0]))
     except Exception:  # of one record or of several, whatever they hold
         places = values.iloc if hasattr(values, "iloc") else values
         return [_at(places, place) for place in range(len(values))]
@@ -178,7 +179,7 @@ def _is_temporal(kind: Any) -> bool:
 def _at(values: Any, place: int) -> Any:
     """Return the value at a place, or text that is not a class if it cannot be read."""
     try:
-        value = values[place]
+        value = called(values.__getitem__, place)
         return value.as_py() if hasattr(value, "as_py") else value
     except Exception:  # an error would reveal the record, whatever it holds
         return _NO_CLASS

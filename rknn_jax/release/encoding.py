@@ -20,6 +20,7 @@ import numpy as np
 from rknn_jax import representations
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax._internal.option_names import option
+from rknn_jax._internal.panics import called
 
 BYTES_AT_ONCE = 2**25
 """Most bytes of raw records that are encoded at once."""
@@ -97,17 +98,17 @@ class Imported:
         return np.stack([row[place] for place, row in enumerate(rows)])
 
     def _attempted(self, filled: np.ndarray) -> np.ndarray | None:
-        """Return the features of a filled batch, or None if the function fails, or exits.
+        """Return the features of a filled batch, or None if the function fails.
 
         An error would tell that there is such a record.
         """
         try:
             return self._made(filled)
-        except (Exception, SystemExit):
+        except Exception:
             return None
 
     def _made(self, filled: np.ndarray) -> np.ndarray:
-        made = np.array(_function(self.name)(filled.copy()), np.float32)
+        made = np.array(called(_function(self.name), filled.copy()), np.float32)
         width = made.shape[-1] if self.width is None else self.width
         if made.shape != (len(filled), width):  # the rows of other records would move
             raise ValueError(f"features of shape {made.shape} for {len(filled)} records")
@@ -215,9 +216,8 @@ class Encoding:
           ValueError: If the encoder fails on a public record too.
         """
         made = None
-        # Every error of the encoder is caught, also an exit: one record must not decide whether
-        # there is a release.
-        with suppress(Exception, SystemExit):
+        # One record must not decide whether there is a release.
+        with suppress(Exception):
             made = self._encoded(values)
         if made is None or not np.isfinite(made).all():
             self._check_works()
@@ -254,7 +254,7 @@ class Encoding:
             return False
         try:
             self._encoded(record)
-        except (Exception, SystemExit):
+        except Exception:
             return False
         return True
 
@@ -276,7 +276,7 @@ class Encoding:
     def _check_works(self) -> None:
         try:
             self._encoded(self.probe)
-        except (Exception, SystemExit) as error:
+        except Exception as error:
             raise ValueError(
                 f"The representation fails on a public record, on which it worked before: {error}; "
                 "give it more memory, or the same packages on every machine."
@@ -291,7 +291,7 @@ def _kind(records: np.ndarray) -> str:
 
 def features(encode: Callable[[Any], Any], values: np.ndarray) -> np.ndarray:
     """Return an encoder's features as float32 `[b, f]`. It gets a copy, which it may change."""
-    return np.asarray(encode(values.copy()), np.float32)
+    return np.asarray(called(encode, values.copy()), np.float32)
 
 
 def learned(
@@ -353,7 +353,7 @@ def checked(encode: Callable[[Any], Any], values: np.ndarray, name: str) -> Enco
     some = values[:3]
     try:
         made = features(encode, some)
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         raise ValueError(
             f"{option('representation')} {name} fails on public records ({type(error).__name__}: "
             f"{error}); mend it, or name the column of the records with {option('embedding')}."

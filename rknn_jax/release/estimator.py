@@ -417,7 +417,10 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         named = _named(values, "inferred" if self.classes is None else "given")
         settings, data = self._asked(X, labels, named, person)
         before: Before | None = None
-        with spend_stands(settings.ledger_path, "The labels did not reach the caller"):
+        with (
+            spend_stands(settings.ledger_path, "The labels did not reach the caller"),
+            np.errstate(all="ignore"),  # a program that makes errors of underflow loses no release
+        ):
             every = rounds.of(settings)
             chosen: Roles | None = None
             for number, one in enumerate(every):
