@@ -327,6 +327,34 @@ def test_how_many_check_decides_nothing_where_it_is_private(unit):
         np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_an_interval_is_of_the_noise_that_was_drawn(relation):
+    checkers = a_check(relation, epsilon=0.5, shares=(0.2, 0.2, 0.2))
+    noise = Recorded(choice=0)
+    checks = checks_of(checkers, np.random.default_rng(0), 600)
+    labeling = labeled(np.full((40, 4), 0.25) + 0.1 * np.eye(4)[np.arange(40) % 4], smooth=False)
+    drawn = checkers.draw(checks, [labeling], noise)
+    found = checkers.measured(drawn, [""])
+    [own, recall] = [scale for _, _, scale in noise.asked]
+    known = relation == "replace-one"
+    wrong = drawn.size - drawn.right if known else drawn.wrong
+    assert found.share == measured.interval(drawn.right, wrong, own, known=known)
+    assert found.recall == tuple(
+        measured.interval(float(one), float(other), recall, known=False)
+        for one, other in zip(drawn.recalled, drawn.missed, strict=True)
+    )
+
+
+@pytest.mark.parametrize(("known", "share"), [(True, 0.5), (False, 0.5), (True, 0.8)])
+def test_an_interval_is_as_wide_as_chance_and_noise(known, share):
+    """Their sum is nearly normal, as chance is more than half of it."""
+    size, scale = 20_000, 40.0
+    found = measured.interval(share * size, (1 - share) * size, scale, known=known)
+    noise = 2 * scale**2 * (1 if known else share**2 + (1 - share) ** 2)
+    width = 2 * 1.96 * math.sqrt(size * share * (1 - share) + noise) / size
+    assert found.high - found.low == pytest.approx(width, rel=0.03)
+
+
 def test_those_who_measure_do_not_choose_and_each_role_is_seen_once():
     checkers = a_check()
     rng = np.random.default_rng(2)

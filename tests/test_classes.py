@@ -25,30 +25,23 @@ DELTA = 0.01
 ROWS = 600
 
 
-def probabilities(count, scale, threshold, reach=400):
-    """Return the law of one class's outcome: its noisy count, or None if it does not show."""
-    if count == 0:
-        return {None: 1.0}
+REACH = 400
+
+
+def law(count, scale, threshold):
+    """Return the law of one class's outcome: it does not show, or its noisy count, float64."""
+    values = np.arange(-REACH, REACH)
     a = math.exp(-1 / scale)
-    law = {
-        count + x: (1 - a) / (1 + a) * a ** abs(x)
-        for x in range(-reach, reach + 1)
-        if count + x >= threshold
-    }
-    return law | {None: 1 - sum(law.values())}
+    shown = (1 - a) / (1 + a) * a ** np.abs(values - count) * (values >= threshold) * (count > 0)
+    return np.append(1 - shown.sum(), shown)
 
 
-def distance(mine, theirs, epsilon):
+def distance(mine, theirs, epsilon, scale, threshold):
     """Return the least delta of two data sets, given the counts of two classes in each."""
-    laws = [
-        [probabilities(count, SCALE, THRESHOLD) for count in counts] for counts in (mine, theirs)
-    ]
-    [(first, second), (other, another)] = laws
-    return sum(
-        max(0.0, p * q - math.exp(epsilon) * other.get(x, 0.0) * another.get(y, 0.0))
-        for x, p in first.items()
-        for y, q in second.items()
+    first, second = (
+        np.outer(*(law(count, scale, threshold) for count in counts)) for counts in (mine, theirs)
     )
+    return np.maximum(first - math.exp(epsilon) * second, 0).sum()
 
 
 SCALE = noise_scale(EPSILON, "replace-one")
@@ -62,7 +55,21 @@ THRESHOLD = least_threshold(SCALE, DELTA)
 def test_delta_is_what_two_neighbors_differ_by(pair, direction):
     """Replacing one record moves it from one class to another."""
     mine, theirs = pair[::direction]
-    assert distance(mine, theirs, EPSILON) <= DELTA * (1 + 1e-9)
+    assert distance(mine, theirs, EPSILON, SCALE, THRESHOLD) <= DELTA * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_no_two_neighbors_differ_by_more_than_delta_however_large_it_is(relation):
+    """Where delta is above 1 - e^(-1/b), a class that is not shown tells more than a count does."""
+    replaced = [((1, 0), (0, 1)), ((2, 0), (1, 1)), ((1, 4), (0, 5)), ((3, 2), (2, 3))]
+    changed = [((1, 3), (0, 3)), ((2, 0), (1, 0)), ((4, 1), (3, 1))]
+    for epsilon, delta in [(0.3, 0.5), (0.3, 0.9), (1.0, 0.6), (4.0, 0.3)]:
+        scale = noise_scale(epsilon, relation)
+        threshold = least_threshold(scale, delta)
+        for pair in replaced if relation == "replace-one" else changed:
+            for mine, theirs in (pair, pair[::-1]):
+                found = distance(mine, theirs, epsilon, scale, threshold)
+                assert found <= delta * (1 + 1e-9), (epsilon, delta, mine, theirs)
 
 
 def test_the_threshold_is_the_least_one_and_opendps_own_delta_is_too_small():

@@ -175,6 +175,18 @@ def test_no_bounded_gradient_is_longer_than_the_bound(bound, seed, scale, clip):
         np.testing.assert_allclose(lengths, np.minimum(before, clip), rtol=1e-5)
 
 
+@pytest.mark.parametrize("bound", ["normalise", "clip"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_teacher_whose_gradient_is_not_finite_moves_no_more_than_others(bound, value):
+    gradients = np.random.default_rng(0).normal(size=(5, 2, 4)).astype(np.float32)
+    gradients[3, 1, 2] = value
+    key, noise = jax.random.key(0), np.float32(0)
+    found = 5 * np.asarray(release(key, gradients, noise, 0.5, bound, whole_batch=False))
+    others = np.delete(gradients, 3, axis=0)
+    rest = 4 * np.asarray(release(key, others, noise, 0.5, bound, whole_batch=False))
+    assert np.linalg.norm(found - rest, axis=-1).max() <= 0.5 * (1 + 1e-6)
+
+
 def sums(student, teachers, config):
     """What would be released without noise, times n."""
     gradients = _distillation.logit_gradients(student, teachers, 1.0, 1.0, 1.0)

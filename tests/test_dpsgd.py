@@ -487,6 +487,15 @@ def test_samples_are_poisson():
     assert abs(np.corrcoef(taken[:, :2].T)[0, 1]) < 6 / math.sqrt(runs)
 
 
+def test_a_rare_sample_is_as_rare_as_it_is_charged():
+    """Random numbers with 23 digits would take a record with probability 2^-23 at least.
+
+    One record in 2^40 is sampled: of 2^25, none, with a false alarm in one of 30,000 runs.
+    """
+    for key in jax.random.split(jax.random.key(0), 2):
+        assert dpsgd.sampled(key, 2**24, 2.0**-40, 8) == []
+
+
 def test_a_sample_of_nobody_is_noise_alone(monkeypatch):
     assert dpsgd.sampled(jax.random.key(0), N, 1e-6, 4) == []
     monkeypatch.setattr(dpsgd, "sampled", lambda *_: [])
@@ -668,7 +677,11 @@ def test_the_sum_of_a_batch_rounds_by_less_than_the_noise_allows_for():
         for last in (1.0, 0.0):
             same[-1] *= last
             sums.append(np.asarray(clipped_sum({"a": same}, clip=clip)["a"], np.float64))
-        assert np.linalg.norm(sums[0] - sums[1]) <= clip * (1 + dpsgd.SLACK + dpsgd.SUMMED * size)
+        moved = np.linalg.norm(sums[0] - sums[1])
+        assert moved <= clip * (1 + dpsgd.SLACK + dpsgd.SUMMED * size)
+        # Settings are any that have this batch: the noise is as large as what moves the sum.
+        settled = replace(CONFIG, clip=clip, batch_size=size)
+        assert dpsgd.Pace.of(settled, 1.0).stddev >= clip * (1 + dpsgd.SLACK + dpsgd.SUMMED * size)
 
 
 def test_trainings_of_other_settings_are_not_mixed_up(tmp_path):

@@ -195,6 +195,22 @@ def test_without_noise_all_neighbors_vote_with_their_cosines():
         assert step.stddev == 0
 
 
+def test_a_neighbor_never_votes_against_its_class():
+    """Three directions, each opposite to the others: a negative vote could make two data sets
+    differ by more than both of them cost.
+    """
+    turns = 2 * np.pi * np.arange(3) / 3
+    corners = np.stack([np.cos(turns), np.sin(turns)], axis=1).astype(np.float32)
+    labeler = IndividualKNN()
+    plan = labeler.plan(asked(corners), 2)
+    assert plan.threshold == 0
+    records = Records(np.repeat(corners, 5, axis=0), np.tile(np.arange(15) % 2, 1))
+    votes = labeler.contribute(jax.random.key(0), records, np.asarray, asked(corners), 2)
+    for step in individual_knn.steps(votes, asked(corners), plan, 2, lambda i, n: 9.0):
+        assert (step.votes >= 0).all()
+        assert step.neighbors == 5
+
+
 def test_a_record_that_has_spent_its_budget_is_dropped_and_others_are_not():
     """Sixty equal queries and, at the end, one elsewhere."""
     features = np.zeros((NUM_QUERIES, WIDTH), np.float32)

@@ -268,6 +268,27 @@ def test_a_person_votes_or_checks_with_all_records(sides, checkers):
     assert len(checks.role) + found.voters == len(private)
 
 
+@pytest.mark.parametrize("draw", range(4))
+def test_a_record_that_names_no_person_checks_nothing(sides, draw):
+    """All such records had one role; in a tenth of draws it was to vote."""
+    public, _, private, labels = sides
+    kind = ("sqeuclidean", NUM_CLASSES, 1.0, "replace-one", "person")
+    of_persons = check.Checkers(Roles.drawn(0.3, 0.3, 0.3), public, *kind)
+    who = np.array([f"p{number % 200}" if number % 7 else "" for number in range(900)])
+
+    def checks(chosen):
+        shard = ArrayShard("all", private[:900][chosen], labels[:900][chosen], who[chosen])
+        tally = VoteTally(public[:7], NUM_CLASSES, bound=Bound())
+        counter = Counter(tally, Classes(NUM_CLASSES), checkers=of_persons)
+        found = counting.count(shard, int(chosen.sum()), counter)
+        return counting.total([found], ["all"], counter).checks
+
+    all_of_them, named = checks(np.ones(900, bool)), checks(who != "")
+    assert len(named.role) > 100
+    for one, other in zip(all_of_them, named, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_the_estimator_measures_and_one_call_is_one_charge(tmp_path, sides):
     public, truth, private, labels = sides
     labeler = ReverseKNNLabeler(1.0, classes=range(4), n_queries=12, ledger=tmp_path / "l.jsonl")

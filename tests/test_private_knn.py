@@ -229,6 +229,16 @@ def test_clipped_attributes_move_no_more_than_they_are_charged_for():
     )
 
 
+def test_in_a_sample_of_fewer_records_than_neighbors_each_counts_once():
+    queries = questions(RNG.normal(size=(40, 2)))
+    config = PrivateKNN(epsilon=math.inf, num_neighbors=20, sampling_prob=0.2)
+    features, every = RNG.normal(size=(25, 2)).astype(np.float32), np.ones((25, 1))
+    found = private_knn.multi_label(jax.random.key(0), features, every, queries, config, clip=1)
+    # Bin(25, 0.2): 20 never occur in 40 samples, and the mean is 5 to five standard errors.
+    assert found.counts.max() < 20
+    assert found.counts.mean() == pytest.approx(5, abs=5 * 2 / math.sqrt(40))
+
+
 @pytest.mark.long
 def test_attributes_are_those_of_the_neighbours():
     features = np.repeat(np.float32([[0, 0], [9, 9]]), 40, axis=0)

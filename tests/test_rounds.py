@@ -220,13 +220,13 @@ def test_rounds_of_gaussian_noise_cost_what_was_asked_at_most(tmp_path, accounti
     assert Ledger.open(ledger).num_spends == 2
 
 
-@pytest.mark.long
 def test_rounds_with_a_check_cost_what_they_are_charged(tmp_path):
-    public, private, labels, _ = sides(num_private=1500)
+    public, private, labels, _ = sides(num_public=60, num_private=300)
     labeler = ReverseKNNLabeler(
         epsilon=1.0,
         rounds=2,
         check_share=0.3,
+        n_queries=6,
         classes=range(NUM_CLASSES),
         accounting="renyi",
         budget=1.0,

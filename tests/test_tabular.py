@@ -277,6 +277,7 @@ def test_a_program_that_makes_errors_of_underflow_loses_no_release(table, make, 
     estimator = make(epsilon=40, budget=40, rounds=rounds, n_queries=3).fit(public[:12])
     with np.errstate(all="raise"):
         assert len(estimator.label(private, labels)) == 12
+    assert estimator.guarantee_.epsilon == 40
 
 
 def test_the_guarantee_is_the_mechanisms(table, make):
@@ -402,6 +403,16 @@ def test_predict_gives_the_released_label_of_the_nearest_public_row(table, make)
     ]
 
 
+def test_predict_looks_for_the_nearest_public_row_by_the_metric_of_the_release(table, make):
+    public, private, labels = table
+    estimator = make(epsilon=ALMOST_NO_NOISE, metric="cosine").fit(public)
+    estimator.label(private, labels)
+    new = 0.01 * np.random.default_rng(2).normal(size=(40, 4)) + 0.02 * public[:40]
+    unit = lambda rows: rows / np.linalg.norm(rows, axis=1, keepdims=True)  # noqa: E731
+    nearest = (unit(new) @ unit(public).T).argmax(axis=1)
+    np.testing.assert_array_equal(estimator.predict(new), estimator.labels_[nearest])
+
+
 def test_no_name_promises_a_fit_with_private_labels():
     assert not [
         name
@@ -503,6 +514,7 @@ def test_classes_are_read_off_the_labels_in_their_own_kind_and_that_is_said(tabl
     np.testing.assert_array_equal(estimator.classes_, np.unique(y))
     assert estimator.classes_.dtype.kind == ("i" if kind is object else np.array(y).dtype.kind)
     assert any("read from the private labels" in line for line in estimator.not_covered_)
+    assert estimator.card_["class_names"] == []
     estimator.set_params(classes=np.unique(y), ledger=estimator.ledger.with_name("other")).label(
         private, y
     )

@@ -68,6 +68,7 @@ def _loop(
     describe: Callable[[Any, Any], jax.Array], encoder: Any, records: Any, count: Array
 ) -> jax.Array:
     """Return the results of the first `count` records, and zeros for the rest of the block."""
+    records = jax.tree.map(jnp.asarray, records)  # for a program that turned compilation off
 
     def of_record(i: Any) -> jax.Array:
         return describe(encoder, jax.tree.map(lambda rows: rows[i], records))

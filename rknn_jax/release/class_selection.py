@@ -11,12 +11,8 @@ add-remove, and p the probability that the count of a single record reaches the 
 
     p = P[1 + noise >= T] = e^(-(T - 1)/b) / (1 + e^(-1/b)).
 
-The selection is (epsilon, delta)-DP if p <= delta and p <= 1 - e^(-1/b). *Proof.* Counts of
-different classes are independent. A neighbor changes one count by 1, or two under replace-one. A
-count that is positive on both sides loses a factor of e^(1/b) at most. A class that one side alone
-has appears there with probability p, which is lost to delta; where it does not appear, that side's
-probability is 1 - p >= e^(-1/b) of the other's. At most one class is on the first side alone. So
-the losses of the pure part add up to 1/b or 2/b. `least_threshold` returns the least T.
+The selection is (epsilon, delta)-DP if p <= delta. `least_threshold` returns the least such T. The
+proof is in docs/method/composition.md.
 
 OpenDP 0.16 has the same mechanism (`make_laplace_threshold`), and states P[1 + noise > T] for it,
 though it keeps counts that equal T. Its delta is too small by the factor e^(1/b). The noise here is
@@ -199,7 +195,7 @@ def least_threshold(scale: float, delta: float) -> int:
             f"Expected 0 < delta < 1, got delta={delta}; without one, no class could be kept that "
             "is not public. 1e-6 is a common choice."
         )
-    allowed = min(delta, -math.expm1(-1 / scale)) * (1 - 1e-9)
+    allowed = delta * (1 - 1e-9)
     return 1 + math.ceil(-scale * (math.log(allowed) + math.log1p(math.exp(-1 / scale))))
 
 

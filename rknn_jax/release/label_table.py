@@ -84,8 +84,7 @@ class Labels:
         masked = {
             name: np.ma.masked_array(self.columns[name], ~sure) for name in ("label", "score")
         }
-        numbers = np.where(sure, self.numbers, -1)
-        return replace(self, columns=self.columns | masked, numbers=numbers)
+        return replace(self, columns=self.columns | masked)
 
 
 def read(folder: Path) -> Labels:
