@@ -117,6 +117,14 @@ def ending_batched(values):
     return ending(values)
 
 
+def turned(values):
+    return flattened(values) * 1j
+
+
+def ragged(values):
+    return flattened(values)[:, : int(values[0, 0, 0, 0]) % 3 + 1]
+
+
 def tired(values):
     """Flatten records, until there is no memory left."""
     CALLS.append(len(values))
@@ -378,6 +386,14 @@ def test_an_encoder_that_breaks_down_in_between_is_an_error():
     encode = Encoding(encoding.Imported("tests.test_encoding:tired"), records[:1], 4)
     with pytest.raises(ValueError, match="fails on a public record"):
         encode(records)
+
+
+@pytest.mark.parametrize("name", ["turned", "ragged"])
+def test_features_that_no_row_of_numbers_holds_are_refused_with_a_remedy(name):
+    public = np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1)
+    function = f"tests.test_encoding:{name}"
+    with pytest.raises(ValueError, match="fails on public records.*mend it"):
+        encoding.learned(function, [public], num_classes=2, num_queries=2, seed=0)
 
 
 def test_a_public_record_without_features_is_named():

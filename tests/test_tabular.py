@@ -1,3 +1,4 @@
+import datetime
 import gc
 import inspect
 import json
@@ -9,6 +10,8 @@ from pathlib import Path
 import nbclient
 import nbformat
 import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 import scipy.sparse
@@ -617,6 +620,51 @@ def test_tables_that_cannot_be_used_are_refused(table, make, change, words):
     with pytest.raises((ValueError, TypeError), match=words):
         estimator.label(*change(private, labels))
     assert not estimator.ledger.exists()
+
+
+@pytest.mark.parametrize("form", ["pandas", "polars", "arrow"])
+@pytest.mark.parametrize("kind", ["times", "lists"])
+def test_private_columns_that_no_record_can_have_made_are_refused_before_anything_is_spent(
+    table, make, form, kind
+):
+    public, private, labels = table
+    moment = datetime.datetime(2020, 1, 1)
+    odd = [moment if kind == "times" else [1.0, 2.0]] * len(private)
+    columns = {f"x{place}": column.tolist() for place, column in enumerate(private.T)}
+    found = pa.table(columns | {"x2": odd})
+    if form == "pandas":
+        found = found.to_pandas(types_mapper=pd.ArrowDtype)
+    if form == "polars":
+        found = pl.from_arrow(found)
+    names = pd.DataFrame(public, columns=list(columns))
+    estimator = make(epsilon=0.5).fit(names)
+    for asked in (estimator.preview, lambda rows: estimator.label(rows, labels)):
+        with pytest.raises(ValueError, match=r"Expected columns of numbers in X, got \['x2'\] of"):
+            asked(found)
+    assert not estimator.ledger.exists()
+
+
+def test_public_rows_and_labels_stay_when_their_arrays_are_used_again(table, make):
+    """A program may read private rows into the array that the public ones were in."""
+    public, private, labels = table
+    array = public.astype(np.float32)
+    estimator = make(epsilon=0.5).fit(array)
+    array[:50] = private[:50]
+    released = estimator.label(array[:50], labels[:50])
+    released += 1
+    np.testing.assert_array_equal(estimator.X_, public.astype(np.float32))
+    np.testing.assert_array_equal(estimator.labels_, released - 1)
+
+
+def test_public_rows_that_are_refused_leave_no_labels_of_others(table, make):
+    public, private, labels = table
+    estimator = make(epsilon=0.5).fit(public)
+    estimator.label(private, labels)
+    with pytest.raises(ValueError, match="index"):
+        estimator.fit(pd.DataFrame(public).assign(id=range(60)).rename(columns=str))
+    assert not hasattr(estimator, "labels_")
+    with pytest.raises(NotFittedError):
+        estimator.label(private, labels)
 
 
 def test_tables_with_names_and_missing_values_go_in_as_they_are(table, make):

@@ -4,7 +4,7 @@ No content of a single record raises an error, because the error would reveal th
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from rknn_jax.records.code_points import in_unicode
 
 NUMBER_TYPES = ("int", "uint", "float", "double", "bool", "decimal", "sparse")
 TIME_TYPES = ("date", "time", "duration", "period", "interval")
+NESTED_TYPES = ("list", "array", "struct", "fixed_size_list", "large_list", "map")
 """Beginnings of the names of types of columns, in small letters."""
 
 _NO_CLASS = "\ufffd"
@@ -241,6 +242,33 @@ def refuse_columns(public: Any) -> None:
         kind = str(dtype).lower()
         if not kind.startswith(NUMBER_TYPES) and not _holds_numbers(public, place, kind):
             others.setdefault(kind, []).append(str(name))
+    _refuse(others)
+
+
+def refuse_private_columns(private: Any) -> None:
+    """Raise ValueError if a private frame has columns of times or of nested values.
+
+    No single record can have made such a column. One of text may be numbers but for one record,
+    whose row alone cannot be used then.
+
+    Args:
+      private: Array or frame, of which the types alone are read.
+    """
+    types: Iterable[tuple[Any, Any]] = ()
+    if hasattr(private, "column_names"):  # a table of Arrow
+        types = zip(private.column_names, private.schema.types, strict=True)
+    elif hasattr(private, "columns") and hasattr(private, "dtypes"):
+        types = zip(private.columns, private.dtypes, strict=True)
+    others: dict[str, list[str]] = {}
+    for name, dtype in types:
+        kind = str(dtype).lower()
+        if kind.startswith(TIME_TYPES + NESTED_TYPES):
+            others.setdefault(kind, []).append(str(name))
+    _refuse(others)
+
+
+def _refuse(others: dict[str, list[str]]) -> None:
+    """Raise ValueError if there are columns of these types, each with the columns' names."""
     if others:
         told = [f"{names} of {kind} ({_remedy(kind)})" for kind, names in others.items()]
         raise ValueError(
@@ -265,7 +293,7 @@ def _remedy(kind: str) -> str:
     """Return how numbers are made of columns of a type."""
     if kind.startswith(TIME_TYPES):
         return "such as days since a fixed date"
-    if kind.startswith(("list", "array", "struct")):
+    if kind.startswith(NESTED_TYPES):
         return "a column for each number"
     return "such as one-hot columns by scikit-learn's OneHotEncoder"
 

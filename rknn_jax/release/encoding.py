@@ -108,7 +108,10 @@ class Imported:
             return None
 
     def _made(self, filled: np.ndarray) -> np.ndarray:
-        made = np.array(called(_function(self.name), filled.copy()), np.float32)
+        given = np.asarray(called(_function(self.name), filled.copy()))
+        if np.iscomplexobj(given):
+            raise ValueError("complex features")
+        made = np.array(given, np.float32)
         width = made.shape[-1] if self.width is None else self.width
         if made.shape != (len(filled), width):  # the rows of other records would move
             raise ValueError(f"features of shape {made.shape} for {len(filled)} records")
@@ -350,28 +353,33 @@ def checked(encode: Callable[[Any], Any], values: np.ndarray, name: str) -> Enco
       ValueError: If the encoder fails, does not make one row of finite features a record, or gives
         a record other features among others.
     """
+
+    def made_of(records: np.ndarray) -> np.ndarray:
+        try:
+            return features(encode, records)
+        except Exception as error:
+            raise ValueError(
+                f"{option('representation')} {name} fails on public records "
+                f"({type(error).__name__}: {error}); mend it, or name the column of the records "
+                f"with {option('embedding')}."
+            ) from error
+
     some = values[:3]
-    try:
-        made = features(encode, some)
-    except Exception as error:
-        raise ValueError(
-            f"{option('representation')} {name} fails on public records ({type(error).__name__}: "
-            f"{error}); mend it, or name the column of the records with {option('embedding')}."
-        ) from error
+    made = made_of(some)
     if made.ndim != 2 or len(made) != len(some) or not np.isfinite(made).all():
         raise ValueError(
             f"Expected finite features [b, f] of {len(some)} public records from "
             f"{option('representation')} {name}, got shape {made.shape}."
         )
-    alone = features(encode, some[:1])
+    alone = made_of(some[:1])
     for others in (
         some[:0],
         some[1:],
         *(some[:1].repeat(n, axis=0) for n in COPIES),
         *_extreme(some),
     ):
-        first = features(encode, np.concatenate([some[:1], others]))
-        last = features(encode, np.concatenate([others, some[:1]]))
+        first = made_of(np.concatenate([some[:1], others]))
+        last = made_of(np.concatenate([others, some[:1]]))
         counts = {len(first), len(last)} == {1 + len(others)}
         if not counts or not np.array_equal([first[0], last[-1]], [alone[0], alone[0]]):
             raise ValueError(

@@ -307,13 +307,17 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         Raises:
           ValueError: If X is no array or frame of finite numbers alone, or has an index or an id.
         """
+        # First, so that rows that are refused leave no labels of others.
+        for name in ("X_", *_RELEASED):
+            self.__dict__.pop(name, None)
         self._validate_params()
         frames.refuse_columns(X)
-        self.X_ = validate_data(self, X, dtype=np.float32)
+        # A copy: a program may read private rows into the same array later.
+        rows = validate_data(self, X, dtype=np.float32, copy=True)
         names = getattr(self, "feature_names_in_", ())
         remedy = "leave it out of X, or pass X.to_numpy() if it is a feature"
         features.refuse_unnamed(names, remedy)
-        columns = self.X_.T[: len(names)]
+        columns = rows.T[: len(names)]
         public_values.refuse_ids(columns, names, "the public rows", remedy)
         for sentence in public_values.doubted(columns, names, remedy):
             warnings.warn(f"Columns {sentence}.", stacklevel=3)
@@ -327,8 +331,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         self._seed = int(
             given if isinstance(given, Integral) else check_random_state(given).randint(2**31 - 1)
         )
-        for name in _RELEASED:
-            self.__dict__.pop(name, None)
+        self.X_ = rows
         return self
 
     @option_names(_as_parameter)
@@ -456,7 +459,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         if counted.ignored:
             words = f"{plan.question.labeler.ignored}; tell nobody how many."
             warn_owner(f"{counted.ignored} {words}", stacklevel=3)
-        return released
+        return released.copy()
 
     @_once_labelled
     def predict(self, X: ArrayLike) -> np.ndarray:
@@ -504,7 +507,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         return np.asarray(nearest(rows, public, 1, metric=self.metric)[:, 0])
 
     def _checked(self, X: ArrayLike) -> np.ndarray:
-        check_is_fitted(self)
+        check_is_fitted(self, "X_")
         checked: np.ndarray = validate_data(self, X, dtype=np.float32, reset=False)
         return checked
 
@@ -522,7 +525,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         Only the type and shape of an array can be wrong. What a cell holds decides about its own
         row alone, and no error quotes a row.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "X_")
+        frames.refuse_private_columns(X)
         if issparse(X):
             validate_data(self, X, reset=False)  # refuses them by type
         if hasattr(X, "columns"):
