@@ -264,6 +264,19 @@ def test_what_cannot_be_selected_spends_nothing(folder, wrong, said):
     assert not Path("R.npz.ledger.jsonl").exists()
 
 
+def test_files_that_change_while_they_are_read_are_refused(folder, monkeypatch):
+    count = class_selection.occurrences
+
+    def changed(*given):
+        np.savez("R.npz", **{**np.load("R.npz"), "labels": np.full(ROWS, "flu")})
+        return count(*given)
+
+    monkeypatch.setattr(class_selection, "occurrences", changed)
+    with pytest.raises(ValueError, match="while it is read"):
+        classes.run(ASKED)
+    assert not Path("R.npz.ledger.jsonl").exists()
+
+
 def test_a_ledger_of_divergences_refuses_it(folder):
     first = named_settings(Settings, "P.npz", "R.npz", 0.1, classes="cold,flu", queries=3)
     label.run(with_options(first, budget=1, budget_delta=1e-5, accounting="renyi"))

@@ -112,10 +112,12 @@ def test_a_ledger_with_less_than_the_cap_decides(data):
 
 
 def test_what_is_left_is_the_less_of_cap_and_ledger_in_epsilon_and_in_delta(tmp_path):
-    Ledger.create(tmp_path / "l.jsonl", "sha256:0", 90, 1, delta=1e-7)
+    Ledger.create(tmp_path / "l.jsonl", "sha256:0", 1, 1e-7)
     for cap, left in [((0.5, 1e-5), (0.5, 1e-7)), ((3, 1e-9), (1, 1e-9)), ((3, 1e-5), (1, 1e-7))]:
         session = rk.Session(tmp_path / "l.jsonl", epsilon=cap[0], delta=cap[1])
         assert (float(session.left.epsilon), float(session.left.delta)) == left
+        assert session.affords(released(left[0]))
+        assert not session.affords(released(left[0] + 0.1))
 
 
 @pytest.mark.long

@@ -334,8 +334,9 @@ def test_a_stream_that_can_be_read_once_is_refused():
         Records.of([ArrowShard("a", reader, Columns())])
 
 
-def test_labels_of_other_names_are_not_paired_by_place(public):
-    for folder, names in (("R", "abc"), ("L", "xyz")):
+@pytest.mark.parametrize("others", ["xyz", "yz"])
+def test_labels_of_other_names_are_not_paired_by_place(public, others):
+    for folder, names in (("R", "abc"[-len(others) :]), ("L", others)):
         (public / folder).mkdir()
         for name in names:
             np.save(public / f"{folder}/{name}.npy", EMBEDDINGS if folder == "R" else LABELS)

@@ -258,6 +258,15 @@ def test_the_ledger_is_charged_once_before_the_noise_and_refuses_what_overspends
     assert all(vars(estimator)[name] is before[name] for name in before)
 
 
+def test_rounds_that_a_budget_does_not_allow_are_refused_before_the_first(table, make):
+    public, private, labels = table
+    estimator = make(epsilon=0.6, budget=1).fit(public)
+    estimator.label(private, labels)
+    with pytest.raises(BudgetExceededError):  # a third of it would fit
+        estimator.set_params(rounds=2).label(private, labels)
+    assert Ledger.open(estimator.ledger).num_spends == 1
+
+
 def test_a_spend_stands_where_the_labels_could_not_be_returned(table, make, monkeypatch):
     public, private, labels = table
     estimator = make().fit(public)
@@ -507,7 +516,6 @@ def test_a_negative_class_counts_where_it_is_named(table, make):
     )
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", [str, float, object, bool])
 def test_classes_are_read_off_the_labels_in_their_own_kind_and_that_is_said(table, make, kind):
     public, private, labels = table
