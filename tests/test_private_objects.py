@@ -156,13 +156,18 @@ def test_a_cell_of_arrow_that_is_no_unicode_casts_no_vote(of_pandas):
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("kind", [pl.Date, pl.Datetime("ms"), pl.List(pl.Datetime("ms"))])
+@pytest.mark.parametrize(
+    "kind",
+    [pl.Date, pl.Datetime("ms"), pl.List(pl.Datetime("ms")), pl.Struct({"a": pl.Datetime("ms")})],
+)
 def test_a_time_of_polars_that_python_cannot_hold_is_its_record_s_own_affair(kind):
     """Polars panics at it, which no `except Exception` catches."""
     read = []
     for odd in (1, 2**31 - 1 if kind == pl.Date else 2**62):
         days = changed(list(range(NUM_RECORDS)), odd)
-        values = [[day] for day in days] if kind.is_nested() else days
+        values = days
+        if kind.is_nested():
+            values = [{"a": day} if kind == pl.Struct else [day] for day in days]
         read.append(frames.column(pl.Series(values).cast(kind)))
     assert np.delete(read[0], 3).tolist() == np.delete(read[1], 3).tolist()
     assert cast(ROWS, LABELS, pl.Series(range(NUM_RECORDS)).cast(pl.Date)) == 0
