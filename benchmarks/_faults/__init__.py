@@ -4,7 +4,17 @@
 find it. `tests/test_benchmarks.py` asserts that each still fits the source.
 """
 
-from benchmarks._faults import audit, noise, randomness, roles, secure_sums, spending, sums, units
+from benchmarks._faults import (
+    audit,
+    corners,
+    noise,
+    randomness,
+    roles,
+    secure_sums,
+    spending,
+    sums,
+    units,
+)
 from benchmarks._faults._known import Known as Known
 
 FAULTS = (
@@ -16,4 +26,5 @@ FAULTS = (
     *units.FAULTS,
     *audit.FAULTS,
     *roles.FAULTS,
+    *corners.FAULTS,
 )

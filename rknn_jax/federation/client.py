@@ -123,7 +123,8 @@ class Client:
             # An answer is made once. A server that asks again gets the same bytes, which reveal no
             # more.
             again = said.exists()
-            (self._payments.check_paid if again else self._payments.check_affordable)(cost, round)
+            if not again:
+                self._payments.check_affordable(cost, round)
             self._bind(round, server)
             if not again:
                 cells = self._contribution(round, self._asked(round))

@@ -54,23 +54,6 @@ class Payments:
                 f"left; {self.ledger.advice(cost)}"
             )
 
-    def check_paid(self, cost: Guarantee, round: Round) -> None:
-        """Refuse to send an answer again that would cost more now than the ledger was charged.
-
-        A shuffled message costs more if its owner believes in fewer honest ones than before.
-        """
-        begins = f"round {round.account}: "
-        lines = self.ledger.entries_of(begins) if self.ledger else ()
-        paid = [one.guarantee for one in lines if one.kind == "spend" and one.guarantee]
-        if paid and not any(
-            cost.epsilon <= one.epsilon and cost.delta <= one.delta for one in paid
-        ):
-            raise RefusedError(
-                f"Expected a round that costs the epsilon={paid[0].epsilon} of its answer's "
-                f"charge, got epsilon={cost.epsilon} by what is agreed now; agree to as many "
-                f"messages ({option('honest')}) as then."
-            )
-
     def charge_of(self, round: Round, subject: str = "") -> str:
         """Return the purpose of a round's charge, or of its part of a subject; empty if none."""
         return self._entry(round, "spend", lambda one: one.purpose, subject)

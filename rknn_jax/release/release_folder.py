@@ -435,9 +435,9 @@ def held(
             stack.callback(_remove_if_empty, path, made)
             stack.enter_context(_locked(path))
             if not is_paid(path, request, ledger):
+                refuse_results(path)
                 # Left by a process that was stopped before it paid.
                 shutil.rmtree(path / STAGING, ignore_errors=True)
-                refuse_results(path)
             disk.make_folder(path / STAGING, 0o700)
             stack.callback(_clear_unpaid, path, request, ledger)
             _reserve(path / STAGING / _ROOM, room)
