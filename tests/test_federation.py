@@ -817,6 +817,12 @@ def test_the_flags_of_join_are_the_clients_agreement(tmp_path):
     assert joining.open_client(asked).agreement == Agreement(**bounds, large_epsilon=True)
 
 
+def test_join_trusts_others_and_pays_for_a_round_as_far_as_its_flags_say(tmp_path):
+    trusted = {"trust": "central", "honest": 5, "dishonest": 2, "networks": (tmp_path / "n.onnx",)}
+    flags = named_settings(Join, tmp_path / "R.npz", most_epsilon=0.5, most_delta=1e-9, **trusted)
+    assert joining.agreed(flags) == Agreement(epsilon=0.5, delta=1e-9, **trusted)
+
+
 def test_join_waits_for_its_ledger_as_long_as_it_was_told_to(tmp_path):
     np.savez(
         tmp_path / "R.npz", embeddings=np.zeros((3, 5), np.float32), labels=np.zeros(3, np.int32)

@@ -89,6 +89,14 @@ def test_a_merge_of_too_few_is_kept_goes_on_and_is_merged_again(settings):
     assert merged(settings, few.out, west)["clients"] == 6
 
 
+def test_merged_answers_are_readable_by_their_owner_alone(settings):
+    """Each answer has the number of its client."""
+    north, _ = collect(settings, "north", 0, 2)
+    south, _ = collect(settings, "south", 2, 2, question=north)
+    merged(settings, north, south)
+    assert (settings.out / ANSWERS).stat().st_mode & 0o077 == 0
+
+
 @pytest.mark.parametrize("when", ["answers", "question", "marked"])
 def test_a_merge_that_was_killed_is_done_again(settings, monkeypatch, when):
     north, _ = collect(settings, "north", 0, 3)

@@ -12,6 +12,7 @@ import pytest
 from rknn_jax import ReverseKNNLabeler, check, check_noise
 from rknn_jax.answers import calibration
 from rknn_jax.answers.measured import Measured
+from rknn_jax.cli import label_lines
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labelers._votes import Bound, VoteTally
 from rknn_jax.privacy.ledger import Ledger, LedgerError
@@ -405,6 +406,16 @@ def test_a_plan_refuses_a_check_that_its_ledger_cannot_pay(files, monkeypatch):
     budget = {"accounting": "renyi", "budget": 5.0, "budget_delta": 1e-4}
     plan = planning.prepare(settings(check_share=0.1, **budget))
     assert calls[-1] == plan.cost != plan.question.noise.guarantee
+
+
+@pytest.mark.parametrize(
+    ("rule", "price"), [("sum", "at no epsilon"), ("renyi", "and the ledger's divergence grows")]
+)
+def test_the_terminal_says_what_a_check_costs(files, capsys, rule, price):
+    budget = {"accounting": rule, "budget": 5.0, "budget_delta": 1e-4}
+    label_lines.tell_plan(planning.prepare(settings(check_share=0.3, **budget)))
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"do not vote but check the labels, {price}" in told
 
 
 @pytest.mark.long

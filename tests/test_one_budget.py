@@ -109,6 +109,15 @@ def test_a_copy_of_one_file_of_a_folder_has_no_second_budget(second):
     assert not Path("two.jsonl").exists()
 
 
+def test_a_ledger_of_others_adopts_no_copy_of_one_of_a_clients_files():
+    joined("d", Path("one.jsonl"))
+    Path("e").mkdir()
+    shutil.copy("d/a.npz", "e/c.npz")
+    with pytest.raises(LedgerError, match=r"one\.jsonl, got two\.jsonl"):
+        adopted("e/c.npz", Path("two.jsonl"))
+    assert len(Ledger.open("two.jsonl").datasets) == 1
+
+
 def test_a_copy_whose_columns_are_read_in_another_order_has_no_second_budget():
     """A release orders columns by its public rows, and a selection without them does not."""
     rows = np.random.default_rng(0).normal(size=(30, 3))

@@ -206,6 +206,19 @@ def test_a_hidden_folder_is_the_owner_s_alone_and_ends_with_its_release(files, m
     assert not staging.exists()
 
 
+def test_what_another_release_was_paid_for_stays_beside_a_complete_one(tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger.jsonl", fingerprint(np.ones((2, 2))), 1.0)
+    paid = release_folder.ReleaseFolder(tmp_path / "new", "request", ledger)
+    paid.staging.mkdir(parents=True)
+    spent = Guarantee(1.0, 0.0, "replace-one", "central", (Pure(1.0),), sampler="release")
+    paid.charge(spent, "a test")
+    paid.keep(np.array([3]))
+    for complete, stays in (("0" * 16, True), (paid.release, False)):
+        (paid.path / RESULTS[-1]).write_text(json.dumps({"release": complete}))
+        assert release_folder.clear_finished(paid.path)
+        assert (paid.staging / "counts.npy").exists() == stays
+
+
 def test_a_release_begun_with_other_roles_is_neither_paid_nor_shown(tmp_path):
     def words():
         return Roles.drawn(0.1, 0.1, 0.1).words()
