@@ -155,6 +155,15 @@ def test_the_curve_of_a_named_noise_is_its_own_and_that_of_an_opaque_guarantee_o
         bounds.claimed_curve(dataclasses.replace(guarantee, epsilon=math.inf))
 
 
+def test_two_events_that_are_looked_at_share_the_error():
+    """One at the claimed delta, and one elsewhere on the curve; both always tell the inputs."""
+    guarantee = Gaussian(1.0, 3, 2).guarantee(5)
+    game = Game("told apart", lambda key, world, runs: np.full((runs, 1), float(world)))
+    found = found_in([game], guarantee, 200, confidence=0.99)
+    each = bounds.lower_bounds(np.array([0, 100]), 100, 0.01 / 2, [guarantee.delta])
+    assert found.lower_bound == pytest.approx(each[0])
+
+
 @pytest.mark.long
 def test_what_was_chosen_is_judged_on_other_runs():
     """Two inputs that are alike, 40 values, an error of 10%: of 30 audits 12 or more are called

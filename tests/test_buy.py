@@ -2,6 +2,7 @@
 learns from them.
 """
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,18 @@ import numpy as np
 import pytest
 import tyro
 
+from rknn_jax._internal.keys import Stage, stage_key
+from rknn_jax.algorithm import Keys, Round
 from rknn_jax.data import _pool
+from rknn_jax.labelers.noisy_sgd import NoisySGD
+from rknn_jax.labels import Labels
 from rknn_jax.privacy import accounting
 from rknn_jax.privacy.events import Pure
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.students import fit as students
-from rknn_jax.types import Card, Public
-from train import buy, results
+from rknn_jax.types import Answers, Card, Public, Queries
+from train import buy, learn, results
+from train.experiment import Experiment
 
 SELECTORS = ("random", "entropy", "difference", "diverse_public", "near_private")
 CONFIG = buy.Config(
@@ -31,6 +37,13 @@ CONFIG = buy.Config(
     batch_size=16,
     epsilon_pca=5.0,
     epsilon_support=5.0,
+)
+NEAR = Experiment(
+    epsilon=1.0,
+    delta=1e-5,
+    labeler=NoisySGD(network="tanh_cnn"),
+    buy=replace(CONFIG, select="near_private"),
+    student=None,
 )
 
 
@@ -179,6 +192,47 @@ def test_a_choice_of_labels_is_part_of_what_a_run_costs():
     for paid, epsilon in ((None, 2.0), (price, 2.5)):
         whole = results.guarantee_of_votes(rounds, paid, 1e-5)
         assert whole.epsilon == pytest.approx(epsilon, abs=1e-3)
+
+
+def test_every_accountant_is_told_what_a_choice_of_labels_cost(task, tmp_path):
+    trained, price = (
+        Guarantee(epsilon, 0.0, "replace-one", "central", (Pure(epsilon),))
+        for epsilon in (2.0, 0.5)
+    )
+    queries = Queries.alone(np.zeros((200, 1)), np.arange(3))
+    votes = np.eye(3, dtype=np.float32)
+    ones = np.ones(3, np.float32)
+    answers = Answers(np.arange(3), ones > 0, votes, ones, votes, votes, trained)
+    round = Round(queries, None, answers, None, Labels.none(200, 3), None, None)
+    results.finish(tmp_path, NEAR, task, [round], None, price, None, {}, 1.0)
+    privacy = json.loads((tmp_path / "privacy.json").read_text())
+    assert privacy["whole"]["epsilon"] == pytest.approx(2.5, abs=1e-3)
+    assert min(privacy["accountants"].values()) == pytest.approx(privacy["whole"]["epsilon"])
+
+
+def test_near_private_does_not_draw_the_noise_of_the_training_again(model, tmp_path, monkeypatch):
+    keys = Keys(jax.random.key(0), jax.random.key(1))
+    rounds = [SimpleNamespace(answers=SimpleNamespace(model=model))]
+    drawn = []
+
+    def select(key, noise_key, *_, **__):
+        drawn.append(noise_key)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(buy, "select", select)
+    with pytest.raises(KeyboardInterrupt):
+        learn.final_student(keys, None, rounds, NEAR, tmp_path)
+    of_training = [stage_key(keys.noise, stage) for stage in (Stage.SAMPLING, Stage.NOISE)]
+    assert not any(drawn[0] == key for key in of_training)
+
+
+def test_near_private_hides_a_record_and_is_refused_where_persons_are_the_unit():
+    with pytest.raises(
+        ValueError, match=r"unit=record with buy\.select=near_private, got .*person"
+    ):
+        replace(NEAR, unit="person")
+    for other in (replace(NEAR.buy, select="entropy"), buy.Config(select="near_private")):
+        assert replace(NEAR, unit="person", buy=other).unit == "person"
 
 
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])

@@ -11,11 +11,13 @@ import pytest
 from scipy.stats import binom
 
 from rknn_jax import check, randomized_bits
-from rknn_jax.algorithm import Keys
+from rknn_jax.algorithm import Keys, Round
 from rknn_jax.algorithm import distill as algorithm_1
 from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.rknn import ReverseKNN
+from rknn_jax.labels import Labels
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.roles import MEASURE, RECALL, Roles
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import pixels
@@ -215,6 +217,32 @@ def test_a_row_without_a_label_agrees_with_nobody(tmp_path):
     assert set(labels) == {-1, 0}
     assert (labels == 0).sum() <= 4
     assert told(folder)["measured"]["right"] < 0.5
+
+
+def checked(parted, probabilities, **changes):
+    """Return the measure of a run that gave public rows these labels, at an epsilon of 4."""
+    experiment = dataclasses.replace(BASE, **changes)
+    labels = dataclasses.replace(Labels.none(*probabilities.shape), probabilities=probabilities)
+    last = Round(None, None, None, side=None, labels=labels, student=None, encode=pixels_of)
+    votes = Guarantee(4.0, 0.0, "replace-one", "central", ())
+    labeler = experiment.labeler_of_round()
+    return checking.check(jax.random.key(0), parted, last, votes, labeler, experiment).measured
+
+
+def test_a_row_without_a_label_does_not_agree_with_the_first_class(tmp_path):
+    private = Records(TASK.private.images, np.zeros(SIZE, np.int32))
+    parted = sides_of(dataclasses.replace(TASK, private=private), tmp_path)
+    one = np.zeros((len(TASK.public.images), 3), np.float32)
+    one[0, 0] = 1
+    assert checked(parted, one, smoothing="none").right < 0.5
+
+
+def test_a_person_who_checks_sends_one_bit_however_many_records_there_are(tmp_path):
+    private = Records(TASK.private.images, TASK.private.labels, (EVERYBODY % 60).astype(np.int32))
+    persons = {"unit": "person", "labeler": ReverseKNN(trust="local")}
+    parted = sides_of(dataclasses.replace(TASK, private=private), tmp_path, **persons)
+    measured = checked(parted, np.eye(3, dtype=np.float32)[TASK.public.true_labels], **persons)
+    assert measured.checkers == len(set(parted.checkers.clients)) < len(parted.role)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, math.inf])

@@ -235,6 +235,15 @@ def test_of_all_words_exactly_those_below_the_threshold_pass(mechanism, threshol
         np.testing.assert_array_equal(supported, sets[expected])
 
 
+@pytest.mark.parametrize("mechanism", [m for m in DEPLOYED if m.votes_per_record > 1], ids=str)
+def test_a_cell_that_a_record_names_twice_has_one_vote(mechanism):
+    """Draws do not depend on votes, so the same messages are sent as of a record with one vote."""
+    twice = np.full((500, mechanism.votes_per_record), 3, np.int32)
+    one = np.where(np.arange(mechanism.votes_per_record) == 0, twice, -1)
+    sent = [mechanism.respond(fixed(), cells) for cells in (twice, one)]
+    chex.assert_trees_all_equal(*sent)
+
+
 def test_a_seed_makes_one_stream_and_another_seed_another():
     assert np.array_equal(fixed().words(1000), fixed().words(1000))
     assert not np.intersect1d(fixed(0).words(1000), fixed(1).words(1000)).size

@@ -14,6 +14,7 @@ import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from rknn_jax import discriminant
+from rknn_jax.labels import PublicLabels
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.question import Before
@@ -341,6 +342,15 @@ def test_a_record_moves_a_later_round_by_no_more_than_its_own_votes():
         assert np.abs(counted(moved, other) - counts).sum() == 1
         moved[row], other[row] = -5 * private[row], (labels[row] + 1) % NUM_CLASSES
         assert np.abs(counted(moved, other) - counts).sum() == 2
+
+
+def test_a_label_that_earlier_rounds_decided_is_not_as_sure_as_the_last_rounds_noise():
+    sure = np.array([0.9, 0.8, 0.7], np.float32)
+    last = PublicLabels(None, soft([0, 1, 2]).astype(np.float32), sure, np.arange(3))
+    before = np.array([[0.97, 0.01, 0.01, 0.01], [0.999, 3e-4, 4e-4, 3e-4], [0.3, 0.2, 0.1, 0.4]])
+    found = last.beside(before)
+    assert found.labels.tolist() == [0, 0, 2]
+    np.testing.assert_array_equal(found.confidence, sure * [1, 0, 1])
 
 
 @pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])

@@ -425,6 +425,17 @@ def test_predict_looks_for_the_nearest_public_row_by_the_metric_of_the_release(t
     np.testing.assert_array_equal(estimator.predict(new), estimator.labels_[nearest])
 
 
+def test_the_length_of_a_record_moves_no_vote_by_cosine(table, make, tmp_path):
+    public, private, labels = table
+    lengths = np.exp2(np.random.default_rng(2).integers(-5, 6, (NUM_PRIVATE, 1)))
+    found = []
+    for name, rows in (("given", private), ("scaled", lengths * private)):
+        estimator = make(epsilon=ALMOST_NO_NOISE, metric="cosine", ledger=tmp_path / name)
+        estimator.fit(public).label(rows, labels)
+        found.append(estimator.label_distributions_)
+    np.testing.assert_array_equal(*found)
+
+
 def test_no_name_promises_a_fit_with_private_labels():
     assert not [
         name
