@@ -221,8 +221,8 @@ def usable_rows(array: np.ndarray) -> np.ndarray:
 
     A row is unusable if it holds NaN, infinity or more than `LARGEST`.
     """
-    # Overflow to infinity and signaling NaN are expected here: such rows become NaN below.
-    with np.errstate(over="ignore", invalid="ignore"):
+    # Overflow, underflow and signaling NaN are expected here, and a row's own affair.
+    with np.errstate(all="ignore"):
         rows = array.astype(np.float32)
     # NaN compares as False, so that one comparison finds NaN, infinity and large values.
     rows[~np.all(np.abs(rows) <= LARGEST, axis=1)] = np.nan

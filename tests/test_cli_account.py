@@ -66,11 +66,17 @@ def test_what_the_votes_would_say_is_told_as_private(rknn, system, tmp_path):
         (("private-knn", "--delta", 0), "delta"),
         (("gnmax", "--delta", 1e-5, "--aggregation-stddev", -1), "--aggregation-stddev -1.0"),
         (("gnmax", "--delta", 1e-5, "--votes", "nowhere.npy"), "nowhere.npy"),
+        (("gnmax", "--delta", 1e-5, "--votes", "votes.npz"), "an .npy file of votes"),
+        (("lnmax", "--delta", 1e-5, "--votes", "flat.npy"), "an .npy file of votes"),
+        (("gnmax", "--delta", 1e-5, "--votes", "uneven.npy"), "250 votes of each query"),
         (("lnmax", "--delta", 1e-5, "--scale", 0), "--scale 0.0"),
         (("lnmax", "--delta", 2), "--delta 2.0"),
     ],
 )
-def test_what_cannot_be_accounted_for_is_named(rknn, arguments, words):
+def test_what_cannot_be_accounted_for_is_named(rknn, tmp_path, arguments, words):
+    np.savez(tmp_path / "votes.npz", votes=np.full((2, 10), 25))
+    np.save(tmp_path / "flat.npy", np.full(10, 25))
+    np.save(tmp_path / "uneven.npy", np.repeat([[26], [24]], 10, axis=1))
     done = rknn("account", *arguments, "--json")
     assert done.status == done.json["exit_status"] == 2
     assert words in done.json["error"]

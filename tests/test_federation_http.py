@@ -699,6 +699,23 @@ def test_a_client_counts_once_by_its_key_whatever_it_calls_itself(tmp_path, secu
     assert running.collector.clients == set(secured.server["known"].values())
 
 
+@pytest.mark.usefixtures("secured")
+def test_shuffled_messages_are_sent_under_one_key_alone(tmp_path):
+    """Under two keys they would count twice, and show among others whose they are."""
+    round = a_round(trust="shuffle", honest=500)
+    trusting = Agreement(trust="shuffle", honest=600)
+    client = a_client(tmp_path / "client", budget=1, budget_delta=1e-5, agreement=trusting)
+    first, other = (
+        Connection("https://hospital.example", client_tls(tmp_path, name), lambda *line: None)
+        for name in ("party0", "party1")
+    )
+    with contextlib.closing(first), contextlib.closing(other):
+        sent = client.answer(round.data, first.ends)
+        assert client.answer(round.data, first.ends) == sent
+        with pytest.raises(RefusedError, match="by the key .* whose they are"):
+            client.answer(round.data, other.ends)
+
+
 @pytest.mark.usefixtures("quick")
 def test_a_stranger_learns_its_mistake_and_spends_nothing(tmp_path, secured):
     certificates.write_client(tmp_path, "stranger")

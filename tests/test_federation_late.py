@@ -9,7 +9,7 @@ import pytest
 
 from rknn_jax.federation import connection as module
 from rknn_jax.federation import participation
-from rknn_jax.federation.agreement import Agreement
+from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.connection import Connection, Received, UnreachableError
 from rknn_jax.federation.participation import GONE, take_part
 from rknn_jax.federation.secure_sum_keys import STEPS
@@ -149,6 +149,18 @@ def stranger(round, *, shows):
     return connection, sent
 
 
+def test_an_answer_that_another_client_paid_for_is_not_sent(tmp_path):
+    """Two clients with one folder: the second sent the first one's messages, and paid nothing."""
+    round = a_round()
+    first = a_client(tmp_path / "first")
+    sent = first.answer(round.data)
+    other = replace(a_client(tmp_path / "other"), folder=first.folder)
+    with pytest.raises(RefusedError, match="got those of another"):
+        other.answer(round.data)
+    assert other.ledger.num_spends == 0
+    assert first.answer(round.data) == sent
+
+
 def test_a_second_process_of_a_client_in_a_sum_refuses(tmp_path):
     """The server counted it as another client, and the sum was lost when it stopped."""
     round = a_round(trust="central", mechanism="binomial", honest=3)
@@ -181,7 +193,7 @@ def test_shuffled_messages_are_sent_again_under_the_agreement_of_now(
     trusting = Agreement(trust="shuffle", honest=600)
     client = a_client(tmp_path, budget=1, budget_delta=1e-5, agreement=trusting)
     connection, sent = stranger(round, shows=shows)
-    server = "http://another:1" if shows == "elsewhere" else connection.server
+    server = "http://another:1" if shows == "elsewhere" else connection.ends
     _, _, messages = client.answer(round.data, server)
     with contextlib.closing(connection):
         wary = replace(client, agreement=Agreement(**agreed))

@@ -228,12 +228,13 @@ def _cost_of_votes(settings: GNMax | LNMax, mechanism: Any) -> dict[str, float]:
     from rknn_jax.privacy import pate, smooth_sensitivity
 
     assert settings.votes is not None
-    votes = np.load(settings.votes)
-    if (
-        isinstance(settings, GNMax)
-        and votes.ndim == 2
-        and votes.sum() != settings.teachers * len(votes)
-    ):
+    votes = np.load(settings.votes, allow_pickle=False)
+    if not isinstance(votes, np.ndarray) or votes.ndim != 2:
+        raise ValueError(
+            f"Expected an .npy file of votes [num_queries, num_classes] as --votes "
+            f"{settings.votes}, got another one; save the array by numpy.save."
+        )
+    if isinstance(settings, GNMax) and (votes.sum(axis=1) != settings.teachers).any():
         raise ValueError(
             f"Expected {settings.teachers} votes of each query in --votes {settings.votes}, got "
             "others; set --teachers."

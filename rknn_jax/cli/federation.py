@@ -6,7 +6,6 @@ import ipaddress
 import os
 import shlex
 import socket
-import ssl
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from rknn_jax.privacy.ledger import LedgerError
 if TYPE_CHECKING:
     from rknn_jax.federation.request import Asked, Public
     from rknn_jax.federation.round_sequence import Step
+    from rknn_jax.federation.tls import ClientContext
     from rknn_jax.privacy.ledger import Ledger
 
 REFUSED = 3
@@ -244,7 +244,7 @@ def _amounts(ledger: "Ledger") -> dict[str, dict[str, Any] | None]:
         return dict.fromkeys(names)
 
 
-def _secured(settings: Join) -> ssl.SSLContext | None:
+def _secured(settings: Join) -> "ClientContext | None":
     """Return the TLS settings of a client; None without certificates."""
     from rknn_jax.federation import tls
 

@@ -60,7 +60,7 @@ class Number:
     def features(self, column: Any) -> np.ndarray:
         """Return standardized numbers, float64 `[b, 1]`, from an Arrow column; NaN for others."""
         values = self._numbers(column)
-        with np.errstate(invalid="ignore", over="ignore"):  # a warning would tell of a record
+        with np.errstate(all="ignore"):  # a warning would tell of a record
             scaled = (values - self.mean) / self.std
         return np.where(np.isfinite(values), scaled, np.nan)[:, None]
 
@@ -211,7 +211,7 @@ class TableModel:
         ]
         empty = np.all(nulls, axis=0)
         made = np.concatenate(parts, axis=1)
-        with np.errstate(over="ignore"):  # such values are infinite then
+        with np.errstate(all="ignore"):  # such values are infinite then
             features = np.where(np.isnan(made), 0.0, made).astype(np.float32)
         unusable = empty | ~np.isfinite(features).all(axis=1)
         features[unusable] = np.nan

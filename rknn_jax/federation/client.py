@@ -100,8 +100,8 @@ class Client:
 
         Args:
           question: Question of the round.
-          server: Address of the server that asks. A round that it shuffles is answered to no other.
-            Defaults to a caller without one.
+          server: Address of the server that asks, with the key by which it knows this client. A
+            round that it shuffles is answered to no other. Defaults to a caller without one.
 
         Raises:
           RefusedError: If the owner has not agreed to such a question, if it does not fit the data,
@@ -122,15 +122,18 @@ class Client:
             said = self._payments.path(round, ANSWERED)
             # An answer is made once. A server that asks again gets the same bytes, which reveal no
             # more.
-            again = said.exists()
-            if not again:
-                self._payments.check_affordable(cost, round)
-            self._bind(round, server)
-            if not again:
-                cells = self._contribution(round, self._asked(round))
-                disk.write_whole(said, self._made(round, cost, cells), disk.OWNER)
-                self._payments.path(round, NOTED).unlink(missing_ok=True)
             answer = self.said(round.id)
+            if answer is None:
+                self._payments.check_affordable(cost, round)
+            else:
+                self._payments.check_paid(round, answer[1])
+            self._bind(round, server)
+            if answer is None:
+                cells = self._contribution(round, self._asked(round))
+                made = self._made(round, cost, cells)
+                disk.write_whole(said, made, disk.OWNER)
+                self._payments.path(round, NOTED).unlink(missing_ok=True)
+                answer = self.said(round.id)
         assert answer is not None
         return round.id, *answer
 
@@ -138,7 +141,8 @@ class Client:
         """Let a round that one server shuffles be answered to no other, before anything is spent.
 
         Two servers that shuffle the same messages among those of different clients would show whose
-        they are: those that both have.
+        they are: those that both have. So would one server that knows this client by two keys, and
+        counts it twice.
         """
         if not trust.named(round.config.trust).is_shuffled:
             return
@@ -150,7 +154,7 @@ class Client:
             raise RefusedError(
                 f"Expected the server of this round, {printable(known)}, got {server}: the same "
                 f"messages among those of others would show whose they are. Pass {option('server')}"
-                f" as then; if that server has moved, remove {path}."
+                f" and {option('key')} as then; if that server has moved, remove {path}."
             )
 
     def _made(self, round: Round, cost: Guarantee, cells: np.ndarray) -> bytes:

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from rknn_jax._internal import disk
-from rknn_jax._internal.option_names import option
 from rknn_jax.federation import client_roles
 from rknn_jax.federation.agreement import RefusedError
 from rknn_jax.federation.check_rounds import CheckRound
@@ -52,6 +51,17 @@ class Payments:
             raise BudgetExceededError(
                 f"The round costs {asked}, and {self.ledger.path} has {self.ledger.remaining} "
                 f"left; {self.ledger.advice(cost)}"
+            )
+
+    def check_paid(self, round: Round, messages: bytes) -> None:
+        """Refuse to send messages again that this client's ledger has not paid for.
+
+        They are another client's, which has the same folder.
+        """
+        if messages and not self.charge_of(round):
+            raise RefusedError(
+                f"Expected the answers of this client in {self.folder}, got those of another, "
+                f"whose ledger was charged; name a folder of its own by {option('rounds')}."
             )
 
     def charge_of(self, round: Round, subject: str = "") -> str:

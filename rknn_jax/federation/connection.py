@@ -10,7 +10,6 @@ import json
 import math
 import random
 import re
-import ssl
 import time
 from contextlib import AbstractContextManager
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from rknn_jax._internal.option_names import option
 from rknn_jax.federation.certificate_errors import check_certificates, printable
 from rknn_jax.federation.round_folder import Tell
 from rknn_jax.federation.server import OCTETS, POLL_SECONDS, ROUND_HEADER, TICKET_HEADER
+from rknn_jax.federation.tls import ClientContext
 
 FIRST_WAIT = 0.1
 LONGEST_WAIT = 4.0
@@ -73,7 +73,7 @@ class Connection:
     def __init__(
         self,
         server: str,
-        context: ssl.SSLContext | None,
+        context: ClientContext | None,
         tell: Tell,
         patience: float = math.inf,
     ) -> None:
@@ -82,6 +82,7 @@ class Connection:
         self.ticket: int | None = None
         self._reason = ""
         self._secured = context is not None
+        self._client = "" if context is None else f" by the key {context.number:016x}"
         self._http = httpx.Client(
             base_url=server,
             verify=context or False,
@@ -91,9 +92,9 @@ class Connection:
         )
 
     @property
-    def server(self) -> str:
-        """Address of the server."""
-        return str(self._http.base_url)
+    def ends(self) -> str:
+        """Address of the server, and the number of the key by which it knows this client."""
+        return f"{self._http.base_url}{self._client}"
 
     def close(self) -> None:
         """Close the connection."""

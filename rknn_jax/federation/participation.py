@@ -187,7 +187,7 @@ def _answer(
                     return _add(client, connection, round_id, question=question, tell=tell)
             if kept is None:
                 tell("answering", f"round {round_id[:12]}")
-            _, connection.ticket, payload = client.answer(question, connection.server)
+            _, connection.ticket, payload = client.answer(question, connection.ends)
     except (RefusedError, LedgerError, SumRefusedError) as error:
         tell("refused", str(error))
         connection.ticket = connection.ticket or secrets.randbits(64)

@@ -105,7 +105,17 @@ def server_context(folder: Path, clients: Mapping[bytes, int]) -> ssl.SSLContext
     return context
 
 
-def client_context(ca: Path, certificate: Path, key: Path) -> ssl.SSLContext:
+class ClientContext(ssl.SSLContext):
+    """TLS settings of a client.
+
+    Attributes:
+      number: Number of the client, by its public key.
+    """
+
+    number: int = 0
+
+
+def client_context(ca: Path, certificate: Path, key: Path) -> ClientContext:
     """Return the TLS settings of a client, which knows its server by a root certificate.
 
     Args:
@@ -116,9 +126,10 @@ def client_context(ca: Path, certificate: Path, key: Path) -> ssl.SSLContext:
     Raises:
       ValueError: If a file cannot be used, or if certificate and key do not fit.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = ClientContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _load_chain(context, certificate, key, f"{option('certificate')} and {option('key')}")
+    context.number = next(iter(read_clients(certificate).values()))
     try:
         context.load_verify_locations(ca)
     except (OSError, ssl.SSLError) as error:

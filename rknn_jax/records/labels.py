@@ -244,7 +244,7 @@ def _class_numbers(values: np.ndarray, count: int) -> np.ndarray:
     """Return numbers as class numbers from 0 to `count`, int64."""
     if values.dtype.kind == "f":
         # Of longer floats, and of signaling NaN; a warning would tell of one.
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             values = values.astype(np.float64)
         values = np.where(np.isnan(values), np.float64(MISSING), values)
         foreign = (values >= count) | ((values > 0) & (values != np.round(values)))

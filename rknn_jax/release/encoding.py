@@ -173,7 +173,7 @@ class Scaling:
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """Return the scaled rows, float32 `[b, f]`. A value that overflows is infinite."""
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             scaled: np.ndarray = (np.asarray(values, np.float32) - self.mean) / self.scale
         return scaled
 

@@ -122,6 +122,7 @@ class Release:
         return self.found.labels
 
 
+@np.errstate(all="ignore")  # a program may have made errors of what rounding does
 def count(plan: Plan) -> Counted:
     """Take the labeler's sum over all private records, in one pass.
 
@@ -166,6 +167,7 @@ def count(plan: Plan) -> Counted:
     return counted
 
 
+@np.errstate(all="ignore")
 def release(plan: Plan, counted: Counted | None = None) -> Release:
     """Reserve memory and a folder, then charge the ledger, release and write the results.
 
@@ -207,6 +209,7 @@ def release(plan: Plan, counted: Counted | None = None) -> Release:
     return done
 
 
+@np.errstate(all="ignore")
 def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> Release:
     """Charge the ledger and release.
 

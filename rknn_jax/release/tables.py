@@ -339,7 +339,7 @@ def _joined(shards: Sequence[FileShard], where: str) -> np.ndarray:
                 f"{rows.shape[1]} and {part.shape[1]}; embed all with the same model."
             )
         if filled + len(part) <= len(rows):
-            with np.errstate(over="ignore", invalid="ignore"):  # such values are infinite then
+            with np.errstate(all="ignore"):  # such values are infinite then
                 rows[filled : filled + len(part)] = part
         filled += len(part)
     if rows is None:
