@@ -269,6 +269,16 @@ def test_a_person_votes_or_checks_with_all_records(sides, checkers):
     assert len(checks.role) + found.voters == len(private)
 
 
+def test_a_number_that_is_too_small_decides_nothing_where_underflow_is_an_error(files, sides):
+    _, _, private, labels = sides
+    rows = private.astype(np.float64)
+    rows[3, 2] = 1e-50
+    np.savez("private.npz", embeddings=rows, labels=labels)
+    with np.errstate(all="raise"):
+        done = label.release(planning.prepare(settings(smoothing="none")))
+    assert len(done.labels) == 200
+
+
 @pytest.mark.parametrize("draw", range(4))
 def test_a_record_that_names_no_person_checks_nothing(sides, draw):
     """All such records had one role; in a tenth of draws it was to vote."""

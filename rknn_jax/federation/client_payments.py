@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from rknn_jax._internal import disk
+from rknn_jax._internal.option_names import option
 from rknn_jax.federation import client_roles
 from rknn_jax.federation.agreement import RefusedError
 from rknn_jax.federation.check_rounds import CheckRound
