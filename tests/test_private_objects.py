@@ -156,21 +156,33 @@ def test_a_cell_of_arrow_that_is_no_unicode_casts_no_vote(of_pandas):
     np.testing.assert_array_equal(found, expected)
 
 
+def nested(kind, day):
+    """Return a number as a value of a type of Polars."""
+    if kind.is_nested() and kind != pl.Struct:
+        return [nested(kind.inner, day)]
+    return {"a": day} if kind == pl.Struct else day
+
+
 @pytest.mark.parametrize(
     "kind",
-    [pl.Date, pl.Datetime("ms"), pl.List(pl.Datetime("ms")), pl.Struct({"a": pl.Datetime("ms")})],
+    [
+        pl.Date,
+        pl.Datetime("ms"),
+        pl.List(pl.Datetime("ms")),
+        pl.Struct({"a": pl.Datetime("ms")}),
+        pl.List(pl.Struct({"a": pl.Duration("ms")})),
+        pl.Array(pl.List(pl.Struct({"a": pl.Datetime("us")})), 1),
+    ],
 )
 def test_a_time_of_polars_that_python_cannot_hold_is_its_record_s_own_affair(kind):
     """Polars panics at it, which no `except Exception` catches."""
     read = []
     for odd in (1, 2**31 - 1 if kind == pl.Date else 2**62):
         days = changed(list(range(NUM_RECORDS)), odd)
-        values = days
-        if kind.is_nested():
-            values = [{"a": day} if kind == pl.Struct else [day] for day in days]
-        read.append(frames.column(pl.Series(values).cast(kind)))
+        values = pl.Series([nested(kind, day) for day in days]).cast(kind)
+        read.append(frames.column(values))
     assert np.delete(read[0], 3).tolist() == np.delete(read[1], 3).tolist()
-    assert cast(ROWS, LABELS, pl.Series(range(NUM_RECORDS)).cast(pl.Date)) == 0
+    assert cast(ROWS, LABELS, values) == 0
 
 
 def test_a_table_of_arrow_tells_names_of_columns_and_no_value():

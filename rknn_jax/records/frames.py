@@ -158,8 +158,8 @@ def _listed(values: Any) -> Any:
     Text of Arrow may be no Unicode, and an error would reveal the record. So does the panic of
     Polars at a time that Python cannot hold, which is a number instead.
     """
-    if hasattr(values, "to_physical") and _is_temporal(values.dtype):
-        values = values.to_physical()
+    if hasattr(values, "to_physical"):
+        values = values.cast(_without_times(values.dtype))
     named = [name for name in ("to_list", "to_pylist") if hasattr(values, name)]
     if not named:
         return values
@@ -170,11 +170,19 @@ def _listed(values: Any) -> Any:
         return [_at(places, place) for place in range(len(values))]
 
 
-def _is_temporal(kind: Any) -> bool:
-    """Return whether a type of Polars is one of times, or of lists of them."""
-    while hasattr(kind, "inner"):
-        kind = kind.inner
-    return bool(kind.is_temporal())
+def _without_times(kind: Any) -> Any:
+    """Return a type of Polars with whole numbers in the place of times, at any depth."""
+    import polars as pl  # whoever has such a type has the package
+
+    if kind.is_temporal():
+        return pl.Int64
+    if isinstance(kind, pl.List):
+        return pl.List(_without_times(kind.inner))
+    if isinstance(kind, pl.Array):
+        return pl.Array(_without_times(kind.inner), kind.size)
+    if isinstance(kind, pl.Struct):
+        return pl.Struct({field.name: _without_times(field.dtype) for field in kind.fields})
+    return kind
 
 
 def _at(values: Any, place: int) -> Any:
