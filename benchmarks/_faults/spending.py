@@ -212,8 +212,8 @@ FAULTS = (
         "what is remembered",
         "a kept answer goes by the agreement of then",
         "rknn_jax/federation/participation.py",
-        "connection.ticket, payload = client.answer(question, connection.server)\n",
-        "connection.ticket, payload = kept or client.answer(question, connection.server)[1:]\n",
+        "connection.ticket, payload = client.answer(question, connection.ends)\n",
+        "connection.ticket, payload = kept or client.answer(question, connection.ends)[1:]\n",
         LATE,
     ),
     Known(

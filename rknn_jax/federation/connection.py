@@ -10,6 +10,7 @@ import json
 import math
 import random
 import re
+import ssl
 import time
 from contextlib import AbstractContextManager
 from typing import NamedTuple
@@ -73,7 +74,7 @@ class Connection:
     def __init__(
         self,
         server: str,
-        context: ClientContext | None,
+        context: ssl.SSLContext | None,
         tell: Tell,
         patience: float = math.inf,
     ) -> None:
@@ -82,7 +83,9 @@ class Connection:
         self.ticket: int | None = None
         self._reason = ""
         self._secured = context is not None
-        self._client = "" if context is None else f" by the key {context.number:016x}"
+        self._client = ""
+        if isinstance(context, ClientContext):
+            self._client = f" by the key {context.number:016x}"
         self._http = httpx.Client(
             base_url=server,
             verify=context or False,
