@@ -235,6 +235,15 @@ def test_of_all_words_exactly_those_below_the_threshold_pass(mechanism, threshol
         np.testing.assert_array_equal(supported, sets[expected])
 
 
+@pytest.mark.parametrize("epsilon", [0.1, 2.0, 30.0])
+def test_odds_do_not_depend_on_the_decimals_of_a_program(epsilon):
+    ways, others = Fraction(3), Fraction(4)
+    expected = at_most_odds(ways, others, epsilon)
+    with localcontext() as context:
+        context.prec = 2
+        assert at_most_odds(ways, others, epsilon) == expected
+
+
 @pytest.mark.parametrize("mechanism", [m for m in DEPLOYED if m.votes_per_record > 1], ids=str)
 def test_a_cell_that_a_record_names_twice_has_one_vote(mechanism):
     """Draws do not depend on votes, so the same messages are sent as of a record with one vote."""

@@ -1,4 +1,5 @@
 import datetime
+import decimal
 import gc
 import inspect
 import json
@@ -15,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import scipy.sparse
+import scipy.special
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import NotFittedError
@@ -284,10 +286,12 @@ def test_a_spend_stands_where_the_labels_could_not_be_returned(table, make, monk
 
 @pytest.mark.long
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_a_program_that_makes_errors_of_underflow_loses_no_release(table, make, rounds):
+def test_a_program_with_an_arithmetic_of_its_own_loses_no_release(table, make, rounds):
+    """Underflow is an error in it, and its decimals have three digits and may not be rounded."""
     public, private, labels = table
     estimator = make(epsilon=40, budget=40, rounds=rounds, n_queries=3).fit(public[:12])
-    with np.errstate(all="raise"):
+    own = decimal.Context(prec=3, traps=[decimal.Inexact])
+    with np.errstate(all="raise"), scipy.special.errstate(all="raise"), decimal.localcontext(own):
         assert len(estimator.label(private, labels)) == 12
     assert estimator.guarantee_.epsilon == 40
 

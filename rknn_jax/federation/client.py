@@ -37,6 +37,7 @@ import numpy as np
 
 from rknn_jax import trust
 from rknn_jax._internal import disk
+from rknn_jax._internal.arithmetic import quiet
 from rknn_jax._internal.option_names import option
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation import client_roles, wire
@@ -272,7 +273,7 @@ class Client:
         """
         return self.agreement.parsed(question, len(self.inputs))
 
-    @np.errstate(all="ignore")  # a program may have made errors of what rounding does
+    @quiet()
     def _contribution(self, round: Round, mine: np.ndarray | None = None) -> np.ndarray:
         """Return what the records say, each by itself, as `Round.contribute` does: private.
 

@@ -123,6 +123,6 @@ def at_most_odds(ways: Fraction, others: Fraction, epsilon: float) -> int:
 
     Each of `ways` is e^epsilon times as likely as each of `others`.
     """
-    # e^-epsilon, rounded up.
-    weight = Fraction(DIGITS.exp(Decimal(-epsilon)) * (1 + Decimal(10) ** -50))
+    # e^-epsilon, rounded up, whatever the decimal context of the program is.
+    weight = Fraction(DIGITS.exp(Decimal(-epsilon))) * (1 + Fraction(1, 10**50))
     return min(math.floor(SURE * ways / (ways + others * weight)), SURE - 1)

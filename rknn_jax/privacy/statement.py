@@ -32,7 +32,7 @@ import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import ROUND_CEILING, Decimal
+from fractions import Fraction
 from importlib import metadata, resources
 from typing import Any, Literal, NamedTuple
 
@@ -373,11 +373,12 @@ def two_steps(epsilon: float, delta: float) -> tuple[float, float]:
 
 def percent(value: float) -> str:
     """Write a bound in percent, rounded up, with two decimals or as many as keep it below 100."""
-    exact = 100 * Decimal(f"{value:.15g}")
+    exact = 100 * Fraction(f"{value:.15g}")
     for decimals in range(2, MOST_DECIMALS + 1):
-        rounded = exact.quantize(Decimal(1).scaleb(-decimals), rounding=ROUND_CEILING)
-        if rounded < 100:
-            return f"{rounded}%"
+        unit = 10**decimals
+        whole, part = divmod(math.ceil(exact * unit), unit)
+        if whole < 100:
+            return f"{whole}.{part:0{decimals}}%"
     return "100%"
 
 

@@ -33,6 +33,7 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from rknn_jax._internal.arithmetic import quiet
 from rknn_jax._internal.option_names import option_names
 from rknn_jax._internal.private_warnings import warn_owner
 from rknn_jax._internal.ranges import LEAST_EPSILON
@@ -422,7 +423,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         before: Before | None = None
         with (
             spend_stands(settings.ledger_path, "The labels did not reach the caller"),
-            np.errstate(all="ignore"),  # a program that makes errors of underflow loses no release
+            quiet(),
         ):
             every = rounds.of(settings)
             chosen: Roles | None = None

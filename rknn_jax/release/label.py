@@ -23,6 +23,7 @@ import numpy as np
 from rknn_jax import postprocessing
 from rknn_jax._internal import memory as memories
 from rknn_jax._internal import progress
+from rknn_jax._internal.arithmetic import quiet
 from rknn_jax._internal.disk import write_arrays, write_text
 from rknn_jax._internal.option_names import option
 from rknn_jax._internal.private_warnings import warn_owner
@@ -122,7 +123,7 @@ class Release:
         return self.found.labels
 
 
-@np.errstate(all="ignore")  # a program may have made errors of what rounding does
+@quiet()
 def count(plan: Plan) -> Counted:
     """Take the labeler's sum over all private records, in one pass.
 
@@ -167,7 +168,7 @@ def count(plan: Plan) -> Counted:
     return counted
 
 
-@np.errstate(all="ignore")
+@quiet()
 def release(plan: Plan, counted: Counted | None = None) -> Release:
     """Reserve memory and a folder, then charge the ledger, release and write the results.
 
@@ -209,7 +210,7 @@ def release(plan: Plan, counted: Counted | None = None) -> Release:
     return done
 
 
-@np.errstate(all="ignore")
+@quiet()
 def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> Release:
     """Charge the ledger and release.
 

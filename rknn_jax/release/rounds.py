@@ -15,7 +15,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -54,13 +54,13 @@ def parts(amount: float, num_rounds: int) -> list[float]:
     """
     every = num_rounds * (num_rounds + 1) // 2
     found = [float(f"{amount * number / every:.{DIGITS}g}") for number in range(1, num_rounds)]
-    rest = Decimal(repr(amount)) - _exact_sum(found)
+    rest = Fraction(str(amount)) - _exact_sum(found)
     last = float(rest)
-    return [*found, last if Decimal(repr(last)) <= rest else math.nextafter(last, 0)]
+    return [*found, last if Fraction(str(last)) <= rest else math.nextafter(last, 0)]
 
 
-def _exact_sum(amounts: Sequence[float]) -> Decimal:
-    return sum((Decimal(repr(one)) for one in amounts), Decimal(0))
+def _exact_sum(amounts: Sequence[float]) -> Fraction:
+    return sum((Fraction(str(one)) for one in amounts), Fraction(0))
 
 
 def of(settings: "Settings") -> list["Settings"]:
