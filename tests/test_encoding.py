@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import sys
+from decimal import localcontext
 
 import numpy as np
 import pyarrow as pa
@@ -474,3 +475,35 @@ def test_a_missing_record_changes_no_other_and_casts_no_vote(tmp_path):
         assert block.embeddings.dtype == np.uint8
         np.testing.assert_array_equal(block.embeddings[1], values[1])
         assert block.labels.tolist() == ["", "b"]
+
+
+LOUD = """
+import decimal
+import numpy as np
+import scipy.special
+
+np.seterr(all="raise")
+scipy.special.seterr(all="raise")
+decimal.getcontext().prec = 3
+
+def encode(values):
+    np.seterr(all="raise")
+    return np.asarray(values, np.float32) * 1e-30
+"""
+
+
+def test_a_module_that_makes_errors_of_underflow_loses_no_paid_release(tmp_path, monkeypatch):
+    """The same command failed again and again after the charge."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "loud.py").write_text(LOUD)
+    monkeypatch.syspath_prepend(tmp_path)
+    np.savez(tmp_path / "P.npz", embeddings=rng.normal(size=(12, 3)))
+    rows, labels = rng.normal(size=(30, 3)), np.arange(30) % 2
+    rows[3, 1] = 1e-12
+    np.savez(tmp_path / "R.npz", embeddings=rows, labels=labels)
+    given = {"private": str(tmp_path / "R.npz"), "representation": "loud:encode"}
+    given |= {"embedding": ("embeddings",), "classes": "2", "queries": 3, "epsilon": 40.0}
+    with localcontext():
+        plan = planning.prepare(settings(tmp_path, **given, budget=40.0))
+        assert len(label.release(plan).labels) == 12
+    assert np.geterr()["under"] != "raise"

@@ -90,6 +90,7 @@ class Client:
     def _payments(self) -> Payments:
         return Payments(self.ledger, self.folder)
 
+    @quiet()
     def answer(self, question: bytes, server: str = "") -> tuple[str, int, bytes]:
         """Return the round's id, this client's ticket in the round, and its messages.
 
@@ -169,6 +170,7 @@ class Client:
         # The ticket comes from the sealed seed too, so that it is the same after a crash.
         return entropy.words(1).tobytes() + messages(round, cells, entropy)
 
+    @quiet()
     def ready(self, question: bytes) -> "Prepared":
         """Return this client's contribution to a sum, still without noise; nothing is spent.
 
@@ -265,6 +267,7 @@ class Client:
         with self._locked():
             client_roles.clear(self.folder, round_id)
 
+    @quiet()
     def parsed(self, question: bytes) -> Round:
         """Return the round of a question that is within the owner's bounds.
 
@@ -273,7 +276,6 @@ class Client:
         """
         return self.agreement.parsed(question, len(self.inputs))
 
-    @quiet()
     def _contribution(self, round: Round, mine: np.ndarray | None = None) -> np.ndarray:
         """Return what the records say, each by itself, as `Round.contribute` does: private.
 

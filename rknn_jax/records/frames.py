@@ -256,8 +256,8 @@ def refuse_columns(public: Any) -> None:
 def refuse_private_columns(private: Any) -> None:
     """Raise ValueError if a private frame has columns of times or of nested values.
 
-    No single record can have made such a column. One of text may be numbers but for one record,
-    whose row alone cannot be used then.
+    No cell can have made a column of such a type, unless a program guessed the type. One of text
+    may be numbers but for one record, whose row alone cannot be used then.
 
     Args:
       private: Array or frame, of which the types alone are read.

@@ -129,8 +129,8 @@ def _function(name: str) -> Callable[[Any], Any]:
     if os.getcwd() not in sys.path:  # as `python -m` has it, and a console script has not
         sys.path.append(os.getcwd())
     try:
-        found: Callable[[Any], Any] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        found: Callable[[Any], Any] = getattr(called(importlib.import_module, module), attribute)
+    except Exception as error:
         raise ValueError(
             f"Expected a function that can be imported as {option('representation')} {name}: "
             f"{error}; run in its folder, or set PYTHONPATH."
