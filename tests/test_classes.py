@@ -66,6 +66,7 @@ def test_no_two_neighbors_differ_by_more_than_delta_however_large_it_is(relation
     for epsilon, delta in [(0.3, 0.5), (0.3, 0.9), (1.0, 0.6), (4.0, 0.3)]:
         scale = noise_scale(epsilon, relation)
         threshold = least_threshold(scale, delta)
+        assert threshold >= 1
         for pair in replaced if relation == "replace-one" else changed:
             for mine, theirs in (pair, pair[::-1]):
                 found = distance(mine, theirs, epsilon, scale, threshold)

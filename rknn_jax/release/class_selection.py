@@ -178,7 +178,7 @@ def noise_scale(epsilon: float, relation: Relation) -> float:
 
 
 def least_threshold(scale: float, delta: float) -> int:
-    """Return the least threshold at which a class of one record shows with probability delta.
+    """Return the least threshold >= 1 that a class of one record reaches with delta at most.
 
     Args:
       scale: Scale b of the noise, in records.
@@ -196,7 +196,8 @@ def least_threshold(scale: float, delta: float) -> int:
             "is not public. 1e-6 is a common choice."
         )
     allowed = delta * (1 - 1e-9)
-    return 1 + math.ceil(-scale * (math.log(allowed) + math.log1p(math.exp(-1 / scale))))
+    above = -scale * (math.log(allowed) + math.log1p(math.exp(-1 / scale)))
+    return 1 + max(0, math.ceil(above))  # the law of p holds from 1 on
 
 
 def _drawn(shards: Sequence[Shard], known: np.ndarray, seed: int) -> np.ndarray:
