@@ -60,7 +60,7 @@ def test_delta_is_what_two_neighbors_differ_by(pair, direction):
 
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 def test_no_two_neighbors_differ_by_more_than_delta_however_large_it_is(relation):
-    """Where delta is above 1 - e^(-1/b), a class that is not shown tells more than a count does."""
+    """A class that is not shown tells more than a count does if delta is above 1 - e^(-1/b)."""
     replaced = [((1, 0), (0, 1)), ((2, 0), (1, 1)), ((1, 4), (0, 5)), ((3, 2), (2, 3))]
     changed = [((1, 3), (0, 3)), ((2, 0), (1, 0)), ((4, 1), (3, 1))]
     for epsilon, delta in [(0.3, 0.5), (0.3, 0.9), (1.0, 0.6), (4.0, 0.3)]:

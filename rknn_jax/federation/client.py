@@ -122,8 +122,7 @@ class Client:
             return round.id, self.first, wire.encode(round.mechanism, made)
         with self._locked(), self._payments.says_if_paid(round, SENT_AGAIN):
             said = self._payments.path(round, ANSWERED)
-            # An answer is made once. A server that asks again gets the same bytes, which reveal no
-            # more.
+            # An answer is made once: a server that asks again gets the same bytes.
             answer = self.said(round.id)
             if answer is None:
                 self._payments.check_affordable(cost, round)
@@ -132,8 +131,7 @@ class Client:
             self._bind(round, server)
             if answer is None:
                 cells = self._contribution(round, self._asked(round))
-                made = self._made(round, cost, cells)
-                disk.write_whole(said, made, disk.OWNER)
+                disk.write_whole(said, self._made(round, cost, cells), disk.OWNER)
                 self._payments.path(round, NOTED).unlink(missing_ok=True)
                 answer = self.said(round.id)
         assert answer is not None
@@ -142,9 +140,8 @@ class Client:
     def _bind(self, round: Round, server: str) -> None:
         """Let a round that one server shuffles be answered to no other, before anything is spent.
 
-        Two servers that shuffle the same messages among those of different clients would show whose
-        they are: those that both have. So would one server that knows this client by two keys, and
-        counts it twice.
+        Two servers that shuffle the same messages among others would show whose they are, and so
+        would one that counts this client twice, by two keys.
         """
         if not trust.named(round.config.trust).is_shuffled:
             return
@@ -154,9 +151,9 @@ class Client:
         known = path.read_text(errors="replace")
         if known != server:
             raise RefusedError(
-                f"Expected the server of this round, {printable(known)}, got {server}: the same "
-                f"messages among those of others would show whose they are. Pass {option('server')}"
-                f" and {option('key')} as then; if that server has moved, remove {path}."
+                f"Expected the server of this round, {printable(known)}, got {server}: messages "
+                f"that are shuffled twice show whose they are. Pass {option('server')} and "
+                f"{option('key')} as then; if that server has moved, remove {path}."
             )
 
     def _made(self, round: Round, cost: Guarantee, cells: np.ndarray) -> bytes:

@@ -158,8 +158,8 @@ def _listed(values: Any) -> Any:
     Text of Arrow may be no Unicode, and an error would reveal the record. So does the panic of
     Polars at a time that Python cannot hold, which is a number instead.
     """
-    if hasattr(values, "to_physical"):
-        values = values.cast(_without_times(values.dtype))
+    if hasattr(values, "to_physical") and (kind := _without_times(values.dtype)) != values.dtype:
+        values = values.cast(kind)
     named = [name for name in ("to_list", "to_pylist") if hasattr(values, name)]
     if not named:
         return values
