@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
+from typing import get_args
 
 import chex
 import jax
@@ -46,6 +47,7 @@ from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy import amplification
 from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.fingerprints import fingerprint
+from rknn_jax.privacy.guarantee import UNITS
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerError, LedgerMismatchError
 from rknn_jax.representations import dti, pca, pixels, pretrained, scan, simclr, spectral
 from tests import recorded, tiny_network
@@ -208,6 +210,14 @@ def test_a_round_arrives_under_the_id_of_its_bytes():
     assert arrived.guarantee() == round.guarantee()
     np.testing.assert_array_equal(arrived.queries, QUERIES)
     assert a_round().id != a_round().id, "equal questions are different rounds"
+
+
+def test_every_unit_that_a_command_offers_can_be_asked_for():
+    offered = set(get_args(settings_of.Unit))
+    for unit in UNITS:
+        ask = contextlib.nullcontext() if unit in offered else pytest.raises(ValueError, match=unit)
+        with ask:
+            a_round(unit=unit, records_per_client=int(unit == "client"))
 
 
 @pytest.mark.parametrize(

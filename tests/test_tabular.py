@@ -427,6 +427,8 @@ def test_predict_looks_for_the_nearest_public_row_by_the_metric_of_the_release(t
     unit = lambda rows: rows / np.linalg.norm(rows, axis=1, keepdims=True)  # noqa: E731
     nearest = (unit(new) @ unit(public).T).argmax(axis=1)
     np.testing.assert_array_equal(estimator.predict(new), estimator.labels_[nearest])
+    estimator.set_params(metric="sqeuclidean", standardize=True)  # for the next release
+    np.testing.assert_array_equal(estimator.predict(new), estimator.labels_[nearest])
 
 
 def test_the_length_of_a_record_moves_no_vote_by_cosine(table, make, tmp_path):

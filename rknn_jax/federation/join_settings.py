@@ -5,8 +5,7 @@ from pathlib import Path
 
 from rknn_jax._internal.option_names import option
 from rknn_jax._internal.ranges import Count, CountOrNone, Limit, Seconds, Size
-from rknn_jax.federation.settings import PORT, Trust
-from rknn_jax.privacy.guarantee import Unit
+from rknn_jax.federation.settings import PORT, Trust, Unit
 from rknn_jax.settings import Spending
 
 

@@ -16,7 +16,7 @@ from rknn_jax._internal.ranges import (
     ReleaseEpsilon,
     Seed,
 )
-from rknn_jax.privacy.guarantee import LARGE_EPSILON, Unit
+from rknn_jax.privacy.guarantee import LARGE_EPSILON
 from rknn_jax.privacy.responsible import Responsible
 from rknn_jax.settings import GivenClasses
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     Trust = str
 else:  # the choices of the command line are those of `rknn_jax.trust`
     Trust = trusts.choices(lambda model: bool(model.federated))
+
+Unit = Literal["record", "client"]
+"""What a round protects; it has no persons, as no client sees whose records another holds."""
 
 PORT = 9092
 

@@ -67,6 +67,7 @@ _RELEASED = (
     "card_",
     "measured_",
     "concerns_",
+    "_space",
 )
 _CHOICES = {
     name: get_args(Settings.__annotations__[name]) for name in ("relation", "metric", "smoothing")
@@ -453,6 +454,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
                 "card_": json.loads(as_json(done.card)),
                 "measured_": done.measured,
                 "concerns_": list(done.concerns),
+                "_space": (self.standardize, self.metric),
             }
             # In one step, so that no interrupt leaves labels beside another release's statement.
             self.__dict__.update(found)
@@ -502,10 +504,11 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
     def _nearest(self, X: ArrayLike) -> np.ndarray:
         rows = self._checked(X)
         public = self.X_
-        if self.standardize:
+        standardize, metric = self._space  # of the release, whatever is set for the next one
+        if standardize:
             scaling = Scaling.learned(public)
             rows, public = scaling(rows), scaling(public)
-        return np.asarray(nearest(rows, public, 1, metric=self.metric)[:, 0])
+        return np.asarray(nearest(rows, public, 1, metric=metric)[:, 0])
 
     def _checked(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self, "X_")
