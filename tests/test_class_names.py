@@ -1,6 +1,7 @@
 """Names of classes with commas and spaces are one thing at every door that takes classes."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -44,6 +45,17 @@ def test_a_space_beside_a_comma_is_refused_at_every_door(rknn, tmp_path, given):
         assert done.status == 2
         assert "--classes-file" in done.err
         assert "a list in a file of options" in " ".join(done.err.split())
+    assert contents(tmp_path) == before
+
+
+def test_a_name_in_bytes_that_are_no_utf_8_is_refused_at_every_door(rknn, tmp_path):
+    """Python reads them as halves of surrogate pairs, which no label and no file of results has."""
+    save(tmp_path, "npz", LABELS)
+    before = contents(tmp_path)
+    for words in doors(["--classes", "a", "b", os.fsdecode(b"M\xfcller")]):
+        done = rknn(*words)
+        assert done.status == 2
+        assert "write them in UTF-8" in done.err
     assert contents(tmp_path) == before
 
 

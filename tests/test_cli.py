@@ -865,6 +865,16 @@ def test_account_shuffle_converts_both_ways(rknn, arguments, epsilon, local):
     assert told["bound"] in ("general", "closed-form")
 
 
+def test_account_shuffle_rounds_a_cost_up_and_what_is_allowed_down(rknn):
+    many = ("account", "shuffle", "--clients", 60_000, "--delta", 1e-6)
+    allowed = rknn(*many, "--epsilon", 1).out
+    assert "epsilon = 7.25112 (pure)" in allowed, "7.2511242 is allowed"
+    assert "epsilon = 1, delta" in allowed
+    cost = rknn(*many, "--local-epsilon", 7.25112).out
+    assert "epsilon = 7.25112 (pure)" in cost
+    assert "epsilon = 0.999998, delta" in cost
+
+
 def test_account_rounds_names_the_tightest_accountant(rknn):
     told = rknn(
         "account", "rounds", "--epsilon", 0.1, "--rounds", 10, "--delta", 1e-5, "--json"

@@ -200,3 +200,31 @@ def test_a_table_of_arrow_tells_names_of_columns_and_no_value():
         frames.column(pa.table({"a": secrets, "b": secrets}))
     both = pa.table({"a": np.eye(2)[0], "b": np.eye(2)[1]})
     np.testing.assert_array_equal(frames.several(both, ["a", "b"])[0], np.eye(2) > 0)
+
+
+@pytest.mark.parametrize("kind", [np.float32, int, bool, object, str])
+def test_what_a_mask_hides_is_missing_and_not_what_lies_under_it(kind):
+    """NumPy reads a masked array as if nothing were hidden."""
+    hidden = np.zeros(ROWS.shape, bool)
+    hidden[3, 1] = True
+    rows = np.ma.MaskedArray((10 * ROWS).astype(kind), hidden)
+    expected = (10 * ROWS).astype(kind).astype(float)
+    for given in (rows, list(rows), rows.tolist()):
+        found = frames.rows_of(given, WIDTH).astype(float)
+        np.testing.assert_array_equal(np.delete(found, 3, 0), np.delete(expected, 3, 0))
+        assert np.isnan(found[3]).any()
+
+
+def test_a_mask_over_a_release_hides_rows_and_classes():
+    hidden = np.zeros(ROWS.shape, bool)
+    hidden[3] = True
+    assert cast(np.ma.MaskedArray(ROWS, hidden), LABELS) == 1
+    sets = np.ma.MaskedArray(np.eye(2, dtype=int), np.eye(2, dtype=bool))
+    assert not frames.several(sets, ["a", "b"])[0].any()
+    public = np.ma.MaskedArray(PUBLIC, np.zeros(PUBLIC.shape, bool))
+    labeler = ReverseKNNLabeler(classes=[0, 1], ledger="other", n_queries=5).fit(public)
+    labeler.label(ROWS, LABELS)
+    public[2, 0] = np.ma.masked
+    for refused in (labeler.predict, labeler.fit):
+        with pytest.raises(ValueError, match="contains NaN"):
+            refused(public)

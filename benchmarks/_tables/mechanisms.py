@@ -1,5 +1,7 @@
 """Mechanisms without a curator, and shuffling."""
 
+import math
+
 from benchmarks._tables._format import load, percent, table
 
 
@@ -56,7 +58,10 @@ def shuffling() -> str:
     for row in load("shuffling")["results"]["calibrated"]:
         general = row["general"]
         tighter = row["variation ratio"]
-        local = [f"{found['local_epsilon']:.2f}" for found in (general, tighter)]
+        # The most that is allowed, so that a number of the table may be used.
+        local = [
+            f"{math.floor(100 * found['local_epsilon']) / 100:.2f}" for found in (general, tighter)
+        ]
         noise = [f"{found['stddev']:.1f}" for found in (general, tighter)]
         rows.append([f"`{row['mechanism']}`", f"{row['epsilon']:g}", *local, *noise])
     kinds = ("general", "variation ratio")

@@ -20,7 +20,7 @@ from rknn_jax._internal import progress
 from rknn_jax._internal.ranges import Count, Delta, Epsilon, Many, PositiveDelta, ShuffledEpsilon
 from rknn_jax._internal.terminal import err, out, tell, whole
 from rknn_jax.cli.account_queries import GNMax, LNMax, PrivateKNN, gnmax, lnmax, private_knn
-from rknn_jax.privacy.guarantee import Relation, rounded_up
+from rknn_jax.privacy.guarantee import Relation, rounded_down, rounded_up
 
 if TYPE_CHECKING:
     from rknn_jax.privacy.amplification import TotalVariation
@@ -142,7 +142,8 @@ def shuffle(settings: Shuffle) -> dict[str, Any]:
                 central, clients, settings.delta, bound=bound, total_variation=variation
             )
     told = err if settings.json else out
-    tell(told, "one message", f"epsilon = {rounded_up(local, 6)} (pure)")
+    rounded = rounded_up if settings.epsilon is None else rounded_down  # the most that is allowed
+    tell(told, "one message", f"epsilon = {rounded(local, 6)} (pure)")
     tell(
         told,
         "shuffled",

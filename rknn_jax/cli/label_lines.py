@@ -1,5 +1,6 @@
 """Lines of `rknn label` on the terminal: its plan, what to expect of it, and what came out."""
 
+import math
 import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -134,7 +135,7 @@ def _check_words(plan: "Plan") -> str:
         )
     return (
         f"too few private {unit} to measure what the labels are worth at this epsilon; it takes "
-        f"{check.fewest_units(plan.check_epsilon):,.0f}"
+        f"{math.ceil(check.fewest_units(plan.check_epsilon)):,}"
     )
 
 

@@ -19,6 +19,7 @@ from rknn_jax.formats import (
     _hub,
     refuse_absent,
 )
+from rknn_jax.records import carried
 from rknn_jax.records import features as rules
 
 
@@ -117,6 +118,8 @@ def others(table: Any, features: Sequence[str], columns: Columns) -> dict[str, n
         types = _arrow.pyarrow().types
         if types.is_string(column.type) or types.is_large_string(column.type):
             found[field.name] = np.array([text or "" for text in column.to_pylist()], str)
+        elif types.is_decimal(column.type) or (types.is_integer(column.type) and column.null_count):
+            found[field.name] = carried.numbers(column.to_pylist())
         elif _arrow.kind_of(column.type) in rules.NUMBERS:
             found[field.name] = _arrow.numbers(column, field.name)
     return found

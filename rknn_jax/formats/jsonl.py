@@ -38,6 +38,7 @@ from rknn_jax.formats import (
     refuse_absent,
 )
 from rknn_jax.formats._csv_records import NO_UTF8, UTF8_MARK, is_utf8
+from rknn_jax.records import carried
 from rknn_jax.records.classes import MOST_LABELS
 from rknn_jax.records.features import FIELD
 from rknn_jax.records.labels import SEPARATOR, mask_text
@@ -385,10 +386,8 @@ def _plain_column(values: Sequence[Any]) -> np.ndarray | None:
     types = {type(value) for value in values} - {type(None)}
     if types & {list, dict}:
         return None
-    if types <= {int} and None not in values and all(abs(value) < 2**63 for value in values):
-        return np.array(values, np.int64)
     if types <= {int, float, bool}:
-        return np.array([_number(value) for value in values], np.float64)
+        return carried.numbers(values)
     texts = [
         "" if one is None else one if isinstance(one, str) else json.dumps(one) for one in values
     ]

@@ -10,7 +10,7 @@ the noise (`rknn_jax.privacy.events`), so that several guarantees compose tightl
 import html
 import math
 from dataclasses import dataclass, fields
-from decimal import ROUND_CEILING, Context
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context
 from typing import Any, Literal, get_args
 
 from rknn_jax import trust as trusts
@@ -182,9 +182,17 @@ def _number(value: Any) -> Any:
 
 
 def rounded_up(value: float, digits: int) -> str:
-    """Return a value with some significant digits, rounded up from its first 12 digits."""
-    context = Context(prec=digits, rounding=ROUND_CEILING)
-    return f"{float(context.create_decimal(f'{value:.12g}')):.{digits}g}"
+    """Return a cost with some significant digits, rounded up from its first 12 digits."""
+    return _rounded(value, Context(prec=digits, rounding=ROUND_CEILING))
+
+
+def rounded_down(value: float, digits: int) -> str:
+    """Return the most that is allowed, rounded down from its first 12 digits."""
+    return _rounded(value, Context(prec=digits, rounding=ROUND_FLOOR))
+
+
+def _rounded(value: float, context: Context) -> str:
+    return f"{float(context.create_decimal(f'{value:.12g}')):.{context.prec}g}"
 
 
 def _jsonable(value: Any) -> Any:

@@ -34,6 +34,9 @@ MISSING_WORDS = frozenset(("nan", "none", "null", "<na>", "na", "n/a", "nat"))
 
 _NUMERAL = re.compile(r"[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,3})?", re.ASCII)
 _CODE = re.compile(r"\d+[eE]\d+", re.ASCII)  # programs write 1e+10 and 1.0e10
+_HALF = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair, as Python reads bytes of the command line that are no UTF-8."""
+
 _WORDS = {"true": 1, "false": 0}
 
 
@@ -67,8 +70,14 @@ class Classes:
                 f"Expected distinct, non-empty class names, got {option('classes')} "
                 f"{','.join(self.names)}; name every class once."
             )
-        # Of inferred names, an error would tell what private labels hold.
-        if self.source != "inferred" and (alike := _alike(self.names or ())):
+        if self.source == "inferred":  # an error would tell what private labels hold
+            return
+        if _HALF.search("".join(self.names or ())):
+            raise ValueError(
+                f"Expected class names in Unicode, got {option('classes')} {self.names!a}, "
+                "of bytes that are no UTF-8; write them in UTF-8, as the labels."
+            )
+        if alike := _alike(self.names or ()):
             raise ValueError(
                 f"Expected distinct class names, got {option('classes')} with {alike[0]!r} twice, "
                 f"as {alike[0]!a} and as {alike[1]!a}, which are the same letters in other Unicode "

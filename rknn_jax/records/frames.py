@@ -109,6 +109,7 @@ def _dense(y: Any) -> Any:
         return y.toarray()
     if hasattr(y, "to_list") or (hasattr(y, "to_pylist") and not hasattr(y, "columns")):
         return _listed(y)  # a series has no second axis, whatever its lists hold
+    y = unmasked(y)
     return in_unicode(np.atleast_1d(np.asarray(y))) if hasattr(y, "__array__") else list(y)
 
 
@@ -143,7 +144,7 @@ def column(values: Any) -> np.ndarray:
     values = _only_column(values)
     values = _listed(values)  # series, whose missing values make no floats
     if isinstance(values, np.ma.MaskedArray):
-        values = values.tolist()  # with None for what is masked
+        values = values.tolist()  # with None for what is masked, and no float for a whole number
     cells = isinstance(values, np.ndarray) and values.dtype == object and values.ndim > 0
     if hasattr(values, "__array__") and not cells:
         readable = in_unicode(values) if isinstance(values, np.ndarray) else values
@@ -319,6 +320,7 @@ def rows_of(values: Any, width: int) -> np.ndarray:
     Raises:
       ValueError: If an array is neither of numbers nor of text or objects, or has no rows.
     """
+    values = unmasked(values)
     held = hasattr(values, "__array__") or np.isscalar(values)
     cells = _cells(values) if held else _lists(list(values))
     if cells.dtype.kind == "c" and hasattr(values, "columns"):  # one cell makes a column complex
@@ -335,6 +337,21 @@ def rows_of(values: Any, width: int) -> np.ndarray:
         warnings.simplefilter("ignore")
         rows = [numbers_of(row, width) for row in cells]
     return np.array(rows).reshape(len(cells), width)
+
+
+def unmasked(values: Any) -> Any:
+    """Return an array with NaN, or None beside what is no number, for what a mask hides.
+
+    NumPy and scikit-learn read what lies under the mask. Anything but a masked array is returned as
+    it is.
+    """
+    if not isinstance(values, np.ma.MaskedArray):
+        return values
+    if values.dtype.kind in "biuf":
+        return np.ma.filled(values.astype(np.float64), np.nan)
+    cells = values.data.astype(object)
+    cells[np.ma.getmaskarray(values)] = None
+    return cells
 
 
 def _cells(values: Any) -> np.ndarray:
@@ -354,6 +371,7 @@ def _cells(values: Any) -> np.ndarray:
 
 def numbers_of(row: Any, width: int) -> np.ndarray:
     """Return a row as float64 `[width]`, or NaN if it does not hold `width` numbers."""
+    row = unmasked(row)
     try:
         numbers = np.asarray(row, dtype=np.float64)
     except Exception:  # an error would reveal the record

@@ -16,6 +16,7 @@ them alone. It finds more with `pred_probs` of a classifier that was cross-valid
 
 import io
 import json
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from xml.sax.saxutils import quoteattr
@@ -120,8 +121,13 @@ def _rows(labels: Labels) -> Iterator[_Row]:
         label = columns["label"][place]
         sets = labels.sets
         classes = ([] if label is None else [label]) if sets is None else sets[place]
-        data = {name: columns[name][place] for name in ("row", *labels.carried)}
+        data = {name: _in_json(columns[name][place]) for name in ("row", *labels.carried)}
         yield _Row(number, classes, columns["score"][place], data)
+
+
+def _in_json(value: Any) -> Any:
+    """Return a value as JSON has it, where an infinite number is missing."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 FORMS = {"label-studio": label_studio, "argilla": argilla, "cleanlab": cleanlab}

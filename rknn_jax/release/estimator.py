@@ -315,7 +315,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         self._validate_params()
         frames.refuse_columns(X)
         # A copy: a program may read private rows into the same array later.
-        rows = validate_data(self, X, dtype=np.float32, copy=True)
+        rows = validate_data(self, frames.unmasked(X), dtype=np.float32, copy=True)
         names = getattr(self, "feature_names_in_", ())
         remedy = "leave it out of X, or pass X.to_numpy() if it is a feature"
         features.refuse_unnamed(names, remedy)
@@ -512,7 +512,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
 
     def _checked(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self, "X_")
-        checked: np.ndarray = validate_data(self, X, dtype=np.float32, reset=False)
+        checked: np.ndarray = validate_data(self, frames.unmasked(X), dtype=np.float32, reset=False)
         return checked
 
     def _assumed_classes(self) -> Classes:

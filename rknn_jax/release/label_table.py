@@ -11,7 +11,9 @@
 
 If `rknn embed` made the public rows, `row` is the row of the table or text that it embedded, and
 `file` the image. Other columns of the public file that have no role, such as those of `--keep`,
-come last, if they hold numbers or text.
+come last, if they hold numbers or text. Numbers stay as they are: whole ones of which some are
+missing are floats, or text if floats would change one, and so are decimal ones. Missing text is
+empty text.
 
 `datasets` and pandas read the Parquet file as it is.
 
@@ -149,7 +151,8 @@ def read(folder: Path) -> Labels:
     for name, values in carried.items():
         plain = name.removeprefix("public_")
         taken = plain in named or (plain != name and plain in carried)
-        kept[name if taken else plain] = np.ma.masked_array(values)
+        missing = np.isnan(values) if values.dtype.kind == "f" else False
+        kept[name if taken else plain] = np.ma.masked_array(values, missing)
     every = named | kept
     return Labels(every, guarantee, list(classes), label, probability, tuple(kept), sets)
 
@@ -190,7 +193,7 @@ def parquet(labels: Labels) -> bytes:
             f"{option('format')} csv."
         ) from error
     whole = {
-        name: column.astype(np.int64) if column.dtype.kind in "iu" else column
+        name: column.astype(np.int64) if column.dtype.kind == "i" else column
         for name, column in labels.columns.items()
     }
     arrays = {name: pyarrow.array(column) for name, column in whole.items()}

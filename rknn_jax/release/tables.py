@@ -16,6 +16,7 @@ from rknn_jax.formats import AbsentError, Columns, absent, clear_errors
 from rknn_jax.neighbors import LARGEST, usable_rows
 from rknn_jax.privacy.fingerprints import Digest
 from rknn_jax.records import features, public_values
+from rknn_jax.records.carried import joined
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.features import real_rows
 from rknn_jax.records.labels import whole
@@ -127,7 +128,7 @@ def read_others(
     shards = _opened(names, argument, public)
     parts = [shard.others() for shard in shards]
     shared = set.intersection(*map(set, parts))
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in sorted(shared)}
+    whole = {name: joined([part[name] for part in parts]) for name in sorted(shared)}
     whole = _sources(shards) | whole
     return {name: values for name, values in whole.items() if values.nbytes <= MOST_TEXT}
 

@@ -1,0 +1,77 @@
+"""Columns of the public file come along to the labels as they were: ids stay ids."""
+
+import json
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rknn_jax.records import carried
+from rknn_jax.release import export, tables
+from tests.test_interchange import csv_rows, folder_of
+
+BIG = 2**60 + 1
+"""A whole number that no float64 is."""
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "told"),
+    [
+        ([BIG, 2], "i", [BIG, 2]),
+        ([2**64 - 1, 2], "u", [2**64 - 1, 2]),
+        ([-1, 2**64 - 1], "U", ["-1", str(2**64 - 1)]),
+        ([10**400, 2], "U", [str(10**400), "2"]),
+        ([BIG, None], "U", [str(BIG), ""]),
+        ([BIG, 0.5, float("nan")], "U", [str(BIG), "0.5", ""]),
+        ([3, None], "f", [3.0, np.nan]),
+        ([True, None, False], "f", [1.0, np.nan, 0.0]),
+        ([Decimal("10.10"), None], "f", [10.1, np.nan]),
+        ([Decimal("0.12345678901234567890"), None], "U", ["0.12345678901234567890", ""]),
+        ([Decimal("1E+25") + 1], "U", ["10000000000000000000000001"]),
+    ],
+)
+def test_numbers_are_those_that_were_given_or_their_text(values, kind, told):
+    found = carried.numbers(values)
+    assert found.dtype.kind == kind
+    np.testing.assert_array_equal(found, told)
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_an_id_survives_beside_missing_ones_and_in_files_of_other_types(tmp_path, form):
+    ids = [[BIG, BIG + 1], [BIG + 2, None], [2**64 - 1, 2**64 - 2], [2**53 + 1, 7]]
+    kinds = [pa.int64(), pa.int64(), pa.uint64(), pa.decimal128(20, 0)]
+    for number, (values, kind) in enumerate(zip(ids, kinds, strict=True)):
+        path = tmp_path / f"{number}.{form}"
+        if form == "parquet":
+            held = pa.array([value and Decimal(value) for value in values], pa.decimal128(20, 0))
+            pq.write_table(pa.table({"x": [0.5, 1.5], "id": held.cast(kind)}), path)
+        else:
+            rows = [{"x": 0.5, "id": value} for value in values]
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = tables.Columns(embedding=("x",))
+    found = tables.read_others(tmp_path, "--public", columns)["id"]
+    assert found.tolist() == ["" if one is None else str(one) for part in ids for one in part]
+    found = tables.read_others(tmp_path / f"2.{form}", "--public", columns)["id"]
+    assert found.tolist() == ids[2]
+
+
+def test_what_is_missing_and_what_is_large_is_exported_as_it_is(tmp_path):
+    numbers = {
+        "public_age": np.array([30, np.nan, np.inf]),
+        "public_id": ~np.arange(3).astype("u8"),
+    }
+    folder = folder_of(tmp_path, **numbers)
+    (path,) = export.write(folder, "parquet")
+    assert pq.read_table(path).select(["age", "id"]).to_pydict() == {
+        "age": [30, None, np.inf],
+        "id": [2**64 - 1, 2**64 - 2, 2**64 - 3],
+    }
+    (path,) = export.write(folder, "csv")
+    assert [row["age"] for row in csv_rows(path)] == ["30.0", "", "inf"]
+    assert [row["id"] for row in csv_rows(path)] == [str(2**64 - 1 - row) for row in range(3)]
+    for form, place in (("label-studio", "data"), ("argilla", "metadata")):
+        rows = json.loads(export.write(folder, form)[0].read_text(), parse_constant=pytest.fail)
+        assert [row[place]["age"] for row in rows] == [30, None, None]
+        assert [row[place]["id"] for row in rows] == [2**64 - 1 - row for row in range(3)]
