@@ -15,6 +15,7 @@ Row = dict[str, Any]
 
 CIFAR10, COMPONENTS = "CIFAR-10, ImageNet features", "MNIST, 50 components"
 RIVALS = ("rknn", "class means", "public prototypes", "least squares", "noisy_sgd")
+MNIST_FAST = "`--preset mnist-fast`, epsilon 0.01"
 LABELERS = ("rknn", "prototypes", "least_squares", "public_prototypes")
 CELLS = ("200 queries, 50 classes, kr = 4", "100 queries, 10 classes, kr = 1")
 
@@ -288,9 +289,37 @@ def cifar10_neighbors() -> str:
     return share(load("cifar10_labels")["knn_ceiling"])
 
 
-def cifar10_default() -> str:
-    rows = load("cifar10_labels")["rows"]
-    return share(find(rows, trust="central", epsilon=1.0, queries=500)["spread"]["mean"])
+def cifar10_default() -> tuple[str, str]:
+    (row,) = load("cifar10")
+    return share(row["label_accuracy"]), share(row["test_accuracy"])
+
+
+def by_hand_in_compare(labels: int) -> tuple[str, str]:
+    found = find(load("compare")["by_hand"], labels=labels)["label_accuracy"]
+    return share(found["mean"], 2), share(found["stddev"], 2)
+
+
+def head_in_compare() -> str:
+    rows = load("compare")["rows"]
+    found = find(rows, method="noisy-sgd", kind="noisy_sgd", epsilon=1.0)
+    return share(found["model_test_accuracy"]["mean"])
+
+
+def head_beside_rknn() -> str:
+    """Return the most points between the labels of a linear head and of reverse k-NN labeling."""
+    rows = load("compare")["rows"]
+    heads = [row for row in rows if row["method"] == "noisy-sgd" and row["kind"] == "noisy_sgd"]
+    ours = {
+        row["epsilon"]: row["label_accuracy"]["mean"]
+        for row in rows
+        if row["title"] == "reverse k-NN, central"
+    }
+    apart = (abs(row["label_accuracy"]["mean"] - ours[row["epsilon"]]) for row in heads)
+    return f"{100 * max(apart):.1f}"
+
+
+def preset_labels() -> str:
+    return share(find(load("distill"), name=MNIST_FAST)["label_accuracy"]["mean"])
 
 
 def least_epsilon(trust: str, right: float) -> str:
@@ -300,7 +329,7 @@ def least_epsilon(trust: str, right: float) -> str:
 
 
 def preset() -> tuple[str, ...]:
-    row = find(load("distill"), name="`--preset mnist-fast`, epsilon 0.01")
+    row = find(load("distill"), name=MNIST_FAST)
     kinds = (row["label_accuracy"], row["test_accuracy"])
     return tuple(share(kind[of], 2) for kind in kinds for of in ("mean", "stddev"))
 

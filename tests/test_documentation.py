@@ -852,7 +852,7 @@ def test_every_benchmark_and_preset_can_be_looked_up():
 def test_what_each_result_takes_is_said():
     from benchmarks import stale
 
-    assert stale.needs("compare") == "data: MNIST; time: 2 h, among others"
+    assert stale.needs("compare") == "data: MNIST; time: 3 h, among others"
     for path in (ROOT / "benchmarks/results").glob("*.json"):
         assert stale.needs(path.stem), f"{path.name} has no row in docs/reproducing.md"
 

@@ -54,12 +54,14 @@ def tried() -> str:
         ),
         (
             "fuzz",
-            f"{sum(row['inputs'] for row in fuzz):,} damaged files for {len(fuzz)} readers",
+            f"{sum(row['inputs'] for row in fuzz):,} damaged files for {len(fuzz)} readers, in "
+            "several runs",
             f"{sum(sum(row['failures'].values()) for row in fuzz)} failures",
         ),
         (
             "faults",
-            f"{sum(sum(row['calls'].values()) for row in calls):,} system calls that fail once",
+            f"{sum(sum(row['calls'].values()) for row in calls):,} system calls that fail once, in "
+            "several runs",
             _broken(sum(len(row["broken"]) for row in calls)),
         ),
         ("kills", f"{kills['killed']:,} kills of a release", _broken(lost)),

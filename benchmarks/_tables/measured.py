@@ -64,7 +64,7 @@ def measured_coverage() -> str:
     apart = [one for one in told if one["name"] not in found["looked_at"]]
     rows = [
         ["the interval holds the agreement of all private records", _count(told, "covered")],
-        ["the same, on data that nobody had looked at", _count(apart, "covered")],
+        ["the same, on data sets without a star", _count(apart, "covered")],
         ["half of the interval's width, at most", f"{max(one['half'] for one in told):.1%}"],
         ["measured, of the cells with n ≥ 3,000 and ε ≥ 0.5", _count(large, "measured")],
         [

@@ -197,8 +197,8 @@ def cifar10_labels() -> str:
         "ε",
         "queries",
         "arg max",
-        "default",
-        "worst class of the default",
+        "`spread`",
+        "worst class of `spread`",
         "worst release",
     ]
     return table(header, rows, "cifar10_labels")

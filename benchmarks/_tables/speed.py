@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks._tables._format import load, table
+from benchmarks._tables._format import load, source, table
 
 
 def speed() -> str:
@@ -39,7 +39,8 @@ def speed() -> str:
         rows.append(
             [f"{size}, k = {row['num_neighbors']} of {kind}", found_by, f"{row['ratio']:.1f}"]
         )
-    return table(["work", "peer", "times as fast"], rows, "neighbors")
+    others = " ".join(map(source, ("hog", "samples")))
+    return f"{table(['work', 'peer', 'times as fast'], rows, 'neighbors')} {others}"
 
 
 def encoders() -> str:
