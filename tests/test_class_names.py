@@ -59,6 +59,14 @@ def test_a_name_in_bytes_that_are_no_utf_8_is_refused_at_every_door(rknn, tmp_pa
     assert contents(tmp_path) == before
 
 
+def test_a_name_that_is_longer_than_what_is_read_of_a_label_is_refused(rknn, tmp_path):
+    save(tmp_path, "npz", LABELS)
+    done = rknn(*doors(["--classes", "a", "é" * 200, "é" * 200 + "b"])[0])
+    assert done.status == 2
+    assert "with 1 that are longer" in done.err
+    assert Classes(2, ("a", "é" * 200)).count == 2
+
+
 def test_a_space_beside_a_comma_is_refused_in_a_file_of_options(rknn, tmp_path):
     save(tmp_path, "npz", LABELS)
     (tmp_path / "run.toml").write_text('classes = "a, b, c"')

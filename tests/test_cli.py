@@ -875,6 +875,13 @@ def test_account_shuffle_rounds_a_cost_up_and_what_is_allowed_down(rknn):
     assert "epsilon = 0.999998, delta" in cost
 
 
+def test_an_accountant_that_overflows_is_left_out_beside_others(rknn):
+    many = ("account", "lnmax", "--answers", 1000, "--delta", 0.5, "--scale", 1)
+    told = rknn(*many, "--json").json
+    assert set(told["accountants"]) == {"moments, as published", "pure", "RDP"}
+    assert "inf" not in rknn(*many).out
+
+
 def test_account_rounds_names_the_tightest_accountant(rknn):
     told = rknn(
         "account", "rounds", "--epsilon", 0.1, "--rounds", 10, "--delta", 1e-5, "--json"

@@ -292,8 +292,8 @@ def annotated(folder: Path, form: str, threshold: float = 0.0) -> tuple[Path, ..
     carried = {
         "class_names": np.array(AWKWARD),
         "row": np.int64([4, 5, 6]),
+        "public_comment": np.array(["<1>", "2", "3"]),
         "file": np.array(["a.png", "b.png", "c.png"]),
-        "public_note": np.array(["<1>", "2", "3"]),
         "public_age": np.float64([30, 40, 50]),
     }
     folder_of(folder)
@@ -305,7 +305,7 @@ def test_label_studio_shows_pictures_and_has_no_prediction_without_a_label(tmp_p
     tasks_path, interface = annotated(tmp_path, "label-studio")
     tasks = json.loads(tasks_path.read_text())
     assert [task["data"]["row"] for task in tasks] == [4, 5, 6]
-    assert tasks[0]["data"] == {"row": 4, "file": "a.png", "note": "<1>", "age": 30.0}
+    assert tasks[0]["data"] == {"row": 4, "file": "a.png", "comment": "<1>", "age": 30.0}
     assert [len(task["predictions"]) for task in tasks] == [1, 0, 1]
     [prediction] = tasks[0]["predictions"]
     assert prediction["score"] == pytest.approx(0.7)
@@ -347,7 +347,7 @@ def test_argilla_gets_a_suggestion_for_each_label_above_the_threshold(tmp_path):
     [path] = annotated(tmp_path, "argilla", 0.5)
     records = json.loads(path.read_text())
     assert [record["id"] for record in records] == ["4", "5", "6"]
-    assert records[0]["fields"] == {"file": "a.png", "note": "<1>"}
+    assert records[0]["fields"] == {"file": "a.png", "comment": "<1>"}
     assert records[0]["metadata"] == {"row": 4, "age": 30.0}
     suggested = records[0]["suggestions"]["label"]
     assert suggested == {"value": AWKWARD[2], "score": pytest.approx(0.7), "agent": "rknn_jax"}

@@ -3,6 +3,7 @@
 import warnings
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -80,7 +81,7 @@ def test_an_array_of_text_may_hold_other_text(kind):
 
 @pytest.mark.parametrize(
     "rows",
-    [np.array(["secret"] * WIDTH), np.zeros(WIDTH) + 7.25, np.full((2, WIDTH), 7.25j), "secret"],
+    [np.array(["secret"] * WIDTH), np.zeros(WIDTH) + 7.25, np.full(WIDTH, 7.25j), "secret"],
 )
 def test_an_error_of_type_or_shape_quotes_no_cell(rows):
     with pytest.raises(ValueError, match="Expected a 2D array") as error:
@@ -228,3 +229,35 @@ def test_a_mask_over_a_release_hides_rows_and_classes():
     for refused in (labeler.predict, labeler.fit):
         with pytest.raises(ValueError, match="contains NaN"):
             refused(public)
+
+
+def test_one_complex_number_is_its_record_s_own_affair():
+    """It makes the whole array or series complex; an error quoted all labels."""
+    for ledger, form in (("a", np.array), ("b", pd.Series), ("c", list)):
+        assert cast(ROWS, form(changed(LABELS, 1j)), ledger=ledger) == 1
+        real = form(changed(LABELS, LABELS[3] + 0j))
+        assert cast(ROWS + 1, real, form(changed(list(range(40)), 3j)), ledger=f"{ledger}2") == 0
+    for form in (np.array, pd.DataFrame):
+        rows = ROWS.astype(complex)
+        rows[3, 1] += 1j
+        np.testing.assert_array_equal(frames.rows_of(form(rows), WIDTH)[4:], ROWS[4:])
+        assert np.isnan(frames.rows_of(form(rows), WIDTH)[3]).any()
+    sets = np.eye(2).astype(complex)
+    sets[0, 0] += 1j
+    np.testing.assert_array_equal(frames.several(sets, ["a", "b"])[0], [[0, 0], [0, 1]])
+
+
+@pytest.mark.parametrize("array", [np.array, jnp.array])
+def test_a_label_or_person_in_an_array_without_axes_is_what_it_holds(array):
+    labels = [array(label) for label in LABELS]
+    assert cast(ROWS, labels, labels, n_queries=5) == 0
+    assert cast(ROWS, [[label] for label in labels], labels_per_record=2, ledger="other") == 0
+
+
+def test_rows_of_half_precision_are_read_and_queries_that_have_not_run_are_refused():
+    assert cast(ROWS.astype(jnp.bfloat16), LABELS) == 0
+    lazy = pl.DataFrame(ROWS).lazy()
+    with pytest.raises(ValueError, match=r"got LazyFrame.*X.collect"):
+        cast(lazy, LABELS)
+    with pytest.raises(ValueError, match=r"got LazyFrame.*X.collect"):
+        ReverseKNNLabeler().fit(lazy)

@@ -11,10 +11,7 @@ from rknn_jax._internal.extras import MissingExtraError, install
 from rknn_jax._internal.option_names import option
 from rknn_jax.formats import FormatError, _hub
 from rknn_jax.records import features as rules
-from rknn_jax.records.classes import MOST_LABELS
-
-LONGEST_LABEL = 400
-"""Most bytes of a text label that are read."""
+from rknn_jax.records.classes import LONGEST_LABEL, MOST_LABELS
 
 CUT = "\ufffd"
 """End of a text label of which only the beginning is read, so that it is no other label."""

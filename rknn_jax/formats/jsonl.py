@@ -39,7 +39,7 @@ from rknn_jax.formats import (
 )
 from rknn_jax.formats._csv_records import NO_UTF8, UTF8_MARK, is_utf8
 from rknn_jax.records import carried
-from rknn_jax.records.classes import MOST_LABELS
+from rknn_jax.records.classes import LONGEST_LABEL, MOST_LABELS
 from rknn_jax.records.features import FIELD
 from rknn_jax.records.labels import SEPARATOR, mask_text
 
@@ -373,7 +373,7 @@ def _text(value: Any) -> str:
     if isinstance(value, list | dict):
         return _arrow.CUT
     text = value if isinstance(value, str) else json.dumps(value)
-    return _arrow.label_text(text[: _arrow.LONGEST_LABEL + 1].encode(errors="replace"))
+    return _arrow.label_text(text[: LONGEST_LABEL + 1].encode(errors="replace"))
 
 
 def _person(value: Any) -> Any:

@@ -95,7 +95,8 @@ def epsilons(events: Iterable[Event], delta: float) -> dict[str, float]:
     Returns:
       Epsilon by accountant, for those that apply: `pure` (at delta 0), `analytic Gaussian`, `RDP`
       and `PLD`, which cannot take more than `MOST_PLD_VALUES`, or a delta that is hardly above its
-      rounding. No accountant applies to Gaussian noise at delta = 0.
+      rounding. One without a finite epsilon is left out beside others. No accountant applies to
+      Gaussian noise at delta = 0.
 
     Raises:
       ValueError: If there are no events, or delta is outside [0, 1).
@@ -126,6 +127,8 @@ def epsilons(events: Iterable[Event], delta: float) -> dict[str, float]:
         and num_values <= MOST_PLD_VALUES
     ):
         found["PLD"] = _pld_epsilon(events, delta)
+    if any(map(math.isfinite, found.values())):
+        found = {name: one for name, one in found.items() if math.isfinite(one)}
     return found
 
 

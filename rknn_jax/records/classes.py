@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,6 +24,9 @@ MOST_INFERRED = 10_000
 
 Larger numbers are more likely to be something else, so the user has to name the classes.
 """
+
+LONGEST_LABEL = 400
+"""Most bytes of a text label that are read."""
 
 MOST_LABELS = 256
 """Most labels of a record that are read."""
@@ -77,6 +80,12 @@ class Classes:
                 f"Expected class names in Unicode, got {option('classes')} {self.names!a}, "
                 "of bytes that are no UTF-8; write them in UTF-8, as the labels."
             )
+        if long := [name for name in self.names or () if len(name.encode()) > LONGEST_LABEL]:
+            raise ValueError(
+                f"Expected class names of at most {LONGEST_LABEL} bytes, got {option('classes')} "
+                f"with {len(long)} that are longer, the first {long[0][:40]!r}...; labels are not "
+                "read further, so shorten both."
+            )
         if alike := _alike(self.names or ()):
             raise ValueError(
                 f"Expected distinct class names, got {option('classes')} with {alike[0]!r} twice, "
@@ -109,6 +118,19 @@ def _alike(names: Sequence[str]) -> list[str]:
         if other != name:
             return [other, name]
     return []
+
+
+def scalar(value: Any) -> Any:
+    """Return what an array without axes holds, as a real number if it has no imaginary part.
+
+    One complex number makes all numbers of a column complex. Anything else is returned as it is.
+
+    >>> scalar(np.array(2 + 0j))
+    2.0
+    """
+    if getattr(value, "shape", None) == () and not isinstance(value, np.generic):
+        value = np.asarray(value)[()]
+    return value.real if isinstance(value, complex) and value.imag == 0 else value
 
 
 def number_of(text: str) -> float | None:

@@ -14,7 +14,7 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from rknn_jax._internal.panics import called
-from rknn_jax.records.classes import MISSING_WORDS, infer_classes, number_of
+from rknn_jax.records.classes import MISSING_WORDS, infer_classes, number_of, scalar
 from rknn_jax.records.code_points import in_unicode
 
 NUMBER_TYPES = ("int", "uint", "float", "double", "bool", "decimal", "sparse")
@@ -110,7 +110,7 @@ def _dense(y: Any) -> Any:
     if hasattr(y, "to_list") or (hasattr(y, "to_pylist") and not hasattr(y, "columns")):
         return _listed(y)  # a series has no second axis, whatever its lists hold
     y = unmasked(y)
-    return in_unicode(np.atleast_1d(np.asarray(y))) if hasattr(y, "__array__") else list(y)
+    return in_unicode(real(np.atleast_1d(np.asarray(y)))) if hasattr(y, "__array__") else list(y)
 
 
 def _lists(rows: Sequence[Any]) -> np.ndarray:
@@ -145,7 +145,7 @@ def column(values: Any) -> np.ndarray:
     values = _listed(values)  # series, whose missing values make no floats
     if isinstance(values, np.ma.MaskedArray):
         values = values.tolist()  # with None for what is masked, and no float for a whole number
-    cells = isinstance(values, np.ndarray) and values.dtype == object and values.ndim > 0
+    cells = isinstance(values, np.ndarray) and values.dtype.kind in "Oc" and values.ndim > 0
     if hasattr(values, "__array__") and not cells:
         readable = in_unicode(values) if isinstance(values, np.ndarray) else values
         objects: np.ndarray = column_or_1d(np.asarray(readable, dtype=object))
@@ -201,7 +201,7 @@ def _is_typed(values: Any) -> bool:
     Others may have missing values, for which NumPy makes floats of all whole numbers.
     """
     dtype = getattr(values, "dtype", None)
-    plain = isinstance(dtype, np.dtype) and dtype.kind != "O"
+    plain = isinstance(dtype, np.dtype) and dtype.kind not in "Oc"
     return plain and not isinstance(values, np.ma.MaskedArray)
 
 
@@ -235,7 +235,20 @@ def _column_names(values: Any) -> list[Any] | None:
 def _only(value: Any) -> Any:
     """Return the value of a list of one, or the value itself."""
     listed = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
-    return value[0] if listed and len(value) == 1 else value
+    value = value[0] if listed and len(value) == 1 else value
+    try:
+        return scalar(value)
+    except Exception:  # an error would reveal the record, whatever it holds
+        return _NO_CLASS
+
+
+def refuse_unread(rows: Any) -> None:
+    """Raise ValueError if rows are a query that has not run, such as a lazy frame of Polars."""
+    if not hasattr(rows, "__array__") and (hasattr(rows, "collect") or hasattr(rows, "fetchall")):
+        raise ValueError(
+            f"Expected an array or a frame in X, got {type(rows).__name__}, whose rows are not "
+            "read yet; pass its frame, such as X.collect(), or X.df() of DuckDB."
+        )
 
 
 def refuse_columns(public: Any) -> None:
@@ -322,9 +335,9 @@ def rows_of(values: Any, width: int) -> np.ndarray:
     """
     values = unmasked(values)
     held = hasattr(values, "__array__") or np.isscalar(values)
-    cells = _cells(values) if held else _lists(list(values))
-    if cells.dtype.kind == "c" and hasattr(values, "columns"):  # one cell makes a column complex
-        cells = np.where(cells.imag == 0, cells.real, np.nan)
+    cells = real(_cells(values) if held else _lists(list(values)))
+    if cells.dtype.kind == "V" and np.can_cast(cells.dtype, np.float32):  # bfloat16
+        cells = cells.astype(np.float32)
     kind = cells.dtype.kind
     if kind not in "biufOUST" or cells.ndim not in (1, 2) or (cells.ndim == 1 and kind != "O"):
         raise ValueError(
@@ -337,6 +350,14 @@ def rows_of(values: Any, width: int) -> np.ndarray:
         warnings.simplefilter("ignore")
         rows = [numbers_of(row, width) for row in cells]
     return np.array(rows).reshape(len(cells), width)
+
+
+def real(values: np.ndarray) -> np.ndarray:
+    """Return complex numbers as real ones, NaN for those with an imaginary part.
+
+    One complex cell makes the whole array or frame complex. Other arrays are returned as they are.
+    """
+    return np.where(values.imag == 0, values.real, np.nan) if values.dtype.kind == "c" else values
 
 
 def unmasked(values: Any) -> Any:
@@ -380,15 +401,11 @@ def numbers_of(row: Any, width: int) -> np.ndarray:
 
 
 def _real(row: Any) -> np.ndarray:
-    """Return a row of complex numbers without an imaginary part; others are NaN.
-
-    One complex cell makes the whole column of a frame complex.
-    """
+    """Return a row of complex numbers without an imaginary part; others are NaN."""
     try:
-        cells = np.asarray(row, dtype=np.complex128)
+        return real(np.asarray(row, dtype=np.complex128))
     except Exception:  # an error would reveal the record
         return np.empty(0)
-    return np.where(cells.imag == 0, cells.real, np.nan)
 
 
 def sorted_classes(values: ArrayLike) -> np.ndarray:

@@ -29,6 +29,7 @@ from rknn_jax.records.classes import (
     MOST_LABELS,
     Classes,
     number_of,
+    scalar,
 )
 from rknn_jax.records.code_points import in_unicode
 
@@ -316,6 +317,7 @@ class _Lookup:
     def any(self, value: Any) -> int:
         """Return the class number of any object."""
         try:
+            value = scalar(value)
             if isinstance(value, str):
                 return self.text(value)
             if value is None or str(value).lower() in MISSING_WORDS:

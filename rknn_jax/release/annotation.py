@@ -43,7 +43,7 @@ def label_studio(labels: Labels) -> dict[str, bytes]:
         made = {"model_version": AGENT, "score": row.score, "result": [result]}
         tasks.append({"data": row.data, "predictions": [made] if row.classes else []})
     texts = [name for name in labels.carried if labels.columns[name].dtype.kind in "OU"]
-    shown = texts[0] if texts else "row"
+    shown = "file" if "file" in texts else texts[0] if texts else "row"
     tag = "Image" if shown == "file" else "Text"
     several = ' choice="multiple"' if labels.sets is not None else ""
     choices = "".join(f"\n    <Choice value={quoteattr(str(name))}/>" for name in labels.classes)

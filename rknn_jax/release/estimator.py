@@ -313,6 +313,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         for name in ("X_", *_RELEASED):
             self.__dict__.pop(name, None)
         self._validate_params()
+        frames.refuse_unread(X)
         frames.refuse_columns(X)
         # A copy: a program may read private rows into the same array later.
         rows = validate_data(self, frames.unmasked(X), dtype=np.float32, copy=True)
@@ -530,6 +531,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         row alone, and no error quotes a row.
         """
         check_is_fitted(self, "X_")
+        frames.refuse_unread(X)
         frames.refuse_private_columns(X)
         if issparse(X):
             validate_data(self, X, reset=False)  # refuses them by type
