@@ -22,7 +22,7 @@ from rknn_jax.labelers._tally import Tally
 from rknn_jax.labels import PublicLabels, product
 from rknn_jax.mechanisms.base import Payer
 from rknn_jax.neighbors import Metric
-from rknn_jax.privacy.accounting import compose
+from rknn_jax.privacy.accounting import compose, sum_up
 from rknn_jax.privacy.charges import exact_amount
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee
@@ -50,7 +50,7 @@ class Before(NamedTuple):
         """
         # Sequential composition: the queries of a round depend on what the rounds before released.
         parts = (self.guarantee, cost)
-        return compose(parts, sum(one.delta for one in parts))
+        return compose(parts, sum_up(one.delta for one in parts))
 
     def details(self, cost: Guarantee) -> dict[str, str]:
         """Return the line of a statement about the rounds before.

@@ -66,6 +66,24 @@ def test_the_parts_of_an_amount_add_up_to_it_exactly(number):
         assert len(parts) == number
 
 
+@pytest.mark.parametrize("number", [2, 3, 4, 7])
+def test_a_statement_of_all_rounds_says_what_is_charged_and_no_less(number):
+    """Sums of floats were less or more than the sum of the parts: a run stopped after a charge."""
+    rng = np.random.default_rng(number)
+    for amount in map(float, [0.1, 3, 1e-4, 1e-5, 1e-6, *rng.lognormal(-9, 2, 50)]):
+        if not 0 < amount < 0.5:
+            continue
+        parts = rounds.parts(amount, number)
+        whole = None
+        for part in parts:
+            one = Guarantee(part, part, "replace-one", trust="central", events=())
+            whole = one if whole is None else Before(np.ones((1, 2)), whole).whole(one)
+        charged = sum(Fraction(repr(part)) for part in parts)
+        for said in (whole.epsilon, whole.delta):
+            assert charged <= Fraction(repr(said)) <= charged * (1 + Fraction(1, 10**15))
+            assert said == amount or charged != Fraction(repr(amount))
+
+
 def test_two_rounds_share_one_budget_and_one_statement(rknn, tmp_path):
     options = written(tmp_path)
     asked = ["label", *options, "--epsilon", "1", "--rounds", "2", "--out", "out"]

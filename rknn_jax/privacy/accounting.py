@@ -20,6 +20,7 @@ epsilon is found in `rknn_jax.privacy.calibration`.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from functools import reduce
 
 from rknn_jax.privacy import renyi
@@ -137,7 +138,7 @@ def _candidates(
 ) -> list[tuple[float, str, float]]:
     """Return (epsilon, accountant, delta) for every way to compose; the first wins a tie."""
     epsilon, sum_of_deltas = (
-        times * math.fsum(getattr(g, name) for g in guarantees) for name in ("epsilon", "delta")
+        sum_up((getattr(g, name) for g in guarantees), times) for name in ("epsilon", "delta")
     )
     found = [(epsilon, "basic" if sum_of_deltas else "pure", sum_of_deltas)]
     if not delta or epsilon == math.inf:
@@ -145,9 +146,9 @@ def _candidates(
     if sum_of_deltas > delta:
         found = []
     opaque = _opaque(guarantees)  # These have no events, so their epsilon and delta add up.
-    left = delta - times * math.fsum(guarantee.delta for guarantee in opaque)
+    left = delta - sum_up((guarantee.delta for guarantee in opaque), times)
     if left > 0 and len(opaque) < len(guarantees):
-        extra = times * math.fsum(guarantee.epsilon for guarantee in opaque)
+        extra = sum_up((guarantee.epsilon for guarantee in opaque), times)
         found += [
             (extra + value, name, delta)
             for name, value in epsilons(_events(guarantees, times), left).items()
@@ -159,6 +160,25 @@ def _candidates(
             f"events, got delta={delta}."
         )
     return found
+
+
+def exact_sum(amounts: Iterable[float]) -> Fraction:
+    """Return the sum of finite amounts as a ledger adds them up: each by its shortest decimal."""
+    return sum((Fraction(str(one)) for one in amounts), Fraction())
+
+
+def sum_up(amounts: Iterable[float], times: int = 1) -> float:
+    """Return `times` the sum of amounts, rounded up to a float if none is that sum.
+
+    So a statement says no less than what a ledger was charged, and the parts of an amount add up to
+    the amount.
+    """
+    amounts = tuple(amounts)
+    if not all(map(math.isfinite, amounts)):
+        return math.inf
+    exact = times * exact_sum(amounts)
+    found = float(exact)
+    return found if Fraction(str(found)) >= exact else math.nextafter(found, math.inf)
 
 
 def _opaque(guarantees: Sequence[Guarantee]) -> list[Guarantee]:

@@ -54,13 +54,9 @@ def parts(amount: float, num_rounds: int) -> list[float]:
     """
     every = num_rounds * (num_rounds + 1) // 2
     found = [float(f"{amount * number / every:.{DIGITS}g}") for number in range(1, num_rounds)]
-    rest = Fraction(str(amount)) - _exact_sum(found)
+    rest = Fraction(str(amount)) - accounting.exact_sum(found)
     last = float(rest)
     return [*found, last if Fraction(str(last)) <= rest else math.nextafter(last, 0)]
-
-
-def _exact_sum(amounts: Sequence[float]) -> Fraction:
-    return sum((Fraction(str(one)) for one in amounts), Fraction(0))
 
 
 def of(settings: "Settings") -> list["Settings"]:
@@ -139,7 +135,7 @@ def cost(every: Sequence["Settings"], plan: "Plan") -> Guarantee:
         checked = roles.guarantee(votes, curves=plan.adds_curves)[0]
         found.append(votes if plan.checkers is None else checked)
     epsilon, delta = (
-        float(_exact_sum([getattr(one, name) for one in every])) for name in ("epsilon", "delta")
+        accounting.sum_up(getattr(one, name) for one in every) for name in ("epsilon", "delta")
     )
     return replace(accounting.compose(found, delta), epsilon=epsilon, delta=delta)
 
