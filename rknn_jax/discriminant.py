@@ -122,10 +122,12 @@ def learned(features: np.ndarray, probabilities: np.ndarray, metric: Metric) -> 
         directions = basis @ directions
     spread = float(np.sqrt(np.mean(np.square(rows).sum(axis=1)))) or 1.0
     along = float(np.sqrt(np.mean(np.square(rows @ directions).sum(axis=1)))) or 1.0
+    # Of tiny features, so that no weight is above what a client takes.
+    along = max(along, 2 * float(np.abs(directions).max(initial=0.0)) / LARGEST)
     return Discriminant(
         jnp.asarray(mean, jnp.float32),
         jnp.asarray(directions / along, jnp.float32),
-        jnp.float32(KEPT / spread),
+        jnp.float32(min(KEPT / spread, LARGEST / 2)),
         jnp.float32(metric == "cosine"),
     )
 

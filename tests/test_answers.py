@@ -9,7 +9,7 @@ import scipy.stats
 from sklearn.datasets import load_digits, load_wine
 
 from rknn_jax import answers
-from rknn_jax.answers import calibration, covariance, matching, process, radial, ratios
+from rknn_jax.answers import calibration, cholesky, covariance, matching, process, radial, ratios
 from rknn_jax.neighbor_graph import self_graph
 from rknn_jax.neighbors import nearest
 from rknn_jax.queries import kmeans
@@ -69,6 +69,23 @@ def test_the_posterior_is_that_of_the_rows_as_a_gaussian_process(kind):
     assert rows == pytest.approx(gain @ seen.residual, abs=1e-4)
     left = np.diag(mean @ (whole - gain @ mean @ whole) @ mean.T)
     assert found.variance == pytest.approx(left[:, None] * seen.spread**2, abs=1e-4)
+
+
+def test_covariances_that_rounding_left_indefinite_are_lifted():
+    """Of rows whose distances are mostly rounding; the decode failed after the charge."""
+    rng = np.random.default_rng(0)
+    between = rng.normal(size=(12, 12))
+    between = 0.5 * (between + between.T)
+    np.fill_diagonal(between, 1)
+    assert np.linalg.eigvalsh(between).min() < -1
+    counts = rng.uniform(1, 9, (12, 2))
+    seen = process.standardized(counts, np.full((12, 2), 1e-3), np.full(12, 1e4), np.ones(2))
+    assert np.isfinite(process.log_likelihood(seen, between))
+    for found in process.posterior(seen, between):
+        assert np.isfinite(found).all()
+    assert np.isfinite(process.redrawn(seen, between, 3, rng)).all()
+    with pytest.raises(np.linalg.LinAlgError, match="not finite"):
+        cholesky.positive(between * np.nan)
 
 
 def test_the_likelihood_is_that_of_the_counts():

@@ -5,6 +5,7 @@ from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -75,3 +76,19 @@ def test_what_is_missing_and_what_is_large_is_exported_as_it_is(tmp_path):
         rows = json.loads(export.write(folder, form)[0].read_text(), parse_constant=pytest.fail)
         assert [row[place]["age"] for row in rows] == [30, None, None]
         assert [row[place]["id"] for row in rows] == [2**64 - 1 - row for row in range(3)]
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
+def test_a_dropped_column_comes_along_even_if_it_has_the_name_of_a_role(tmp_path, form):
+    path = tmp_path / f"public.{form}"
+    held = pa.table({"x": [0.5, 1.5], "labels": ["a", "b"], "tags": ["c", "d"]})
+    if form == "parquet":
+        pq.write_table(held, path)
+    elif form == "csv":
+        pyarrow.csv.write_csv(held, path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in held.to_pylist()))
+    columns = tables.Columns(embedding=("x",), label="tags")
+    assert not tables.read_others(path, "--public", columns)
+    found = tables.read_others(path, "--public", columns._replace(drop=("labels",)))
+    assert {name: values.tolist() for name, values in found.items()} == {"labels": ["a", "b"]}

@@ -37,6 +37,8 @@ def test_options_of_a_file_come_before_those_of_the_command_line(tmp_path):
     ("name", "text", "message"),
     [
         ("run.toml", "epsilon 1", "Expected TOML"),
+        ("run.toml", "check-share = 0.1\ncheck_share = 0.3", "got check-share and check_share"),
+        ("run.toml", 'classes = ["-a", "b"]', "Expected no '-a' in the list classes"),
         ("run.json", "{", "Expected JSON"),
         ("run.json", "[1]", "Expected options by name"),
         ("run.json", "[" * 100_000, "Expected JSON"),

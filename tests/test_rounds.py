@@ -394,7 +394,7 @@ def test_the_directions_are_those_of_the_linear_discriminant():
         assert abs(np.corrcoef(own[:, axis], theirs[:, axis])[0, 1]) > 0.98
 
 
-@pytest.mark.parametrize("kind", ["wide", "one class", "constant", "one feature", "huge"])
+@pytest.mark.parametrize("kind", ["wide", "one class", "constant", "one feature", "huge", "tiny"])
 def test_features_of_any_kind_are_mapped_to_finite_ones(kind):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(50, 1500 if kind == "wide" else 3)).astype(np.float32)
@@ -404,8 +404,11 @@ def test_features_of_any_kind_are_mapped_to_finite_ones(kind):
     if kind == "one feature":
         rows = rows[:, :1]
     if kind == "huge":
-        rows *= np.float32(1e15)
+        rows *= np.float32(2e14)
+    if kind == "tiny":
+        rows *= np.float32(1e-40)
     learned = discriminant.learned(rows, soft(labels), "sqeuclidean")
+    learned.check()  # as a client does
     found = learned(rows)
     assert found.shape[1] >= rows.shape[1]
     assert np.isfinite(found).all()

@@ -419,6 +419,15 @@ def test_predict_gives_the_released_label_of_the_nearest_public_row(table, make)
     ]
 
 
+@pytest.mark.parametrize(("scale", "words"), [(1e-17, "differ by at least"), (1e17, "of 0 in")])
+def test_public_rows_whose_distances_float32_does_not_hold_are_refused(table, make, scale, words):
+    public, private, labels = table
+    with pytest.raises(ValueError, match=words):
+        make().fit(np.float32(scale) * public)
+    make().fit(np.zeros((9, 2)))
+    make(rounds=2).fit(1e-14 * public).label(1e-14 * private, labels)
+
+
 def test_predict_looks_for_the_nearest_public_row_by_the_metric_of_the_release(table, make):
     public, private, labels = table
     estimator = make(epsilon=ALMOST_NO_NOISE, metric="cosine").fit(public)

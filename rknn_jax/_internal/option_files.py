@@ -97,8 +97,15 @@ def _options(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
     """Yield the words of the options. What is null or false is left at its default."""
     if prefix.count(".") >= MOST_PARTS:
         raise _too_many_parts()
+    seen: dict[str, str] = {}
     for key, value in values.items():
         name = f"{prefix}{key.replace('_', '-')}"
+        if other := seen.get(name):
+            raise ValueError(
+                f"Expected each option of {FLAG} once, got {other} and {key}; leave "
+                "one of them out."
+            )
+        seen[name] = key
         if isinstance(value, Mapping):
             yield from _options(value, f"{name}.")
         elif value is None or value is False:
@@ -106,6 +113,11 @@ def _options(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
         elif value is True:
             yield f"--{name}"
         elif isinstance(value, list):
+            if dashed := [one for one in value if isinstance(one, str) and one.startswith("-")]:
+                raise ValueError(
+                    f"Expected no {dashed[0]!r} in the list {key} of {FLAG}, because it would be "
+                    "read as an option; give it another name."
+                )
             yield f"--{name}"
             yield from map(str, value)
         else:

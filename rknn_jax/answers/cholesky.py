@@ -19,6 +19,26 @@ def factored(matrix: np.ndarray) -> np.ndarray:
     return found
 
 
+def positive(matrix: np.ndarray) -> np.ndarray:
+    """Return a symmetric matrix with so much on its diagonal that it is positive definite.
+
+    Covariances of rows whose distances are mostly rounding may not be.
+
+    Raises:
+      numpy.linalg.LinAlgError: If a number is not finite.
+    """
+    lift = float(np.finfo(np.float32).eps) * float(np.abs(np.diag(matrix)).mean())
+    while np.isfinite(lift):
+        found = with_diagonal(matrix, lift)
+        try:
+            factored(found.copy())
+        except np.linalg.LinAlgError:
+            lift *= 2
+        else:
+            return found
+    raise np.linalg.LinAlgError("a covariance is not finite")
+
+
 def whitened(factor: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Return the columns times the inverse of a lower factor."""
     found: np.ndarray = scipy.linalg.solve_triangular(

@@ -256,7 +256,12 @@ def log_likelihood(seen: Seen, between: np.ndarray) -> float:
     total = seen.log_scale - 0.5 * seen.residual.size * np.log(2 * np.pi)
     for columns in _alike(seen):
         variance = seen.noise[:, columns[0]] + seen.chance[:, columns[0]]
-        factor = cholesky.factored(cholesky.with_diagonal(between, variance + 1e-9))
+        try:
+            factor = cholesky.factored(cholesky.with_diagonal(between, variance + 1e-9))
+        except np.linalg.LinAlgError:
+            if between.dtype == np.float32:  # it is computed again
+                raise
+            return log_likelihood(seen, cholesky.positive(between))
         # log N(r; 0, K + D) = -½ rᵀ(K + D)⁻¹r - ½ log|K + D| - (s/2) log 2π, by the factor L of K +
         # D.
         white = cholesky.whitened(factor, seen.residual[:, columns].astype(between.dtype))
@@ -295,7 +300,10 @@ def posterior(seen: Seen, between: np.ndarray) -> Posterior:
     variance = np.empty_like(seen.residual)
     for columns in _alike(seen):
         noise = seen.noise[:, columns[0]] + seen.chance[:, columns[0]]
-        factor = cholesky.factored(cholesky.with_diagonal(between, noise + 1e-9))
+        try:
+            factor = cholesky.factored(cholesky.with_diagonal(between, noise + 1e-9))
+        except np.linalg.LinAlgError:
+            return posterior(seen, cholesky.positive(between))
         # Mean K(K + D)⁻¹r and variance K - K(K + D)⁻¹K, of each query.
         solved[:, columns] = cholesky.solved(factor, seen.residual[:, columns])
         gain = cholesky.whitened(factor, between.T)
@@ -345,8 +353,11 @@ def redrawn(
     for columns in _alike(seen):
         noise = seen.noise[:, columns[0]] + 1e-12
         clear = cholesky.with_diagonal(between, seen.chance[:, columns[0]] + 1e-9)
-        factor = cholesky.factored(cholesky.with_diagonal(clear, noise))
-        root = cholesky.factored(clear)
+        try:
+            factor = cholesky.factored(cholesky.with_diagonal(clear, noise))
+            root = cholesky.factored(clear.copy())
+        except np.linalg.LinAlgError:
+            return redrawn(seen, cholesky.positive(between), num_draws, rng)
         at_once = max(1, DRAWN_AT_ONCE // (num_queries * num_draws))
         for start in range(0, len(columns), at_once):
             part = columns[start : start + at_once]

@@ -82,6 +82,11 @@ class Columns(NamedTuple):
         return self._replace(person=None, reads_label=False, public=True, drop=drop)
 
     @property
+    def left_behind(self) -> frozenset[str]:
+        """Names of columns with a role, which are not carried along unless they are dropped."""
+        return frozenset(self.roles) - frozenset(self.drop)
+
+    @property
     def aside(self) -> tuple[str, ...]:
         """Names of columns that are not features."""
         return (*self.roles, *self.drop)

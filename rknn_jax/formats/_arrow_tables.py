@@ -108,7 +108,7 @@ def others(table: Any, features: Sequence[str], columns: Columns) -> dict[str, n
       features: Names of the columns of the features.
       columns: Columns that are read.
     """
-    skip = {*features, *columns.roles, *_pandas_index(table.schema)}
+    skip = {*features, *columns.left_behind, *_pandas_index(table.schema)}
     times = collections.Counter(table.schema.names)
     found = {}
     for field in table.schema:

@@ -61,7 +61,7 @@ def layout(file: IO[bytes], columns: Columns) -> Layout:
 def others(file: IO[bytes], columns: Columns) -> dict[str, np.ndarray]:
     """Return the columns of a public file that have no role, as text."""
     names = column_names(file)
-    skip = {*_checked(names, columns), *columns.roles}
+    skip = {*_checked(names, columns), *columns.left_behind}
     rest = [name for name in names if name not in skip]
     if not rest:
         return {}

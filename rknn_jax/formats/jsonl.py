@@ -79,7 +79,7 @@ def layout(file: IO[bytes], columns: Columns) -> Layout:
 def others(file: IO[bytes], columns: Columns) -> dict[str, np.ndarray]:
     """Return the columns of a public file that have no role, as numbers or text."""
     head = _head(file, columns)
-    skip = {*_features(head, columns), *columns.roles}
+    skip = {*_features(head, columns), *columns.left_behind}
     names = [name for name in _names(head) if name not in skip]
     values: dict[str, list[Any]] = {name: [] for name in names}
     file.seek(0)

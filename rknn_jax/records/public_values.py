@@ -54,6 +54,9 @@ MOST_SPREAD = 3.0
 INEXACT = 2.0**24
 """Whole numbers from which on float32 does not tell all of them apart."""
 
+LEAST_DIFFERENCE = 1e-15
+"""Least distance from the mean of some value: squares of smaller float32 ones are 0 or inexact."""
+
 FAR = 2.0
 """Times the range of all other values by which a value is far from them."""
 
@@ -92,9 +95,26 @@ def refuse_values(
     check_together(
         lambda: _refuse_texts(finite, names, where),
         lambda: _refuse_holes(finite, names, where),
-        lambda: _refuse_large(rows, names, where, most),
+        lambda: refuse_large(rows, names, where, most),
+        lambda: refuse_small(rows, where),
         lambda: None if chosen else refuse_ids(columns, names, where, no_feature()),
     )
+
+
+def refuse_small(rows: np.ndarray, where: str) -> None:
+    """Raise ValueError for rows that differ by so little that all are as far from each other.
+
+    Args:
+      rows: float32 `[m, f]`; what is not finite is left out.
+      where: Argument and name of the file, for the error.
+    """
+    known = np.where(np.isfinite(rows), rows, 0)
+    differ = float(np.max(known.max(axis=0) - known.min(axis=0), initial=0.0)) if len(rows) else 0.0
+    if 0 < differ < LEAST_DIFFERENCE:
+        raise ValueError(
+            f"Expected embeddings in {where} that differ by at least {LEAST_DIFFERENCE:g}, got "
+            f"{differ:g} at most; multiply the public and the private ones by the same number."
+        )
 
 
 def _refuse_texts(finite: np.ndarray, names: Sequence[str], where: str) -> None:
@@ -123,8 +143,15 @@ def _refuse_holes(finite: np.ndarray, names: Sequence[str], where: str) -> None:
         )
 
 
-def _refuse_large(rows: np.ndarray, names: Sequence[str], where: str, most: float) -> None:
-    """Raise ValueError for finite values that are too far from 0."""
+def refuse_large(rows: np.ndarray, names: Sequence[str], where: str, most: float) -> None:
+    """Raise ValueError for finite values that are too far from 0.
+
+    Args:
+      rows: float32 `[m, f]`.
+      names: Names of the f columns, or none if they have no names.
+      where: Argument and name of the file, for the error.
+      most: Largest distance from 0.
+    """
     if np.fmax.reduce(rows, axis=None) <= most and np.fmin.reduce(rows, axis=None) >= -most:
         return
     with np.errstate(invalid="ignore"):

@@ -37,7 +37,7 @@ from rknn_jax._internal.arithmetic import quiet
 from rknn_jax._internal.option_names import option_names
 from rknn_jax._internal.private_warnings import warn_owner
 from rknn_jax._internal.ranges import LEAST_EPSILON
-from rknn_jax.neighbors import Metric, nearest, usable_rows
+from rknn_jax.neighbors import LARGEST, Metric, nearest, usable_rows
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.filters import Accounting
 from rknn_jax.privacy.fingerprints import fingerprint
@@ -141,7 +141,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         have. The noise is r + 1 times that of one label. Defaults to None, one label a record.
       check_share: Share of the private rows that do not vote, but measure how many labels are right
         and choose among ways to read the votes, at no epsilon. 0 turns it off. Defaults to None: as
-        many as make the measure exact to 3 points, at most a tenth, and none if that is too few, or
+        many as make the measure exact to 3 points, at most 10.5%, and none if that is too few, or
         if the ledger has `accounting="renyi"` and the votes are pure, for which it would pay more.
       rounds: Number T of rounds of Algorithm 1, which share epsilon: each later round asks in
         features that the labels of the last one teach, and has more of it. Each charges the ledger.
@@ -320,6 +320,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         names = getattr(self, "feature_names_in_", ())
         remedy = "leave it out of X, or pass X.to_numpy() if it is a feature"
         features.refuse_unnamed(names, remedy)
+        public_values.refuse_large(rows, names, "the public rows", LARGEST)
+        public_values.refuse_small(rows, "the public rows")
         columns = rows.T[: len(names)]
         public_values.refuse_ids(columns, names, "the public rows", remedy)
         for sentence in public_values.doubted(columns, names, remedy):
