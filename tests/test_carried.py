@@ -92,3 +92,12 @@ def test_a_dropped_column_comes_along_even_if_it_has_the_name_of_a_role(tmp_path
     assert not tables.read_others(path, "--public", columns)
     found = tables.read_others(path, "--public", columns._replace(drop=("labels",)))
     assert {name: values.tolist() for name, values in found.items()} == {"labels": ["a", "b"]}
+
+
+def test_columns_of_several_types_are_joined_without_rounding():
+    signed, unsigned = np.array([BIG, -1]), np.array([2**64 - 1], np.uint64)
+    assert carried.joined([signed, signed]).tolist() == [BIG, -1] * 2
+    told = [str(BIG), "-1", str(2**64 - 1)]
+    assert carried.joined([signed, unsigned]).tolist() == told
+    assert carried.joined([signed, unsigned, np.array(["x"])]).tolist() == [*told, "x"]
+    np.testing.assert_array_equal(carried.joined([signed[1:], np.array([np.nan])]), [-1, np.nan])

@@ -139,7 +139,9 @@ def sides(
         return Sides(task, None, subset(task.private, nobody), np.zeros(0, np.int8))
     roles = drawn_roles(stage_key(noise_key, Stage.ROLES), chosen)
     if getattr(labeler, "folder", None) is not None:
-        private = fingerprint(task.private.images, task.private.labels)
+        held = task.private
+        owners = () if held.clients is None else (held.clients,)
+        private = fingerprint(held.images, held.labels, *owners)
         roles = kept_roles(folder, roles, private)
     role = roles_of(roles, task.private, experiment.unit)
     votes = role == VOTE

@@ -14,6 +14,7 @@ from benchmarks._faults import (
     spending,
     sums,
     units,
+    values,
 )
 from benchmarks._faults._known import Known as Known
 
@@ -27,4 +28,5 @@ FAULTS = (
     *audit.FAULTS,
     *roles.FAULTS,
     *corners.FAULTS,
+    *values.FAULTS,
 )
