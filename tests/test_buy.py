@@ -226,6 +226,27 @@ def test_near_private_does_not_draw_the_noise_of_the_training_again(model, tmp_p
     assert not any(drawn[0] == key for key in of_training)
 
 
+@pytest.mark.parametrize("part", ["params", "batch_stats"])
+def test_labels_that_another_network_chose_are_not_bought(model, task, tmp_path, monkeypatch, part):
+    price = Guarantee(0.5, 0.0, "replace-one", "central", (Pure(0.5),))
+    queries = Queries.alone(np.zeros((200, 1)), np.arange(3))
+    monkeypatch.setattr(buy, "select", lambda *_, **__: (queries, price))
+    keys = Keys(jax.random.key(0), jax.random.key(1))
+    sold_out = replace(NEAR, buy=replace(NEAR.buy, oracle=tmp_path / "none.npy"))
+
+    def finish(model):
+        rounds = [SimpleNamespace(answers=SimpleNamespace(model=model))]
+        learn.final_student(keys, task, rounds, sold_out, tmp_path)
+
+    model = replace(model, batch_stats={"mean": np.zeros(3, np.float32)})
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            finish(model)
+    moved = {part: jax.tree.map(lambda leaf: leaf + np.float32(1), getattr(model, part))}
+    with pytest.raises(ValueError, match="got another one"):
+        finish(replace(model, **moved))
+
+
 def test_near_private_hides_a_record_and_is_refused_where_persons_are_the_unit():
     with pytest.raises(
         ValueError, match=r"unit=record with buy\.select=near_private, got .*person"
@@ -245,6 +266,15 @@ def test_near_private_costs_what_is_said_in_addition(task, model, relation):
     whole = accounting.compose([trained, guarantee], 3e-5)
     assert whole.delta <= 3e-5
     assert whole.epsilon <= 3.0
+
+
+def test_near_private_is_told_the_measure_of_uncertainty(task, model):
+    near = replace(CONFIG, select="near_private")
+    entropy, difference = (
+        set(chosen(task, model, replace(near, uncertainty=measure))[0].index.tolist())
+        for measure in ("entropy", "difference")
+    )
+    assert entropy != difference
 
 
 @pytest.mark.long

@@ -237,12 +237,42 @@ def test_a_row_without_a_label_does_not_agree_with_the_first_class(tmp_path):
     assert checked(parted, one, smoothing="none").right < 0.5
 
 
+def test_a_row_without_a_label_is_not_right_where_the_truth_is_the_first_class():
+    none = Labels.none(len(TASK.public.images), 3)
+    assert (TASK.public.true_labels == 0).any()
+    assert truth.label_accuracy(TASK, none) == 0.0
+    known = np.eye(3, dtype=np.float32)[TASK.public.true_labels]
+    known[:10] = 0
+    assert truth.label_accuracy(TASK, dataclasses.replace(none, probabilities=known)) == 0.75
+
+
 def test_a_person_who_checks_sends_one_bit_however_many_records_there_are(tmp_path):
     private = Records(TASK.private.images, TASK.private.labels, (EVERYBODY % 60).astype(np.int32))
     persons = {"unit": "person", "labeler": ReverseKNN(trust="local")}
     parted = sides_of(dataclasses.replace(TASK, private=private), tmp_path, **persons)
     measured = checked(parted, np.eye(3, dtype=np.float32)[TASK.public.true_labels], **persons)
     assert measured.checkers == len(set(parted.checkers.clients)) < len(parted.role)
+
+
+def test_a_person_who_checks_for_a_curator_counts_once(tmp_path):
+    """Of five records each, of which every one agrees."""
+    private = Records(TASK.private.images, TASK.private.labels, (EVERYBODY % 60).astype(np.int32))
+    parted = sides_of(dataclasses.replace(TASK, private=private), tmp_path, unit="person")
+    truths = np.eye(3, dtype=np.float32)[TASK.public.true_labels]
+    measured = checked(parted, truths, unit="person")
+    measures = parted.role == MEASURE  # others tell the recall of classes
+    assert measured.checkers == len(set(parted.checkers.clients[measures])) < measures.sum()
+    assert measured.right > 0.8
+
+
+def test_a_record_that_cannot_be_used_sends_the_bit_of_one_that_does_not_agree(tmp_path):
+    """All public rows are of its class, which it would agree with at any place."""
+    nothing = np.full(TASK.private.images.shape, np.nan, np.float32)
+    private = Records(nothing, np.zeros(SIZE, np.int32))
+    local = {"labeler": ReverseKNN(trust="local")}
+    parted = sides_of(dataclasses.replace(TASK, private=private), tmp_path, **local)
+    all_of_one = np.eye(3, dtype=np.float32)[np.zeros(len(TASK.public.images), int)]
+    assert checked(parted, all_of_one, **local).right < 0.2
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, math.inf])

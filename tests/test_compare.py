@@ -270,6 +270,15 @@ def test_persons_are_the_unit_of_every_cell():
         planning.plan(Config(unit="person"))
 
 
+@pytest.mark.parametrize("share", [0.05, "auto"])
+def test_as_many_records_check_in_every_cell_as_were_asked_for(share):
+    chosen, cells = planning.plan(Config(check_share=share))
+    assert {cell.experiment.check_share for cell in cells} == {share}
+    for name in chosen.methods:
+        told = planning.settings_of(Config(check_share=share), chosen, name)
+        assert told["check_share"] == share
+
+
 @pytest.mark.long
 def test_stopped_it_goes_on_and_runs_nothing_twice(tmp_path, monkeypatch):
     config = replace(BASE, out=tmp_path, epsilons=(0.1, 1.0))
@@ -481,6 +490,19 @@ def test_what_choosing_labels_costs_is_in_the_epsilon_of_the_row(tmp_path, monke
     assert [row["epsilon"] for row in found["rows"]] == [1.0, 1.0]
     assert [row["epsilon"] for row in again["rows"]] == [1.0, 1.5]
     assert "| NearPrivate, 200 labels bought | central | 1.5 |" in told(tmp_path, "md")
+
+
+def test_a_row_costs_what_its_dearest_run_does_and_no_less_than_was_asked():
+    def measured(epsilon):
+        whole = Guarantee(epsilon, 1e-5, "replace-one", "central", ()).asdict()
+        result = dict.fromkeys(measure.ACCURACIES, 0.5) | {"seed": 0, "trust": "central"}
+        result |= {name: whole[name] for name in ("epsilon", "delta", "relation")}
+        return measure.Measured(result, whole, 1, student_seconds=0.0, where={}, date="")
+
+    for costs, epsilon in (((0.9, 1.5, 1.2), 1.5), ((0.9, 0.8), 1.0), ((), 1.0)):
+        told = measure.joined(1.0, [measured(cost) for cost in costs])
+        assert told["epsilon"] == epsilon
+        assert costs == () or told["guarantee"]["epsilon"] == max(costs)
 
 
 @pytest.mark.long

@@ -1,5 +1,7 @@
 """An ensemble is the mean of students that differ by their keys, and keeps what is finished."""
 
+from dataclasses import replace
+
 import chex
 import jax
 import numpy as np
@@ -73,6 +75,16 @@ def test_an_interrupt_between_two_epochs_of_a_later_member_keeps_the_earlier_one
     trained = ensemble.fit(jax.random.key(0), IMAGES, TARGETS, CONFIG, 3)
     assert len(trained.members) == 1
     assert trained.interrupted
+
+
+def test_eleven_members_or_more_are_loaded_in_their_order(tmp_path):
+    """Their features lie side by side."""
+    one = students.fit(jax.random.key(0), IMAGES, TARGETS, CONFIG)
+    other = replace(one, params=jax.tree.map(lambda leaf: leaf + 1, one.params))
+    students.save(one, tmp_path / "2")
+    students.save(other, tmp_path / "10")
+    loaded = ensemble.load(tmp_path)
+    chex.assert_trees_all_equal(loaded.members, (one, other))
 
 
 def test_bad_input_is_named(tmp_path):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rknn_jax.answers.concern import Concern
+from rknn_jax.answers.measured import Measured
 from rknn_jax.cli import main as cli
 from rknn_jax.report import advice, figures, pages, release, results, summary
 from rknn_jax.report.advice import advise
@@ -166,6 +167,15 @@ def test_the_page_leads_with_the_number_that_matters_and_every_warning(folders, 
     assert "of the labels would be the same without noise" in release.headline(unheard)
 
 
+def test_a_measure_takes_the_place_of_an_opinion(released):
+    summary = replace(released.summary, concerns=())
+    told = replace(released, summary=summary).shares
+    measured = Measured(0.7, 0.6, 0.8, 100, "the labels", (), None)
+    beside = replace(released, summary=replace(summary, measured=measured)).shares
+    assert told.pop("expected_accuracy") == summary.expected_accuracy
+    assert beside == told
+
+
 def test_the_terminal_names_the_folder_in_the_command_of_the_advice(folders, rknn, monkeypatch):
     """The page has `.`, as it lies in the folder."""
     made = advice.Advice("Use them.", "All are likely.", "rknn export . --format parquet")
@@ -198,6 +208,14 @@ def test_the_advice_follows_from_the_likely_labels_and_its_command_runs(
     if "..." not in given.command:
         command = [str(folders / "counts") if one == "." else one for one in given.command.split()]
         assert rknn(*command[1:]).status == 0
+
+
+def test_rows_without_a_label_are_not_likely(released):
+    one_hot = np.eye(len(released.classes))[np.full(NUM_ROWS, -1)]
+    label = np.where(np.arange(NUM_ROWS) < 20, -1, 2)
+    undoubted = replace(released.summary, concerns=())
+    given = advise(replace(released, label=label, probability=one_hot, summary=undoubted))
+    assert "40 of 60 labels" in given.reason
 
 
 def test_labels_alone_show_no_votes_and_no_stability(folders):

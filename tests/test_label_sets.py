@@ -2,6 +2,7 @@
 
 import itertools
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -452,6 +453,21 @@ def test_the_folder_is_read_shown_and_exported(released, tmp_path):
     assert listed[:4] == [list(names) for names in SETS]
     lines = label_table.as_csv(made).decode().splitlines()
     assert [line.rsplit(",", 1)[1] for line in lines[:5]] == ["labels", "a;c", "b", "d", ""]
+
+
+def test_a_class_is_as_stable_as_its_own_place_in_the_sets_that_have_it(released):
+    folder, _ = released
+    found = results.read(folder / "out")
+    stability = np.random.default_rng(0).uniform(0.5, 1, (80, NUM_CLASSES))
+    found = replace(
+        found,
+        sets=replace(found.sets, stability=stability),
+        confidence=stability.min(axis=1),
+    )
+    for number, one in enumerate(results.class_rows(found)):
+        own = stability[found.sets.present[:, number], number]
+        assert one.stability == pytest.approx(own.mean())
+        assert one.doubtful == (own < results.SURE).sum()
 
 
 def test_doubtful_sets_are_worth_a_second_look(tmp_path):

@@ -17,7 +17,7 @@ from rknn_jax._internal import checkpoints, progress
 from rknn_jax.privacy.events import Pure
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.representations import pixels
-from train import distill, environment, run_folder
+from train import buy, distill, environment, run_folder
 from train.experiment import TRAINING, Experiment, plain_settings
 from train.json_files import write_json
 
@@ -180,6 +180,18 @@ def test_every_process_finds_the_state_of_a_training():
     assert repr(one["bias"]) != repr(other["bias"])
     assert checkpoints.named("noisy_sgd", (one, 3)) == checkpoints.named("noisy_sgd", (other, 3))
     assert checkpoints.named("noisy_sgd", (one, 3)) != checkpoints.named("noisy_sgd", (one, 4))
+
+
+def test_what_is_bought_may_change_until_it_was_chosen_with_noise(experiment, started):
+    """Another choice would cost anew."""
+    other = dataclasses.replace(experiment, buy=buy.Config(epochs=3))
+    assert run_folder.find_result(other) is None
+    (started / TRAINING).mkdir()
+    assert run_folder.find_result(other) is None
+    (started / TRAINING / run_folder.CHOICE).write_text("{}")
+    with pytest.raises(ValueError, match=r"other settings: buy\.epochs=100 for 3"):
+        run_folder.find_result(other)
+    assert run_folder.find_result(experiment) is None
 
 
 def test_a_choice_of_labels_belongs_to_the_network_that_made_it(tmp_path):

@@ -182,6 +182,15 @@ def test_a_training_that_was_cut_off_goes_on_to_the_same_weights(tmp_path, monke
     np.testing.assert_allclose(norms, 1, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(2, 16, 8, 1), (8, 4, 8, 1), (4, 4, 8, 2)])
+def test_a_training_on_images_of_another_shape_begins_anew(shape):
+    """Though their bytes are the same."""
+    key, images = jax.random.key(0), random_images(4)
+    place = simclr.fingerprint("simclr", key, images, TINY)
+    assert place == simclr.fingerprint("simclr", key, images.copy(), TINY)
+    assert place != simclr.fingerprint("simclr", key, images.reshape(shape), TINY)
+
+
 @pytest.mark.slow
 def test_ten_clusters_of_the_digits_are_purer_than_by_pixels():
     """0.86 to 0.89 with four keys against 0.77; 0.94 to 0.96 against 0.92 for forty clusters."""

@@ -88,6 +88,14 @@ def test_views_are_the_images_and_their_stretched_and_turned_copies():
     assert (views[3][0, 1:8, 4, 0] > 190).all()
 
 
+def test_images_that_another_encoder_describes_are_placed_as_they_are():
+    """Public ones were not deskewed."""
+    images = random_images()
+    found = spectral.of(jax.random.key(0), pixels.Encoder(), images)
+    plain = spectral.of(jax.random.key(0), pixels.Encoder(), images, spectral.Config(deskew=False))
+    np.testing.assert_allclose(found(images[:5]), plain(images[:5]), atol=1e-4)
+
+
 def test_too_few_public_images_are_named():
     with pytest.raises(ValueError, match="at least 12 public images"):
         spectral.fit(jax.random.key(0), np.zeros((5, 8, 8, 1), np.uint8))

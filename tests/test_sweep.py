@@ -4,12 +4,15 @@ to public images.
 
 import json
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from rknn_jax.representations import pca
+from rknn_jax.representations import pca, scan
 from tests.test_distill import small_runs  # noqa: F401 (a fixture)
-from train import commandline, distill, report, sweep, truth
+from train import commandline, distill, report, stages, sweep, truth
+from train.experiment import Experiment
 
 ARGUMENTS = [
     "--queries",
@@ -75,6 +78,32 @@ def test_every_combination_is_run_once_and_stopped_it_goes_on(swept):
 
 def test_runs_of_one_seed_share_their_representation(swept, fits):
     assert len(fits) == 4  # seed 0, the stopped run's own, then seed 0 and seed 1, two runs each
+
+
+@pytest.mark.parametrize(
+    ("changes", "shared"),
+    [
+        ({"epsilon": 2.0, "queries": 20}, True),
+        ({"dataset": "mnist"}, False),
+        ({"data_dir": Path("elsewhere")}, False),
+        ({"representation": scan.Config()}, False),
+        ({"representation_dir": Path("elsewhere")}, False),
+    ],
+    ids=lambda given: "-".join(given) if isinstance(given, dict) else None,
+)
+def test_runs_share_what_they_would_prepare_alike(changes, shared, monkeypatch):
+    monkeypatch.setattr(stages, "prepare", lambda experiment: stages.Prepared(None, len, None))
+    prepared = sweep.sharing(2)
+    one = Experiment(queries=10)
+    assert (prepared(one) is prepared(replace(one, **changes))) == shared
+
+
+@pytest.mark.parametrize("representation", [scan.Config(), pca.Config()])
+def test_clusters_that_are_queries_are_those_of_runs_with_as_many(representation, monkeypatch):
+    monkeypatch.setattr(stages, "prepare", lambda experiment: stages.Prepared(None, len, None))
+    prepared = sweep.sharing(2)
+    few, many = (Experiment(representation=representation, queries=count) for count in (10, 20))
+    assert (prepared(few) is prepared(many)) != representation.asks
 
 
 def test_a_folder_of_other_settings_is_neither_read_nor_touched(swept):
