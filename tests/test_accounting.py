@@ -323,6 +323,8 @@ def test_a_guarantee_without_events_adds_its_epsilon_and_takes_its_delta():
     assert compose([released(0.3, events=())] * 2, 1e-5).events == (Pure(0.3, 2),)
     with pytest.raises(ValueError, match="delta >= 8e-06"):
         compose([opaque] * 2, 5e-6)
+    parts = [opaque, *[released()] * 10]
+    assert compose(parts, 1e-5, times=2) == compose(parts * 2, 1e-5)
 
 
 def test_the_result_is_as_weak_as_its_weakest_part():

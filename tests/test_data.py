@@ -109,6 +109,16 @@ def test_without_writers_mnist_has_no_clients(tmp_path):
     assert mnist.load(0, tmp_path).private.clients is None
 
 
+def test_the_clients_of_mnist_are_the_writers_of_their_images(tmp_path):
+    mnist._example(tmp_path, 3)
+    parts = [_idx.read(tmp_path, f"{part}-writers-idx1-int") for part in ("train", "t10k")]
+    writers = np.concatenate(parts)
+    for split in ("standard", "half", "train"):
+        task = mnist.load(3, tmp_path, split)
+        np.testing.assert_array_equal(task.private.clients, writers[task.private_index])
+        np.testing.assert_array_equal(task.test.clients, writers[task.test_index])
+
+
 def test_half_of_mnists_training_images_are_public_and_all_test_images_test(tmp_path):
     standard = mnist._example(tmp_path, 3)
     half = mnist.load(3, tmp_path, "half")

@@ -264,6 +264,30 @@ def test_a_record_reaches_its_own_teacher_alone():
     assert moved.tolist() == [teacher == part[7] for teacher in range(20)]
 
 
+def test_no_teacher_learns_from_a_record_of_no_class():
+    """Whatever its image is, all teachers are the same; it is not one of the first class."""
+    changed = IMAGES.copy()
+    changed[7] = 255 - changed[7]
+    labels = LABELS.copy()
+    labels[7] = -1
+    before, after = (voted(QUICK, images, labels).weights for images in (IMAGES, changed))
+    np.testing.assert_array_equal(before, after)
+    assert np.any(before != quick_votes().weights)
+
+
+def test_a_person_reaches_one_teacher_alone():
+    config = dataclasses.replace(QUICK, unit="person")
+    person = np.arange(300, dtype=np.int32) % 20
+    labels = np.where(person == 3, (LABELS + 1) % CLASSES, LABELS)
+    before, after = (
+        config.contribute(
+            jax.random.key(0), Records(IMAGES, known, person), np.asarray, QUERIES, CLASSES
+        ).weights
+        for known in (LABELS, labels)
+    )
+    assert np.any(before != after, axis=(1, 2)).sum() == 1
+
+
 # The noise and its price.
 
 
@@ -313,6 +337,15 @@ def test_two_steps_of_a_run_have_noise_of_their_own():
     first, second = (log[:, 0] - log[:, 1]).reshape(2, config.batch_size)
     assert np.std(first) > 1
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.6
+
+
+def test_the_noise_covers_what_a_teacher_moves_the_rounding_of_a_sum_of_many_by():
+    key, noise = jax.random.key(0), np.float32(1)
+    few, many = (
+        n * release(key, np.zeros((n, 2, 4), np.float32), noise, 0.5, "clip", whole_batch=False)
+        for n in (5, 2**18)
+    )
+    assert (many / few >= 1 + (2**18 - 5) * _distillation.SUMMED - 1e-6).all()
 
 
 @pytest.mark.slow  # the contract of labelers draws under two keys

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from rknn_jax.privacy import accounting, renyi, sampled_gaussian
+from rknn_jax.privacy import accounting, analytic_gaussian, renyi, sampled_gaussian
 from rknn_jax.privacy.events import gaussian_event
 from rknn_jax.students import clipped_gradients, dpsgd
 from rknn_jax.students import fit as students
@@ -244,6 +244,20 @@ def test_a_product_of_a_small_and_a_large_vector_is_clipped(scale):
     assert np.linalg.norm(whole[3]) > 1
     moved = clipped_sum({"kernel": one}, clip=1.0)["kernel"]
     assert 1 - dpsgd.SLACK <= np.linalg.norm(moved) <= 1 + dpsgd.SLACK
+
+
+@pytest.mark.parametrize("size", [0, 1e-40])
+def test_a_product_of_nothing_and_the_largest_vector_counts_as_nothing(size):
+    """The first has no norm in float32, and the other's is infinite: their product is no number."""
+    there = jnp.arange(SUMMED)[:, None] == 3
+    one = clipped_gradients.Product(
+        *(
+            jnp.where(there, large, jnp.zeros((SUMMED, width)))
+            for large, width in ((size, WIDTH), (3e38, CLASSES))
+        )
+    )
+    moved = clipped_sum({"kernel": one}, clip=1.0)["kernel"]
+    assert np.linalg.norm(moved) <= 1 + dpsgd.SLACK
 
 
 class Twice(nn.Module):
@@ -529,6 +543,23 @@ def test_a_training_adds_the_noise_that_its_settings_ask_for(monkeypatch):
     assert abs(noise.std() / (3.0 * 2.0) - 1) < 5 / math.sqrt(2 * len(noise))
 
 
+def test_persons_of_every_block_draw_their_records_anew(monkeypatch):
+    """Draws that come again pair persons by their places, which one person less would move."""
+    rows = []
+
+    def noted(network, clip, total, index, **_):
+        rows.append(index)
+        return total
+
+    monkeypatch.setattr(dpsgd, "add_clipped", noted)
+    config = dpsgd.Config(epsilon=math.inf, unit="person", sampling_prob=1.0, epochs=1.0)
+    trained(config, data=records(n=32_000), person=np.repeat(np.arange(32), 1000))
+    first, second = rows
+    np.testing.assert_array_equal(first // 1000, np.arange(16)[:, None] * np.ones(16))
+    np.testing.assert_array_equal(second // 1000, np.arange(16, 32)[:, None] * np.ones(16))
+    assert np.mean(first % 1000 == second % 1000) < 0.1
+
+
 # Guarantee
 
 
@@ -636,6 +667,13 @@ def test_the_opposite_pair_is_its_quadrature(q, sigma):
             ] == pytest.approx(moment, rel=1e-6, abs=1e-12)
 
 
+def test_a_replaced_record_of_a_sum_of_all_is_charged_for_twice_the_clip():
+    """Four sums that it moves by 2C are one that it moves by 4C, at noise of 12 C."""
+    config = dpsgd.Settled(epsilon=math.inf, noise_multiplier=12.0, batch_size=50, epochs=4)
+    _, guarantee = dpsgd.noise(config, 50)
+    assert guarantee.epsilon == pytest.approx(analytic_gaussian.gaussian_epsilon(3, 1e-5))
+
+
 EASY = (0.024, 0.03, 0.05, 0.2, 1.0)
 
 
@@ -695,6 +733,20 @@ def test_trainings_of_other_settings_are_not_mixed_up(tmp_path):
         second.variables["params"]["Dense_0"]["kernel"],
     )
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_trainings_of_other_densities_are_not_mixed_up(tmp_path, monkeypatch):
+    """One step of noise alone moves the weights that a density lets it move, and the head's."""
+    monkeypatch.setattr(dpsgd, "sampled", lambda *_: [])
+    config = dpsgd.Config(
+        epsilon=math.inf, noise_multiplier=3.0, batch_size=N, epochs=1.0, ema_decay=0.0
+    )
+    network = mlp.Model(CLASSES)
+    before = drawn(network, records()[0])["params"]["Dense_0"]["kernel"]
+    for density in (0.1, 0.6):
+        after = trained(config, network=network, part="sparse", density=density, folder=tmp_path)
+        moved = after.variables["params"]["Dense_0"]["kernel"] != before
+        assert np.mean(moved) == pytest.approx(density, abs=0.1)
 
 
 def test_the_name_of_a_training_hides_a_private_number_of_records(tmp_path):

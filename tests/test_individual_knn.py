@@ -146,6 +146,16 @@ def test_a_unit_adds_the_same_whoever_else_is_there(unit):
         np.testing.assert_allclose(step.votes, sum(part.votes for part in parts), atol=1e-6)
 
 
+def test_no_person_votes_with_more_than_one_vote():
+    """Thirty records at a query, which a large budget would pay for."""
+    labeler = IndividualKNN(epsilon=50.0, unit="person")
+    rows = np.repeat(queries().features[:1], 30, axis=0)
+    found = run(labeler, contributed(labeler, rows, np.arange(30) % 2, [0] * 30))
+    assert found[0].neighbors == 1
+    assert np.linalg.norm(found[0].votes) == pytest.approx(1)
+    assert max(np.linalg.norm(step.votes) for step in found) <= 1 + 1e-9
+
+
 @pytest.mark.long
 def test_a_record_at_the_threshold_is_a_neighbor_whoever_else_is_there():
     """The threshold is the cosine of one record after another, to the last bit."""

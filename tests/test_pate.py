@@ -77,13 +77,13 @@ def test_a_teacher_sees_its_own_part_alone():
     assert np.any(again[part[7]] != said[part[7]])
 
 
-def test_nobody_learns_from_records_whose_label_no_class_has():
-    """Every other record has one, and whatever else is in it, all teachers say the same; -1 is
+def test_nobody_learns_from_records_of_no_class_or_of_no_finite_features():
+    """Every other record is one, and whatever else is in it, all teachers say the same; -1 is
     not the last class.
     """
     part = pate.parts_of(jax.random.key(1), records(), QUICK)
     said = []
-    for label, scale in ((-1, 1), (-1, 3), (3, 1), (100, 0)):
+    for label, scale in ((-1, 1), (-1, 3), (3, 1), (100, 0), (1, np.nan), (2, np.inf)):
         features = FEATURES.copy()
         labels = LABELS.copy()
         features[::2] *= scale

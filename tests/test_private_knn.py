@@ -237,6 +237,21 @@ def test_in_a_sample_of_fewer_records_than_neighbors_each_counts_once():
     # Bin(25, 0.2): 20 never occur in 40 samples, and the mean is 5 to five standard errors.
     assert found.counts.max() < 20
     assert found.counts.mean() == pytest.approx(5, abs=5 * 2 / math.sqrt(40))
+    # What is neither 0 nor 1 counts as 0: an error would tell of its record.
+    odd = np.tile([1, np.nan, 2, 0.5, -1], (25, 1))
+    other = private_knn.multi_label(jax.random.key(0), features, odd, queries, config, clip=1)
+    np.testing.assert_array_equal(other.counts, found.counts * [1, 0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
+def test_attributes_of_a_replaced_record_are_charged_as_replaced(relation):
+    config = PrivateKNN(epsilon=5.0, num_neighbors=2, sampling_prob=0.2, relation=relation)
+    features, every = np.zeros((25, 2), np.float32), np.ones((25, 1))
+    queries = questions(np.zeros((40, 2)))
+    found = private_knn.multi_label(jax.random.key(0), features, every, queries, config, clip=1)
+    (event,) = found.guarantee.events
+    assert (event.count, event.sampling_prob) == (40, 0.2)
+    assert event.replaced == (relation == "replace-one")
 
 
 @pytest.mark.long
