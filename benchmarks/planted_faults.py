@@ -1,6 +1,6 @@
 """Faults planted by hand, and the tests that find them.
 
-Each fault of `benchmarks/_faults/` breaks a guarantee. It is planted in a copy of the project,
+Each fault of `benchmarks/_faults/` breaks a promise. It is planted in a copy of the project,
 and the tests named for it run until the first failure. The results are written as they come, and
 the same command continues: a result is used again while the file and its tests are the same.
 

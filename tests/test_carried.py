@@ -27,6 +27,7 @@ BIG = 2**60 + 1
         ([BIG, None], "U", [str(BIG), ""]),
         ([BIG, 0.5, float("nan")], "U", [str(BIG), "0.5", ""]),
         ([3, None], "f", [3.0, np.nan]),
+        ([0.1, 7, None], "f", [0.1, 7.0, np.nan]),
         ([True, None, False], "f", [1.0, np.nan, 0.0]),
         ([Decimal("10.10"), None], "f", [10.1, np.nan]),
         ([Decimal("0.12345678901234567890"), None], "U", ["0.12345678901234567890", ""]),

@@ -13,6 +13,7 @@ from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.private_knn import PrivateKNN
 from rknn_jax.labelers.rknn import ReverseKNN
 from tests.test_distill import TINY, arrays, digits, run, small_runs, told  # noqa: F401 (a fixture)
+from tests.test_statement import RELEASE
 from train import commandline, distill, results, truth
 from train.buy import Config as Buy
 from train.experiment import Experiment
@@ -230,3 +231,13 @@ def test_one_private_record_moves_one_vote_of_each_query_of_other_labelers(tmp_p
 )
 def test_a_statement_tells_how_a_persons_records_are_bounded(labeler, unit, told):
     assert results._records_of_unit(labeler, unit) == told
+
+
+@pytest.mark.parametrize("unit", ["record", "person"])
+def test_a_statement_of_persons_leaves_the_number_of_their_records_open(unit):
+    guarantee = dataclasses.replace(RELEASE, unit=unit, relation="add-remove")
+    experiment = dataclasses.replace(TINY, unit=unit)
+    found = results._statement(experiment, digits(0), guarantee, None, None)
+    words = " ".join(found.card()["not_covered"])
+    assert f"the number of private {unit}s" in words
+    assert ("the number of their records" in words) == (unit == "person")

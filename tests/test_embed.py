@@ -1,5 +1,6 @@
 """`rknn embed`: the same file however often it was stopped, nothing lost, each record by itself."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -153,6 +154,18 @@ def test_a_bad_private_image_stays_as_a_row_that_casts_no_vote(rknn, folder, net
     assert Path("o.parquet").stat().st_mode & 0o077 == 0
 
 
+def test_a_public_record_without_finite_features_is_named_and_left_out(tmp_path, vectors):
+    matrix = np.load(vectors)
+    matrix[WORDS.index("fast") + 1] = np.inf
+    np.save(vectors, matrix)
+    source = rows.TableFile(write_texts(tmp_path / "t.jsonl"), "--text", ("text",), texts=True)
+    out = tmp_path / "o.parquet"
+    made = run.embed(source, text.load(str(vectors)), out, private=False)
+    bad = "its features are not finite"
+    assert made.unusable == {"row 2": "no text", "row 4": bad, "row 5": bad}
+    assert pq.read_table(out)["row"].to_pylist() == [0, 1, 3]
+
+
 @pytest.mark.parametrize("options", [(), ("--private",)])
 def test_links_to_images_of_the_folder_are_told(rknn, folder, network, options):
     given = ("embed", "--images", folder, "--model", network, *options)
@@ -268,6 +281,21 @@ def test_records_that_change_meanwhile_are_refused(tmp_path, folder, network):
     (folder / "cat/0.png").write_bytes((folder / "dog/1.png").read_bytes())
     with pytest.raises(ValueError, match="begin anew"):
         run.embed(source, model, out, private=False)
+
+
+@pytest.mark.parametrize("words", ["begin anew", "name another"])
+def test_a_run_with_other_columns_is_another_one(tmp_path, vectors, words):
+    path = write_texts(tmp_path / "t.jsonl")
+    model = text.load(str(vectors))
+    out = tmp_path / "o.parquet"
+    source = rows.TableFile(path, "--text", ("text",), texts=True)
+    with pytest.raises(Stop):
+        run.embed(source, model, out, private=False, advance=_stop)
+    if words == "name another":
+        run.embed(source, model, out, private=False)
+    labeled = dataclasses.replace(source, label="labels")
+    with pytest.raises(ValueError, match=words):
+        run.embed(labeled, model, out, private=False)
 
 
 def test_the_digest_is_the_networks(tmp_path):

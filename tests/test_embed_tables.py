@@ -182,6 +182,8 @@ def test_categories_are_alike_but_for_capitals_and_white_space(rknn):
     assert "tell nobody" not in done.err
     # `m` and `M` are two public values, and stay two.
     np.testing.assert_array_equal(embeddings("o.parquet"), embeddings("p.parquet"))
+    either = table.Category("sex", ("M", "m", "w")).features(pa.chunked_array([["m", " m", "M "]]))
+    assert either.tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("suffix", [".ipc", ".arrows", ".arrow"])

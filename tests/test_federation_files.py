@@ -10,6 +10,7 @@ from rknn_jax.federation import inputs, joining
 from rknn_jax.federation.join_settings import Join
 from tests.options import named_settings
 from tests.test_inputs import LABELS, PRIVATE, PUBLIC, frame
+from train import parties
 
 PARTS = [slice(0, 20), slice(20, 25), slice(25, 90)]
 
@@ -109,3 +110,11 @@ def test_a_file_that_is_replaced_while_it_is_read_is_refused(tmp_path, monkeypat
         with pytest.raises(ValueError, match="stay as it is while it is read"):
             joining.read_records(Join(tmp_path / "R.npz"))
     assert len(joining.read_records(Join(tmp_path / "R.npz")).labels) == 30
+
+
+def test_a_partys_file_is_for_its_owner_alone(tmp_path):
+    sizes = parties.main(parties.Parties("digits", tmp_path, parties=2))
+    for number, size in enumerate(sizes):
+        path = tmp_path / f"party{number}.npz"
+        assert path.stat().st_mode & 0o077 == 0
+        assert len(np.load(path)["labels"]) == size

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import os
 
 import numpy as np
 import pytest
@@ -95,6 +96,24 @@ def test_merged_answers_are_readable_by_their_owner_alone(settings):
     south, _ = collect(settings, "south", 2, 2, question=north)
     merged(settings, north, south)
     assert (settings.out / ANSWERS).stat().st_mode & 0o077 == 0
+
+
+def test_merged_answers_are_on_disk_before_they_have_their_name(settings, monkeypatch):
+    """The parts are marked as merged: answers lost to a power cut would be in no sum."""
+    north, _ = collect(settings, "north", 0, 2)
+    south, _ = collect(settings, "south", 2, 2, question=north)
+    answers = settings.out / ANSWERS
+    synced = []
+
+    def sync(descriptor):
+        if not answers.exists():
+            synced.append(os.fstat(descriptor))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", sync)
+        merged(settings, north, south)
+    whole = sum((part / ANSWERS).stat().st_size for part in (north, south))
+    assert (answers.stat().st_ino, whole) in [(one.st_ino, one.st_size) for one in synced]
 
 
 @pytest.mark.parametrize("when", ["answers", "question", "marked"])

@@ -250,6 +250,8 @@ def test_damage_counts_as_all_that_remained(tmp_path):
         assert ledger.remaining.epsilon == 0
         assert not ledger.affords(laplace(0.01))
         assert "rknn budget repair" in ledger.advice(laplace(0.01))
+    path.write_bytes(whole[:-9])
+    assert ledger.remaining.epsilon == 0, "the part of a line tells no divergence"
     path.write_bytes(whole + b'{"delta":"1/100000","epsilon":"1/10","guar')
     assert ledger.remaining == (0, 0), "unknown noise with a delta may have cost everything"
     assert not ledger.affords(laplace(0.01))

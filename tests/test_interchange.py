@@ -325,6 +325,17 @@ def test_label_studio_shows_pictures_and_has_no_prediction_without_a_label(tmp_p
     assert result["value"] == {"choices": [AWKWARD[2]]}
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_label_studio_lets_its_user_choose_several_classes_of_sets_alone(tmp_path, several):
+    sets = {"present": np.ones((3, 3), bool), "stability": np.ones((3, 3), np.float32)}
+    folder = folder_of(tmp_path, **(sets if several else {}))
+    tasks, interface = export.write(folder, "label-studio")
+    [prediction] = json.loads(tasks.read_text())[0]["predictions"]
+    assert prediction["result"][0]["value"]["choices"] == (["0", "1", "2"] if several else ["2"])
+    [_, choices] = ElementTree.fromstring(interface.read_text())
+    assert (choices.get("choice") == "multiple") == several
+
+
 def test_every_public_column_is_exported_whatever_its_name(tmp_path):
     given = ["label", "public_label", "row", "file", "public_file", 'no"te&<', "public_public_x"]
     names = {f"public_{name}": np.array([f"{name} {row}" for row in range(3)]) for name in given}

@@ -149,7 +149,7 @@ def test_a_refused_charge_leaves_every_byte(ledger, path):
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("epsilon", [0.0, float("inf")])
+@pytest.mark.parametrize("epsilon", [0.0, 9e-10, float("inf")])
 def test_what_costs_nothing_or_everything_is_not_charged(ledger, epsilon):
     free = replace(released(), epsilon=epsilon)
     with pytest.raises(LedgerError, match="epsilon"):

@@ -520,6 +520,7 @@ def test_the_keys_of_another_client_are_rejected():
     assert server.receive(3, 0, theirs) == "counted"
     assert server.receive(7, 0, theirs) == "malformed"
     assert server.receive(7, 0, mine[:32] + theirs[:32] + mine[64:]) == "malformed"
+    assert server.receive(7, 0, mine[:32] + theirs[32:64] + mine[64:]) == "malformed"
     assert server.receive(7, 0, mine) == "counted"
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import os
 import warnings
 
 import duckdb
@@ -25,7 +26,7 @@ from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, label, planning, tables
 from rknn_jax.release.counting import Count, Counter
-from rknn_jax.release.data_files import find
+from rknn_jax.release.data_files import find, unchanged
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrowShard, FileShard, Records, regular
 from tests.options import named_settings
@@ -462,6 +463,26 @@ def test_a_shard_that_changed_since_it_was_opened_is_refused(tmp_path):
     write(tmp_path / "a.npz", EMBEDDINGS[:-1], LABELS[:-1])
     with pytest.raises(ValueError, match="unchanged"):
         counting.count_all(records, COUNTER)
+
+
+def test_a_file_of_the_same_size_and_time_that_was_written_meanwhile_is_refused(tmp_path):
+    path = write(tmp_path / "a.npz")
+    before = path.stat()
+
+    def overwrite(content):
+        while path.stat().st_ctime_ns == before.st_ctime_ns:  # the clock of files has ticks
+            path.write_bytes(content)
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    with (
+        pytest.raises(ValueError, match="to stay as it is while it is read"),
+        unchanged([str(path)], "--private"),
+    ):
+        overwrite(path.read_bytes()[::-1])
+    after = path.stat()
+    assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size)
+    with unchanged([str(path)], "--private"):
+        path.read_bytes()
 
 
 # Where shards are found

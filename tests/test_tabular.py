@@ -314,6 +314,14 @@ def test_the_guarantee_is_the_mechanisms(table, make):
     assert json.loads(json.dumps(estimator.card_)) == estimator.card_, "as privacy.json"
 
 
+def test_the_card_tells_who_answers_for_it_and_why(table, make):
+    public, private, labels = table
+    words = {"controller": "A", "contact": "B", "purpose": "C", "justification": "D"}
+    estimator = make(**words).fit(public)
+    estimator.label(private, labels)
+    assert {name: estimator.card_[name] for name in words} == words
+
+
 @pytest.mark.long
 def test_nothing_private_stays_in_the_estimator(table, make):
     public, private, labels = table

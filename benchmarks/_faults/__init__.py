@@ -1,4 +1,4 @@
-"""Faults that a careful programmer could make, each of which breaks a guarantee.
+"""Faults that a careful programmer could make, each of which breaks a promise.
 
 `benchmarks.planted_faults` plants each in a copy of the project, and runs the tests that should
 find it. `tests/test_benchmarks.py` asserts that each still fits the source.
@@ -13,6 +13,7 @@ from benchmarks._faults import (
     secure_sums,
     spending,
     sums,
+    training,
     units,
     values,
 )
@@ -29,4 +30,5 @@ FAULTS = (
     *roles.FAULTS,
     *corners.FAULTS,
     *values.FAULTS,
+    *training.FAULTS,
 )

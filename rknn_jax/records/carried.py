@@ -42,7 +42,7 @@ def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 def _is_float(value: Any) -> bool:
     """Return whether a float is the same number, by its shortest text."""
-    if value is None or value != value:
+    if value is None or isinstance(value, float) or value != value:
         return True
     try:
         return bool(Decimal(repr(float(value))) == value)

@@ -125,7 +125,7 @@ def scalar(value: Any) -> Any:
 
     One complex number makes all numbers of a column complex. Anything else is returned as it is.
 
-    >>> scalar(np.array(2 + 0j))
+    >>> scalar(2 + 0j)
     2.0
     """
     if getattr(value, "shape", None) == () and not isinstance(value, np.generic):
