@@ -59,12 +59,19 @@ def test_a_name_in_bytes_that_are_no_utf_8_is_refused_at_every_door(rknn, tmp_pa
     assert contents(tmp_path) == before
 
 
-def test_a_name_that_is_longer_than_what_is_read_of_a_label_is_refused(rknn, tmp_path):
-    save(tmp_path, "npz", LABELS)
-    done = rknn(*doors(["--classes", "a", "é" * 200, "é" * 200 + "b"])[0])
-    assert done.status == 2
-    assert "with 1 that are longer" in done.err
-    assert Classes(2, ("a", "é" * 200)).count == 2
+@pytest.mark.parametrize("form", ["csv", "feather", "npz"])
+def test_a_name_that_is_longer_than_what_files_tell_of_a_label_is_that_label(rknn, tmp_path, form):
+    names = [letter * 500 for letter in "abc"]
+    labels = [names[label] for label in LABELS]
+    changes = save(tmp_path, form, labels)
+    done = rknn(*arguments(**changes, **NO_NOISE, classes=",".join(names)))
+    assert done.status == 0, done.err
+    np.testing.assert_array_equal(arrays(tmp_path / "new" / "labels.npz")["label"], TRUTH)
+
+
+def test_names_that_files_do_not_tell_apart_are_refused():
+    with pytest.raises(ValueError, match="differ in their first 400 bytes"):
+        Classes(3, ("a", "é" * 200 + "b", "é" * 200 + "c"))
 
 
 def test_a_space_beside_a_comma_is_refused_in_a_file_of_options(rknn, tmp_path):

@@ -12,6 +12,8 @@ import pytest
 
 from rknn_jax import ReverseKNNLabeler
 from rknn_jax.records import frames
+from rknn_jax.records.classes import Classes
+from rknn_jax.records.labels import encode
 from tests.conftest import crossed
 
 NUM_RECORDS = 40
@@ -216,6 +218,14 @@ def test_what_a_mask_hides_is_missing_and_not_what_lies_under_it(kind):
         assert np.isnan(found[3]).any()
 
 
+def test_what_a_mask_hides_in_a_list_is_missing():
+    masked = [np.ma.masked, np.ma.array(1, mask=True), np.ma.array([1], mask=True)]
+    assert frames.column(masked).tolist() == [None] * 3
+    assert frames.single([*masked, 1], [0, 1])[0].tolist() == [None] * 3 + [1]
+    sets = encode(frames.several([[0, masked[0]], [masked[1]]], [0, 1])[0], Classes(2), 2).ids
+    np.testing.assert_array_equal(sets[:, 0], [0, -1])
+
+
 def test_a_mask_over_a_release_hides_rows_and_classes():
     hidden = np.zeros(ROWS.shape, bool)
     hidden[3] = True
@@ -261,3 +271,7 @@ def test_rows_of_half_precision_are_read_and_queries_that_have_not_run_are_refus
         cast(lazy, LABELS)
     with pytest.raises(ValueError, match=r"got LazyFrame.*X.collect"):
         ReverseKNNLabeler().fit(lazy)
+    with pytest.raises(ValueError, match=r"got LazyFrame.*y.collect"):
+        cast(ROWS, lazy, ledger="other")
+    with pytest.raises(ValueError, match=r"got LazyFrame.*person.collect"):
+        cast(ROWS, LABELS, lazy, ledger="other")

@@ -11,10 +11,7 @@ from rknn_jax._internal.extras import MissingExtraError, install
 from rknn_jax._internal.option_names import option
 from rknn_jax.formats import FormatError, _hub
 from rknn_jax.records import features as rules
-from rknn_jax.records.classes import LONGEST_LABEL, MOST_LABELS
-
-CUT = "\ufffd"
-"""End of a text label of which only the beginning is read, so that it is no other label."""
+from rknn_jax.records.classes import MOST_LABELS, cut
 
 
 def pyarrow() -> Any:
@@ -334,7 +331,7 @@ def label_column(column: Any, names: tuple[str, ...] = ()) -> np.ndarray:
         column = column.cast(pa.large_binary())
     if types.is_binary(column.type) or types.is_large_binary(column.type):
         texts: Sequence[bytes | None] = column.to_pylist()
-        return np.array([label_text(text or b"") for text in texts], dtype=str)
+        return np.array([cut(text or b"") for text in texts], dtype=str)
     if kind_of(column.type) not in rules.NUMBERS:
         raise FormatError(f"Expected labels as numbers, text or lists, got {column.type}; save so.")
     if types.is_null(column.type):
@@ -345,12 +342,6 @@ def label_column(column: Any, names: tuple[str, ...] = ()) -> np.ndarray:
         # Not as floats: joined to other batches, these would round the labels there too.
         return objects(column.to_pylist())
     return np.asarray(column.to_numpy(zero_copy_only=False))
-
-
-def label_text(text: bytes) -> str:
-    """Return a text label. A long one is cut, and then ends like no other label."""
-    told = text[:LONGEST_LABEL].decode(errors="replace")
-    return told if len(text) <= LONGEST_LABEL else told + CUT
 
 
 def _label_lists(column: Any, names: tuple[str, ...] = ()) -> np.ndarray:

@@ -39,7 +39,7 @@ from rknn_jax.formats import (
 )
 from rknn_jax.formats._csv_records import NO_UTF8, UTF8_MARK, is_utf8
 from rknn_jax.records import carried
-from rknn_jax.records.classes import LONGEST_LABEL, MOST_LABELS
+from rknn_jax.records.classes import CUT, LONGEST_LABEL, MOST_LABELS, cut
 from rknn_jax.records.features import FIELD
 from rknn_jax.records.labels import SEPARATOR, mask_text
 
@@ -364,16 +364,16 @@ def label_text(value: Any) -> str:
     if value and all(isinstance(one, bool) for one in value):
         return mask_text(value)
     some = value[: MOST_LABELS + 1]
-    return SEPARATOR.join(_arrow.CUT if isinstance(one, bool) else _text(one) for one in some)
+    return SEPARATOR.join(CUT if isinstance(one, bool) else _text(one) for one in some)
 
 
 def _text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, list | dict):
-        return _arrow.CUT
+        return CUT
     text = value if isinstance(value, str) else json.dumps(value)
-    return _arrow.label_text(text[: LONGEST_LABEL + 1].encode(errors="replace"))
+    return cut(text[: LONGEST_LABEL + 1].encode(errors="replace"))
 
 
 def _person(value: Any) -> Any:

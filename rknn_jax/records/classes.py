@@ -28,6 +28,9 @@ Larger numbers are more likely to be something else, so the user has to name the
 LONGEST_LABEL = 400
 """Most bytes of a text label that are read."""
 
+CUT = "\ufffd"
+"""End of a text label of which only the beginning is read, so that it is no other label."""
+
 MOST_LABELS = 256
 """Most labels of a record that are read."""
 
@@ -80,11 +83,12 @@ class Classes:
                 f"Expected class names in Unicode, got {option('classes')} {self.names!a}, "
                 "of bytes that are no UTF-8; write them in UTF-8, as the labels."
             )
-        if long := [name for name in self.names or () if len(name.encode()) > LONGEST_LABEL]:
+        read = [cut(name.encode()) for name in self.names or ()]
+        if len(set(read)) < len(read):
             raise ValueError(
-                f"Expected class names of at most {LONGEST_LABEL} bytes, got {option('classes')} "
-                f"with {len(long)} that are longer, the first {long[0][:40]!r}...; labels are not "
-                "read further, so shorten both."
+                f"Expected class names that differ in their first {LONGEST_LABEL} bytes, got "
+                f"{option('classes')} with two that do not; labels of files are not read further, "
+                "so shorten both."
             )
         if alike := _alike(self.names or ()):
             raise ValueError(
@@ -120,17 +124,25 @@ def _alike(names: Sequence[str]) -> list[str]:
     return []
 
 
+def cut(text: bytes) -> str:
+    """Return a text label as files are read. A long one is cut, and then ends like no other."""
+    told = text[:LONGEST_LABEL].decode(errors="replace")
+    return told if len(text) <= LONGEST_LABEL else told + CUT
+
+
 def scalar(value: Any) -> Any:
     """Return what an array without axes holds, as a real number if it has no imaginary part.
 
-    One complex number makes all numbers of a column complex. Anything else is returned as it is.
+    One complex number makes all numbers of a column complex. What a mask hides is None. Anything
+    else is returned as it is.
 
     >>> scalar(2 + 0j)
     2.0
     """
     if getattr(value, "shape", None) == () and not isinstance(value, np.generic):
-        value = np.asarray(value)[()]
-    return value.real if isinstance(value, complex) and value.imag == 0 else value
+        value = None if np.ma.is_masked(value) else np.asarray(value)[()]
+    number = isinstance(value, complex | np.complexfloating)
+    return value.real if number and value.imag == 0 else value
 
 
 def number_of(text: str) -> float | None:

@@ -242,13 +242,20 @@ def _only(value: Any) -> Any:
         return _NO_CLASS
 
 
-def refuse_unread(rows: Any) -> None:
-    """Raise ValueError if rows are a query that has not run, such as a lazy frame of Polars."""
-    if not hasattr(rows, "__array__") and (hasattr(rows, "collect") or hasattr(rows, "fetchall")):
-        raise ValueError(
-            f"Expected an array or a frame in X, got {type(rows).__name__}, whose rows are not "
-            "read yet; pass its frame, such as X.collect(), or X.df() of DuckDB."
-        )
+def refuse_unread(**given: Any) -> None:
+    """Raise ValueError if values are a query that has not run, such as a lazy frame of Polars.
+
+    Args:
+      given: Rows or columns, by their names.
+    """
+    for name, held in given.items():
+        unread = hasattr(held, "collect") or hasattr(held, "fetchall")
+        if unread and not hasattr(held, "__array__"):
+            raise ValueError(
+                f"Expected an array or a frame in {name}, got {type(held).__name__}, whose rows "
+                f"are not read yet; pass its frame, such as {name}.collect(), or {name}.df() of "
+                "DuckDB."
+            )
 
 
 def refuse_columns(public: Any) -> None:

@@ -24,10 +24,12 @@ from rknn_jax import label_sets
 from rknn_jax._internal.option_names import option
 from rknn_jax.records.classes import (
     FOREIGN,
+    LONGEST_LABEL,
     MISSING,
     MISSING_WORDS,
     MOST_LABELS,
     Classes,
+    cut,
     number_of,
     scalar,
 )
@@ -262,6 +264,10 @@ class _Lookup:
         self.count = classes.count
         self.counts_from_0 = classes.counts_from_0 and not classes.numerals
         self.names = {name: i for i, name in enumerate(classes.names or ())}
+        # Of a long name, files have the beginning alone.
+        for name, i in list(self.names.items()):
+            if len(name) > LONGEST_LABEL // 4:
+                self.names.setdefault(cut(name.encode(errors="replace")), i)
         self.values = classes.numerals
         self.named_from_0 = classes.names == tuple(map(str, range(classes.count)))
 

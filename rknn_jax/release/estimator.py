@@ -313,7 +313,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         for name in ("X_", *_RELEASED):
             self.__dict__.pop(name, None)
         self._validate_params()
-        frames.refuse_unread(X)
+        frames.refuse_unread(X=X)
         frames.refuse_columns(X)
         # A copy: a program may read private rows into the same array later.
         rows = validate_data(self, frames.unmasked(X), dtype=np.float32, copy=True)
@@ -408,6 +408,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             is a `BudgetExceededError` if not enough is left.
           ValueError: If the input or the parameters cannot be used; nothing was spent then.
         """
+        frames.refuse_unread(y=y, person=person)
         frames.check_aligned(X, y=y, person=person)
         X = self._private(X)
         several = self.labels_per_record is not None
@@ -515,6 +516,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
 
     def _checked(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self, "X_")
+        frames.refuse_unread(X=X)
         checked: np.ndarray = validate_data(self, frames.unmasked(X), dtype=np.float32, reset=False)
         return checked
 
@@ -533,7 +535,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         row alone, and no error quotes a row.
         """
         check_is_fitted(self, "X_")
-        frames.refuse_unread(X)
+        frames.refuse_unread(X=X)
         frames.refuse_private_columns(X)
         if issparse(X):
             validate_data(self, X, reset=False)  # refuses them by type
@@ -565,6 +567,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Settings, inputs.Data]:
         """Return the settings and the input of a release, or of a dry run without labels."""
         self._validate_params()
+        frames.refuse_unread(person=person)
         persons = None if person is None else frames.column(person)
         check_consistent_length(X, persons)
         if persons is None and self.person_name is not None:
