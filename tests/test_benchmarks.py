@@ -23,6 +23,7 @@ from benchmarks._tables import _format
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.long
 def test_a_stopped_benchmark_continues_and_a_finished_one_begins_anew(tmp_path, monkeypatch):
     monkeypatch.setattr(_kept, "RUNS", tmp_path)
     worked = []

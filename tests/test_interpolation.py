@@ -62,6 +62,7 @@ def test_a_place_has_the_same_labels_whatever_other_places_there_are(metric, smo
     assert np.array_equal(function(np.asfortranarray(places)), whole)
 
 
+@pytest.mark.long
 def test_rows_that_a_regression_did_not_see_are_predicted_as_by_another_fit():
     wanted = likely(ROWS).astype(np.float64) - 1 / NUM_CLASSES
     for radial in RADIAL._radial:

@@ -65,6 +65,7 @@ def test_labels_in_another_order_are_told():
     assert sentence.endswith("Are labels and features in the same order?")
 
 
+@pytest.mark.long
 def test_halves_of_one_data_set_are_never_told():
     """No false alarm in 20 splits, half of which have a person's records five times."""
     alarms = []

@@ -103,6 +103,7 @@ def assert_nearest(index, found, distances):
 # Against float64.
 
 
+@pytest.mark.long
 @given(
     st.integers(0, 99), st.sampled_from([(40, 30, 20), (1, 1, 1)]), st.sampled_from([0.0, 100.0])
 )

@@ -78,6 +78,7 @@ def check_walks(graph, cluster, num_queries, longest=1e-4):
         assert far(rows, expected) < most + 4e-4, "rounded to half precision"
 
 
+@pytest.mark.long
 def test_walks_solve_their_equation(digits):
     public, queries, graph, _ = digits
     check_walks(graph, queries.cluster, 60)

@@ -291,6 +291,7 @@ def test_a_record_counts_as_much_as_its_weight(data, monkeypatch):
     np.testing.assert_allclose(student.predict_proba(images).mean(axis=0), expected, atol=0.07)
 
 
+@pytest.mark.long
 def test_the_filler_of_the_last_batch_does_not_enter_the_loss(data):
     images, targets = data
     index = np.arange(8, dtype=np.int32)
