@@ -102,3 +102,14 @@ def test_columns_of_several_types_are_joined_without_rounding():
     assert carried.joined([signed, unsigned]).tolist() == told
     assert carried.joined([signed, unsigned, np.array(["x"])]).tolist() == [*told, "x"]
     np.testing.assert_array_equal(carried.joined([signed[1:], np.array([np.nan])]), [-1, np.nan])
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_public_column_named_as_that_of_sets_is_exported_beside_it(tmp_path, several):
+    held = {"public_labels": np.array(["x", "y", "z"])}
+    if several:
+        held |= {"present": np.eye(3, dtype=bool), "stability": np.ones((3, 3), np.float32)}
+    (path,) = export.write(folder_of(tmp_path, **held), "csv")
+    rows = csv_rows(path)
+    assert [row["public_labels" if several else "labels"] for row in rows] == ["x", "y", "z"]
+    assert not several or [row["labels"] for row in rows] == ["0", "1", "2"]

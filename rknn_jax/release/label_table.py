@@ -147,10 +147,11 @@ def read(folder: Path) -> Labels:
             "name another."
         ) from error
     named = columns | each
+    own = {*named, *([] if sets is None else [SETS])}
     kept = {}
     for name, values in carried.items():
         plain = name.removeprefix("public_")
-        taken = plain in named or (plain != name and plain in carried)
+        taken = plain in own or (plain != name and plain in carried)
         missing = np.isnan(values) if values.dtype.kind == "f" else False
         kept[name if taken else plain] = np.ma.masked_array(values, missing)
     every = named | kept
