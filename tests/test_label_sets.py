@@ -22,7 +22,7 @@ from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.mechanisms.gaussian import Gaussian
 from rknn_jax.neighbors import nearest_votes
 from rknn_jax.privacy.ledger import Ledger
-from rknn_jax.records.classes import Classes
+from rknn_jax.records.classes import LONGEST_LABEL, Classes
 from rknn_jax.records.labels import check_types, encode
 from rknn_jax.release import counting, label_table, planning
 from rknn_jax.release.estimator import ReverseKNNLabeler
@@ -209,7 +209,7 @@ def test_the_owner_is_told_of_labels_that_are_not_read(labels):
 
 
 def test_the_beginning_of_a_long_name_is_no_other_class():
-    names = ("b" * _arrow.LONGEST_LABEL, "c")
+    names = ("b" * LONGEST_LABEL, "c")
     read = _arrow.label_column(pa.array([names[0] + "x", names[0]]))
     found = encode(read, Classes(2, names), 1, "here")
     assert found.ids.tolist() == [[NO_CELL, 2], [0, 2]]
