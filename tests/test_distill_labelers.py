@@ -12,6 +12,7 @@ from rknn_jax.labelers.noisy_sgd import NoisySGD
 from rknn_jax.labelers.pate import PATE
 from rknn_jax.labelers.private_knn import PrivateKNN
 from rknn_jax.labelers.rknn import ReverseKNN
+from rknn_jax.report.results import read
 from tests.test_distill import TINY, arrays, digits, run, small_runs, told  # noqa: F401 (a fixture)
 from tests.test_statement import RELEASE
 from train import commandline, distill, results, truth
@@ -157,6 +158,14 @@ def test_other_labelers_take_the_place_of_reverse_knn(changes, tmp_path, monkeyp
 
 
 @pytest.mark.long
+def test_nobody_is_told_that_labels_without_counts_are_stable(tmp_path):
+    """The program takes them for sure, and the folder said so."""
+    labeler = ReverseKNN(mechanism="permute_and_flip")
+    folder = run(tmp_path / "run", epsilon=0.01, labeler=labeler, student=None)
+    assert np.isnan(arrays(folder, "labels.npz")["confidence"]).all()
+    assert "stability" not in read(folder).shares
+
+
 def test_persons_are_the_unit_of_a_whole_run(tmp_path, monkeypatch):
     """Forty persons, some with many records; the number of queries follows from their number."""
     settings = {"epsilon": 4.0, "unit": "person", "student": None}

@@ -93,7 +93,7 @@ def finish(
         covers=list(statement.released),
         does_not_cover=list(statement.not_covered),
     )
-    write_arrays(folder / "labels.npz", _public_rows(task, labels))
+    write_arrays(folder / "labels.npz", _public_rows(task, labels, rounds))
     write_arrays(folder / "queries.npz", _queries(task, labels, rounds))
     _save_networks(folder, model, student)
     write_whole(folder / "privacy.html", page(statement).encode())
@@ -186,12 +186,15 @@ def _accountants(
     return accounting.epsilons(events, delta) or own
 
 
-def _public_rows(task: Task, labels: Labels) -> dict[str, np.ndarray]:
+def _public_rows(
+    task: Task, labels: Labels, rounds: Sequence[tuple[Queries, Answers]]
+) -> dict[str, np.ndarray]:
     """Return the columns of labels.npz, one row a public record."""
+    told = all(answers.counted for _, answers in rounds)  # else no number tells of the noise
     return {
         "label": np.where(labels.known, labels.hard, -1),
         "query": labels.query,
-        "confidence": labels.confidence,
+        "confidence": labels.confidence if told else np.full_like(labels.confidence, np.nan),
         "probability": labels.probabilities,
         "true_label": task.public.true_labels,
     }
