@@ -226,6 +226,26 @@ def test_what_a_mask_hides_in_a_list_is_missing():
     np.testing.assert_array_equal(sets[:, 0], [0, -1])
 
 
+def test_a_masked_record_of_fields_is_no_row_and_no_label():
+    fields = np.ma.array([(1.0, 2.0, 3.0)], dtype=[(name, float) for name in "abc"])
+    for odd in (fields[0], fields, np.ma.array(fields, mask=True)[0]):
+        found = frames.rows_of(changed(ROWS.tolist(), odd), WIDTH)
+        np.testing.assert_array_equal(np.delete(found, 3, 0), np.delete(ROWS, 3, 0))
+        assert cast(ROWS, changed(LABELS, odd), ledger="a", budget=20) <= 1
+        sets = [[label] for label in LABELS]
+        given = {"labels_per_record": 1, "ledger": "b", "budget": 20}
+        assert cast(ROWS, changed(sets, odd), **given) <= 1
+        assert cast(ROWS, changed(sets, [odd]), **given) <= 1
+
+
+def test_a_masked_number_leaves_the_classes_of_others_apart():
+    big = [2**60, 2**60 + 1]
+    found = frames.several(np.ma.array([*big, 0], mask=[0, 0, 1]), big)[0]
+    np.testing.assert_array_equal(
+        encode(found, Classes(2, tuple(map(str, big))), 1).ids[:, 0], [0, 1, -1]
+    )
+
+
 def test_a_mask_over_a_release_hides_rows_and_classes():
     hidden = np.zeros(ROWS.shape, bool)
     hidden[3] = True

@@ -122,6 +122,7 @@ def test_rounds_that_a_budget_does_not_allow_are_refused_before_the_first(rknn, 
         (("--rounds", "2"), "Expected --out with --rounds 2"),
         (("--rounds", "2", "--labels-per-record", "2", "--out", "out"), "one label a record"),
         (("--rounds", "0", "--out", "out"), "rounds"),
+        (("--rounds", "3", "--epsilon", "1e-9", "--out", "out"), "the first of --rounds 3"),
     ],
 )
 def test_rounds_that_cannot_be_are_refused(rknn, tmp_path, options, words):

@@ -399,8 +399,8 @@ FAULTS = (
         "training",
         "a carried column `public_file` overwrites `file`",
         "rknn_jax/release/label_table.py",
-        "taken = plain in named or (plain != name and plain in carried)",
-        "taken = plain in named",
+        "taken = plain in own or (plain != name and plain in carried)",
+        "taken = plain in own",
         ("tests/test_interchange.py",),
     ),
 )

@@ -109,6 +109,8 @@ def _dense(y: Any) -> Any:
         return y.toarray()
     if hasattr(y, "to_list") or (hasattr(y, "to_pylist") and not hasattr(y, "columns")):
         return _listed(y)  # a series has no second axis, whatever its lists hold
+    if isinstance(y, np.ma.MaskedArray) and y.ndim == 1:
+        return y.tolist()  # with None for what is masked, and no float for a whole number
     y = unmasked(y)
     return in_unicode(real(np.atleast_1d(np.asarray(y)))) if hasattr(y, "__array__") else list(y)
 
@@ -373,7 +375,7 @@ def unmasked(values: Any) -> Any:
     NumPy and scikit-learn read what lies under the mask. Anything but a masked array is returned as
     it is.
     """
-    if not isinstance(values, np.ma.MaskedArray):
+    if not isinstance(values, np.ma.MaskedArray) or values.dtype.names:
         return values
     if values.dtype.kind in "biuf":
         return np.ma.filled(values.astype(np.float64), np.nan)
@@ -399,8 +401,8 @@ def _cells(values: Any) -> np.ndarray:
 
 def numbers_of(row: Any, width: int) -> np.ndarray:
     """Return a row as float64 `[width]`, or NaN if it does not hold `width` numbers."""
-    row = unmasked(row)
     try:
+        row = unmasked(row)
         numbers = np.asarray(row, dtype=np.float64)
     except Exception:  # an error would reveal the record
         numbers = _real(row)

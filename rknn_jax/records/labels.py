@@ -398,8 +398,10 @@ def _head(labels: Any) -> Sequence[Any]:
     One label more than `MOST_LABELS` tells that there are more, and a long list takes no memory for
     the other records.
     """
-    if isinstance(labels, np.ndarray):
-        labels = labels.ravel().tolist()
-    if isinstance(labels, list | tuple | set | frozenset):
-        return list(labels)[: MOST_LABELS + 1]
-    return [labels]
+    try:
+        held = labels.ravel().tolist() if isinstance(labels, np.ndarray) else labels
+        if isinstance(held, list | tuple | set | frozenset):
+            return list(held)[: MOST_LABELS + 1]
+    except Exception:  # an error would reveal the record, whatever it holds
+        return [labels]
+    return [held]

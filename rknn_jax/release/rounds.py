@@ -23,6 +23,7 @@ import numpy as np
 
 from rknn_jax._internal.disk import OWNER, read_arrays, read_json, write_new
 from rknn_jax._internal.option_names import option
+from rknn_jax._internal.ranges import LEAST_EPSILON
 from rknn_jax.privacy import accounting, roles
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import LedgerError
@@ -88,6 +89,12 @@ def of(settings: "Settings") -> list["Settings"]:
     epsilons, deltas = (
         parts(amount, settings.rounds) for amount in (settings.epsilon, settings.delta)
     )
+    if epsilons[0] < LEAST_EPSILON:
+        raise ValueError(
+            f"Expected {LEAST_EPSILON:g} or more for the first of {option('rounds')} "
+            f"{settings.rounds}, got {epsilons[0]:g} of {option('epsilon')} {settings.epsilon:g}; "
+            "ask for more, or in fewer rounds."
+        )
     for number, (epsilon, part) in enumerate(zip(epsilons, deltas, strict=True), 1):
         out = settings.out
         if out is not None and number < settings.rounds:
