@@ -253,6 +253,8 @@ def test_inspect_writes_over_nothing_but_a_report(folders, rknn):
 
 def test_a_page_elsewhere_links_to_the_statement(folders, rknn, tmp_path):
     assert rknn("inspect", folders / "counts", "--out", tmp_path / "new.html").status == 0
+    done = rknn("inspect", folders / "counts", "--out", tmp_path / "none" / "new.html")
+    assert "Expected --out in a folder that exists" in " ".join(done.err.split())
     (link,) = Page((tmp_path / "new.html").read_text()).find("a")
     assert (tmp_path / link[1]["href"]).resolve() == (folders / "counts/privacy.html").resolve()
 

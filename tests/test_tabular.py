@@ -433,6 +433,9 @@ def test_public_rows_whose_distances_float32_does_not_hold_are_refused(table, ma
     with pytest.raises(ValueError, match=words):
         make().fit(np.float32(scale) * public)
     make().fit(np.zeros((9, 2)))
+    for odd in (1e-60 * np.float64(public), 1e12 + np.float64(public)):
+        with pytest.raises(ValueError, match="differ in float32"):
+            make().fit(odd)
     make(rounds=2).fit(1e-14 * public).label(1e-14 * private, labels)
 
 

@@ -57,6 +57,10 @@ def run(settings: Inspect) -> dict[str, Any]:
             f"Expected --out to be a new file or a {release.REPORT}, got --out {settings.out}, "
             "which exists; name another."
         )
+    if settings.out is not None and not settings.out.parent.is_dir():
+        raise ValueError(
+            f"Expected --out in a folder that exists, got --out {settings.out}; make its folder."
+        )
     classes = results.class_rows(found)
     rows = results.second_look(found, MOST_ROWS)
     concerns = found.summary.concerns if found.summary else ()

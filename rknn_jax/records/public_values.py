@@ -5,7 +5,8 @@ repeats, as a person's does who has several rows, may be a count, so it is a war
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -79,7 +80,13 @@ def no_feature() -> str:
 
 
 def refuse_values(
-    rows: np.ndarray, names: Sequence[str], where: str, most: float, *, chosen: bool
+    rows: np.ndarray,
+    names: Sequence[str],
+    where: str,
+    most: float,
+    stored: Callable[[], Iterable[Any]],
+    *,
+    chosen: bool,
 ) -> None:
     """Raise ValueError for public columns that cannot be features by their values, all at once.
 
@@ -88,6 +95,7 @@ def refuse_values(
       names: Names of the f columns, or none if they have no names.
       where: Argument and name of the file, for the error.
       most: Largest distance from 0.
+      stored: Function that returns the rows as they are stored, in blocks.
       chosen: Whether the user has named the features. Otherwise, an index or an id is refused.
     """
     finite = np.isfinite(rows)
@@ -96,17 +104,18 @@ def refuse_values(
         lambda: _refuse_texts(finite, names, where),
         lambda: _refuse_holes(finite, names, where),
         lambda: refuse_large(rows, names, where, most),
-        lambda: refuse_small(rows, where),
+        lambda: refuse_small(rows, where, stored),
         lambda: None if chosen else refuse_ids(columns, names, where, no_feature()),
     )
 
 
-def refuse_small(rows: np.ndarray, where: str) -> None:
+def refuse_small(rows: np.ndarray, where: str, stored: Callable[[], Iterable[Any]]) -> None:
     """Raise ValueError for rows that differ by so little that all are as far from each other.
 
     Args:
       rows: float32 `[m, f]`; what is not finite is left out.
       where: Argument and name of the file, for the error.
+      stored: Function that returns the rows as they are stored, in blocks.
     """
     known = np.where(np.isfinite(rows), rows, 0)
     differ = float(np.max(known.max(axis=0) - known.min(axis=0), initial=0.0)) if len(rows) else 0.0
@@ -115,6 +124,23 @@ def refuse_small(rows: np.ndarray, where: str) -> None:
             f"Expected embeddings in {where} that differ by at least {LEAST_DIFFERENCE:g}, got "
             f"{differ:g} at most; multiply the public and the private ones by the same number."
         )
+    if not differ and _differ(stored()):
+        raise ValueError(
+            f"Expected embeddings in {where} that differ in float32, got rows that do in their own "
+            "type alone; subtract the same numbers from the public and the private ones, and "
+            "multiply both by another."
+        )
+
+
+def _differ(blocks: Iterable[Any]) -> bool:
+    """Return whether rows of any type are not all the same."""
+    first = None
+    for block in blocks:
+        cells = np.asarray(block, np.float64)
+        first = cells[:1] if first is None else first
+        if (cells != first).any():
+            return True
+    return False
 
 
 def _refuse_texts(finite: np.ndarray, names: Sequence[str], where: str) -> None:

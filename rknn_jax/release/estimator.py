@@ -321,7 +321,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         remedy = "leave it out of X, or pass X.to_numpy() if it is a feature"
         features.refuse_unnamed(names, remedy)
         public_values.refuse_large(rows, names, "the public rows", LARGEST)
-        public_values.refuse_small(rows, "the public rows")
+        public_values.refuse_small(rows, "the public rows", lambda: [X])
         columns = rows.T[: len(names)]
         public_values.refuse_ids(columns, names, "the public rows", remedy)
         for sentence in public_values.doubted(columns, names, remedy):
@@ -362,7 +362,9 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
 
     @option_names(_as_parameter)
     def cost(self, X: ArrayLike, person: ArrayLike | None = None) -> Guarantee:
-        """Return the guarantee that `label` would give and charge. It costs nothing.
+        """Return what `label` would charge, and its guarantee. It costs nothing.
+
+        The guarantee of several rounds may be lower than the sum that they are charged.
 
         Args:
           X: `[n, f]`, private. The result depends on the number of its rows at most.

@@ -68,8 +68,13 @@ def read_named_embeddings(
     names = shards[0].columns.embedding or shards[0].features()
     if len(names) != array.shape[1]:
         names = ()
+
+    def stored() -> Iterator[np.ndarray | None]:
+        return (block.embeddings for shard in shards for block in shard.blocks(ROWS_AT_ONCE))
+
     try:
-        public_values.refuse_values(array, names, where, LARGEST, chosen=bool(columns.embedding))
+        chosen = bool(columns.embedding)
+        public_values.refuse_values(array, names, where, LARGEST, stored, chosen=chosen)
     except ValueError as error:
         told = _text_doubts(shards, names, array)
         raise ValueError(" ".join([str(error), *told])) from error
