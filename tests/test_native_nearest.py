@@ -430,6 +430,7 @@ TRANSFORMED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
 def test_traced_calls_take_the_kernel(metric):
     points, references = normal(0, 80, 5), normal(1, 9, 5)

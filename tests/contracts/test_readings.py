@@ -99,6 +99,7 @@ def collected(noisy, stddev, round):
     return SimpleNamespace(round=round, counts=lambda: (noisy.astype(np.float64), spread))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("smoothing", ["auto", "none"])
 @pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
 def test_votes_are_read_alike(metric, smoothing, monkeypatch):
@@ -131,6 +132,7 @@ def test_labels_without_counts_are_read_alike(monkeypatch):
     np.testing.assert_array_equal(labels, released.probabilities)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
 def test_sets_are_read_alike(metric):
     given = {"metric": metric, "mechanism": "discrete_laplace", "labels_per_record": 2}

@@ -99,6 +99,7 @@ def test_equal_keys_give_equal_students_and_records_of_weight_zero_leave_no_trac
     np.testing.assert_allclose(student.predict_proba(IMAGES).sum(axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.long
 @each
 def test_an_interrupt_leaves_the_last_finished_epoch_and_one_before_it_is_raised(
     module, config, monkeypatch
