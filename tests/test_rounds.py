@@ -70,9 +70,7 @@ def test_the_parts_of_an_amount_add_up_to_it_exactly(number):
 def test_a_statement_of_all_rounds_says_what_is_charged_and_no_less(number):
     """Sums of floats were less or more than the sum of the parts: a run stopped after a charge."""
     rng = np.random.default_rng(number)
-    for amount in map(float, [0.1, 3, 1e-4, 1e-5, 1e-6, *rng.lognormal(-9, 2, 50)]):
-        if not 0 < amount < 0.5:
-            continue
+    for amount in map(float, [0.1, 1e-4, 1e-5, 1e-6, *rng.uniform(0, 0.5, 50)]):
         parts = rounds.parts(amount, number)
         whole = None
         for part in parts:

@@ -13,6 +13,7 @@ from benchmarks._faults import (
     secure_sums,
     spending,
     sums,
+    told,
     training,
     units,
     values,
@@ -31,4 +32,5 @@ FAULTS = (
     *corners.FAULTS,
     *values.FAULTS,
     *training.FAULTS,
+    *told.FAULTS,
 )

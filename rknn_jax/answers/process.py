@@ -355,7 +355,7 @@ def redrawn(
         clear = cholesky.with_diagonal(between, seen.chance[:, columns[0]] + 1e-9)
         try:
             factor = cholesky.factored(cholesky.with_diagonal(clear, noise))
-            root = cholesky.factored(clear.copy())
+            root = cholesky.factored(clear)
         except np.linalg.LinAlgError:
             return redrawn(seen, cholesky.positive(between), num_draws, rng)
         at_once = max(1, DRAWN_AT_ONCE // (num_queries * num_draws))

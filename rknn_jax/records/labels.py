@@ -266,8 +266,9 @@ class _Lookup:
         self.names = {name: i for i, name in enumerate(classes.names or ())}
         # Of a long name, files have the beginning alone.
         for name, i in list(self.names.items()):
-            if len(name) > LONGEST_LABEL // 4:
-                self.names.setdefault(cut(name.encode(errors="replace")), i)
+            text = name.encode(errors="replace")
+            if len(text) > LONGEST_LABEL:
+                self.names.setdefault(cut(text), i)
         self.values = classes.numerals
         self.named_from_0 = classes.names == tuple(map(str, range(classes.count)))
 

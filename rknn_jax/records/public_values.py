@@ -117,8 +117,11 @@ def refuse_small(rows: np.ndarray, where: str, stored: Callable[[], Iterable[Any
       where: Argument and name of the file, for the error.
       stored: Function that returns the rows as they are stored, in blocks.
     """
-    known = np.where(np.isfinite(rows), rows, 0)
-    differ = float(np.max(known.max(axis=0) - known.min(axis=0), initial=0.0)) if len(rows) else 0.0
+    if not len(rows):
+        return
+    with np.errstate(invalid="ignore"):
+        ranges = np.fmax.reduce(rows, axis=0) - np.fmin.reduce(rows, axis=0)
+    differ = float(np.max(ranges[np.isfinite(ranges)], initial=0.0))
     if 0 < differ < LEAST_DIFFERENCE:
         raise ValueError(
             f"Expected embeddings in {where} that differ by at least {LEAST_DIFFERENCE:g}, got "

@@ -410,7 +410,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             is a `BudgetExceededError` if not enough is left.
           ValueError: If the input or the parameters cannot be used; nothing was spent then.
         """
-        frames.refuse_unread(y=y, person=person)
+        frames.refuse_unread(y=y)
         frames.check_aligned(X, y=y, person=person)
         X = self._private(X)
         several = self.labels_per_record is not None
