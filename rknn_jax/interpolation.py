@@ -24,8 +24,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
-from threadpoolctl import threadpool_limits
 
+from rknn_jax._internal.cores import threads_of_products
 from rknn_jax._internal.one_record import map_records
 from rknn_jax.answers.radial import median_sq_distance
 from rknn_jax.label_sets import HALF
@@ -176,7 +176,7 @@ class Interpolator:
         """Return how many rows are the mean at a place, or the regression that takes its place."""
         if not smooth or len(self.rows) < 2:
             return 1, None
-        with threadpool_limits(1, user_api="blas"):  # threads would wait for each other
+        with threads_of_products(1):  # threads would wait for each other
             return NEAR, self._predicting(probabilities, several)
 
     def _predicting(self, probabilities: np.ndarray, several: bool) -> _Fitted | None:

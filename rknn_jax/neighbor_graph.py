@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse
 
 from rknn_jax._internal import progress
-from rknn_jax._internal.cores import num_cores
+from rknn_jax._internal.cores import num_cores, threads_of_products
 from rknn_jax.neighbors import Metric, distances, nearest
 from rknn_jax.types import Array
 
@@ -74,7 +74,6 @@ def inverted_file(
       `(index, distance)`, int32 and float32 `[m, count]` of squared distances, nearest first.
     """
     from sklearn.cluster import MiniBatchKMeans  # imported late: it takes over a second
-    from threadpoolctl import threadpool_limits
 
     num_cells = int(len(rows) ** 0.5)
     sample = np.random.default_rng(0).choice(
@@ -111,7 +110,7 @@ def inverted_file(
     # Each thread multiplies alone; BLAS would start threads of its own in each of them.
     with (
         progress.phase("joining neighbors", num_cells, "cells") as done,
-        threadpool_limits(1),
+        threads_of_products(1),
         ThreadPoolExecutor(num_cores()) as pool,
     ):
         for _ in pool.map(search, range(num_cells)):

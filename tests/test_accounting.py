@@ -417,6 +417,7 @@ def test_loss_distributions_are_taken_up_to_the_last_delta_loss_and_number_that_
     assert "PLD" not in epsilons([Pure(0.1), Pure(accounting.LARGEST_PLD_LOSS * 1.001)], 1e-6)
 
 
+@pytest.mark.long
 def test_rounding_of_many_values_is_far_below_what_is_left_for_it():
     """No loss is more than twelve standard deviations above the mean, so what is there is error."""
     count, total = accounting.MOST_PLD_VALUES, 3.0

@@ -74,6 +74,7 @@ def test_parts_of_other_code_are_measured_again(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("measuring them again") == 2
 
 
+@pytest.mark.long
 def test_what_decides_a_result_is_all_of_the_package_and_what_the_program_imported():
     code = _sources.deciding()
     assert {"rknn_jax/cli/federation.py", "train/distill.py", "benchmarks/_kept.py"} <= set(code)

@@ -311,6 +311,7 @@ def test_a_damaged_folder_is_refused_by_name(folders, rknn, tmp_path, change):
     assert str(copy) in done.err
 
 
+@pytest.mark.long
 def test_the_largest_page_is_small():
     """Many rows, queries and classes of long names that grow when they are escaped."""
     rng = np.random.default_rng(0)

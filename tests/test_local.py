@@ -248,7 +248,8 @@ def test_all_sets_of_a_size_are_equally_likely():
         assert stats.chisquare(counts).pvalue > 1e-5 / len(cases)
 
 
-@pytest.mark.parametrize("num_symbols", [200, pytest.param(5001, marks=pytest.mark.long)], ids=str)
+@pytest.mark.long
+@pytest.mark.parametrize("num_symbols", [200, 5001])
 def test_symbols_of_large_sets_are_those_of_a_draw_without_replacement(num_symbols):
     """All 2^6 patterns of six symbols, in the first two words and the last one, against their
     hypergeometric law by chi-square: 10,000 draws of each size, and a false-alarm rate of 1e-5 in

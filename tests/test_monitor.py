@@ -49,6 +49,7 @@ def read(port):
     return {match[1] + (match[2] or ""): float(match[3]) for match in matches}
 
 
+@pytest.mark.long
 def test_metrics_count_what_came_and_name_nobody(tmp_path):
     round = a_round(mechanism="generalized_randomized_response")
     (one,) = honest(round, 1)

@@ -589,6 +589,7 @@ def test_jit_and_vmap_agree_with_the_plain_call():
 # Cosines.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scale", [1e-23, 3e19])
 def test_cosines_do_not_depend_on_the_scale(scale):
     """The squares of neither are numbers of float32."""

@@ -131,6 +131,7 @@ with progress.listening(terminal._ByLine(), 0.01):
 """
 
 
+@pytest.mark.long
 def test_a_pipe_gets_a_line_for_each_thing_that_is_new():
     done = subprocess.run([sys.executable, "-c", PIPE], capture_output=True, text=True, check=True)
     lines = done.stderr.splitlines()
@@ -147,6 +148,7 @@ terminal.run_program(lambda: time.sleep(0.5) or 3)
 """
 
 
+@pytest.mark.long
 def test_no_program_is_silent_on_a_pipe():
     done = subprocess.run([sys.executable, "-c", SILENT], capture_output=True, text=True)
     assert done.returncode == 3

@@ -98,6 +98,7 @@ def test_walks_of_islands_of_lone_rows_and_of_queries_without_rows(digits):
     check_walks(scipy.sparse.csr_matrix(graph.shape), queries.cluster, 62)
 
 
+@pytest.mark.long
 def test_walks_whose_eigenvalues_are_outside_of_the_estimated_range(digits, monkeypatch):
     """The series would grow without bound; a wider range is taken."""
     public, queries, graph, _ = digits

@@ -88,6 +88,7 @@ def test_views_are_the_images_and_their_stretched_and_turned_copies():
     assert (views[3][0, 1:8, 4, 0] > 190).all()
 
 
+@pytest.mark.long
 def test_images_that_another_encoder_describes_are_placed_as_they_are():
     """Public ones were not deskewed."""
     images = random_images()

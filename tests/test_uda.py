@@ -146,6 +146,7 @@ def test_without_weight_only_the_cross_entropy_is_left(objective):
 # The training.
 
 
+@pytest.mark.long
 def test_images_changed_little_leave_no_trace_in_the_running_statistics(monkeypatch):
     """After one step they are a tenth of the statistics of labeled images and strongly changed
     ones.

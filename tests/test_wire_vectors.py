@@ -288,6 +288,7 @@ def made(tmp_path):
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not (shutil.which("openssl") and shutil.which("curl")), reason="needs openssl and curl"
 )

@@ -1,11 +1,14 @@
-"""Cores of this process."""
+"""Cores of this process, and how many of them matrix products take."""
 
+import functools
 import math
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
+
+from threadpoolctl import ThreadpoolController
 
 CGROUPS = Path("/sys/fs/cgroup")
 """Folder of Linux's control groups. In a container, it is the container's own group."""
@@ -20,6 +23,23 @@ def num_cores() -> int:
         return os.cpu_count() or 1
     shares = map(math.ceil, _quotas())  # part of a core is a core, for part of the time
     return max(1, min([len(os.sched_getaffinity(0)), *shares]))
+
+
+def threads_of_products(most: int | None) -> AbstractContextManager[object]:
+    """Hold matrix products of NumPy and SciPy to `most` threads, or to nothing if it is None.
+
+    The threads of small products wait for each other, on a busy machine for minutes.
+    """
+    held: AbstractContextManager[object] = _products().limit(limits=most, user_api="blas")
+    return held
+
+
+@functools.cache
+def _products() -> ThreadpoolController:
+    """Return the libraries of products. Finding them reads the map of all memory, so once."""
+    import scipy.linalg  # noqa: F401 it brings a library of its own, which is found only then
+
+    return ThreadpoolController()
 
 
 def _quotas() -> Iterator[float]:

@@ -16,12 +16,13 @@ counts, so it costs no privacy.
 Reference: Quadrianto et al., "Estimating Labels from Label Proportions", 2009.
 """
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
+from rknn_jax._internal.cores import threads_of_products
 from rknn_jax.answers import process, ratios, row_labels
 from rknn_jax.answers.covariance import Kernels, kernels
 from rknn_jax.answers.row_labels import Decoded, Fit, Shown, of_queries
@@ -107,9 +108,9 @@ def decode(counts: Array, stddev: Array, public: Kernels, *, redraws: int = DRAW
     return found.read(found.usual, redraws=redraws)
 
 
-def _threads(num_queries: int) -> threadpool_limits:
-    """Hold threads to one on small matrices, where they wait for each other, maybe for minutes."""
-    return threadpool_limits(limits=1 if num_queries <= SMALL else None, user_api="blas")
+def _threads(num_queries: int) -> AbstractContextManager[object]:
+    """Hold products of small matrices to one thread."""
+    return threads_of_products(1 if num_queries <= SMALL else None)
 
 
 def decode_labels(labels: Array, num_classes: int, public: Kernels) -> np.ndarray:

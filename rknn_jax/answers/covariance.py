@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.linalg
 import scipy.sparse
-from threadpoolctl import threadpool_limits
 
+from rknn_jax._internal.cores import threads_of_products
 from rknn_jax.answers import gaussian_mixture
 from rknn_jax.answers.radial import Rows, radial
 from rknn_jax.answers.walks import walks
@@ -218,8 +218,7 @@ def kernels(
     cluster = np.asarray(queries.cluster)
     if cluster.min() < 0:
         return None
-    threads = 1 if np.size(features) <= SMALL else None
-    with threadpool_limits(threads, user_api="blas"):
+    with threads_of_products(1 if np.size(features) <= SMALL else None):
         return _kernels(
             cluster,
             len(queries.index),

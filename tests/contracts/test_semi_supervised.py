@@ -125,6 +125,7 @@ def test_an_interrupt_leaves_the_last_finished_epoch_and_one_before_it_is_raised
         module.fit(jax.random.key(1), IMAGES, TARGETS, UNLABELLED, config)
 
 
+@pytest.mark.long
 @each
 def test_an_ensemble_trains_its_members_so_and_counts_their_epochs(module, config):
     key = jax.random.key(3)
