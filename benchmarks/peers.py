@@ -10,13 +10,11 @@ other load on the machine slows all of them. The best of the repeats counts.
 
 import ctypes
 import json
-import math
 import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -27,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks._measure import save
+from benchmarks._measure import least, save
 from rknn_jax import mechanisms
 from rknn_jax.kernels import hashing, native
 from rknn_jax.mechanisms.base import estimate_counts
@@ -43,40 +41,12 @@ PEERS = ("pure-ldp", "multi-freq-ldpy")
 EPSILON = 1.0
 NUM_CLASSES = 10
 REPEATS = 3
-LEAST_SECONDS = 0.02
 
 OPERATIONS = 16  # operations of a message and a cell, as in _bound.c
 TILES = (4, 6, 7, 8)
 NATIVE = 0  # stands for the native kernels beside these
 WIDTHS = (256, 512)  # bits of a vector register that XLA may use: its default, and that of AVX-512
 DECODE_REPEATS = 15
-
-
-def best(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, dict[str, float]]:
-    """Return each run's least seconds and CPU seconds of this process, measured in turn.
-
-    Short runs are repeated within a measurement. No time includes compilation, or freeing the
-    memory of the run before.
-    """
-    times = {}
-    for name, run in runs.items():
-        jax.block_until_ready(run())
-        start = time.perf_counter()
-        jax.block_until_ready(run())
-        times[name] = math.ceil(LEAST_SECONDS / (time.perf_counter() - start))
-    found = {name: {"seconds": np.inf, "cpu_seconds": np.inf} for name in runs}
-    for _ in range(repeats):
-        for name, run in runs.items():
-            jax.block_until_ready(run())
-            wall = time.perf_counter()
-            cpu = time.process_time()
-            for _ in range(times[name]):
-                jax.block_until_ready(run())
-            took = {"seconds": time.perf_counter() - wall, "cpu_seconds": time.process_time() - cpu}
-            found[name] = {
-                kind: min(found[name][kind], value / times[name]) for kind, value in took.items()
-            }
-    return found
 
 
 class Peers:
@@ -149,7 +119,7 @@ def throughput(peers: Peers, name: str, d: int) -> list[dict[str, Any]]:
         for peer in PEERS:
             took = peers.run(peer, name, d, PEER_CLIENTS[d])
             theirs[peer] = {kind: min(theirs[peer][kind], value) for kind, value in took.items()}
-        for run, took in best(work, 1).items():
+        for run, took in least(work, 1).items():
             ours[run] = {
                 kind: min(ours.get(run, took)[kind], value) for kind, value in took.items()
             }
@@ -271,7 +241,7 @@ def decode(tiles: dict[int, ctypes.CDLL], d: int, cores: int) -> dict[str, Any]:
     runs["additions"] = lambda: library.additions(ctypes.c_long(times), pointer(sums))
     for tile in tiles:
         np.testing.assert_array_equal(by_hand(tile), aggregate(mechanism, made))
-    took = best(runs, DECODE_REPEATS)
+    took = least(runs, DECODE_REPEATS)
     kind = (
         "cpu_seconds" if cores == 1 else "seconds"
     )  # CPU seconds of one core do not count the work of other programs
@@ -307,7 +277,7 @@ def bits(d: int, cores: int) -> dict[str, Any]:
     }
     for name in MECHANISMS[1:]:
         runs[name] = lambda mechanism=make(name, d): randomized(mechanism, keys, cells)
-    took = best(runs, 2 * REPEATS)
+    took = least(runs, 2 * REPEATS)
     kind = "cpu_seconds" if cores == 1 else "seconds"
     rate = {run: clients * d / took[run][kind] / 1e9 for run in runs}
     ratio = {run: rate[run] / rate["bernoulli"] for run in runs if run != "bernoulli"}

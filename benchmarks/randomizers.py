@@ -12,7 +12,6 @@ import os
 
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
-import time
 from typing import Any
 from unittest import mock
 
@@ -20,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks._measure import save
-from benchmarks.regression import times_as_fast
+from benchmarks._measure import least, save
+from benchmarks.regression import TURNS, times_as_fast
 from rknn_jax import mechanisms
 from rknn_jax._internal import compilation
 from rknn_jax.kernels import native
@@ -43,23 +42,12 @@ AT_ONCE = 16
 """Messages whose masks the peer holds at once, which is the fastest."""
 
 
-def shortest(run: Any, turns: int = 3) -> float:
-    """Return the shortest CPU time of some calls, after one that compiles."""
-    times = []
-    for _ in range(1 + turns):
-        start = time.process_time()
-        jax.block_until_ready(run())
-        times.append(time.process_time() - start)
-    return min(times[1:])
-
-
 def clients_a_second(mechanism: Any, cells: jax.Array) -> float:
     """Return the clients whose messages are drawn and counted in a second of CPU time."""
     key = jax.random.key(1)
     mesh = _distributed.all_devices()
-    return CLIENTS / shortest(
-        lambda: _distributed.client_totals(mechanism, key, cells, 0, mesh=mesh)
-    )
+    runs = {"clients": lambda: _distributed.client_totals(mechanism, key, cells, 0, mesh=mesh)}
+    return CLIENTS / least(runs, TURNS)["clients"]["cpu_seconds"]
 
 
 def count_ratio(mechanism: LocalRandomizer, cells: jax.Array) -> float:

@@ -7,9 +7,7 @@ it.
 """
 
 import functools
-import math
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +19,7 @@ from sklearn.cluster import KMeans
 from sklearn.neighbors import NearestNeighbors
 from threadpoolctl import threadpool_limits
 
+from benchmarks._measure import least
 from benchmarks._neighbors_worker import data
 from benchmarks.assignment_data import clusters, copies, dominant
 from rknn_jax import lloyd, neighbors
@@ -34,15 +33,9 @@ TURNS = 9
 
 
 def times_as_fast(ours: Callable[[], Any], peer: Callable[[], Any]) -> float:
-    """Return the ratio of the shortest CPU times, peer to ours, after one call of each."""
-    shortest = {ours: math.inf, peer: math.inf}
-    for turn in range(1 + TURNS):
-        for run in shortest:
-            start = time.process_time()
-            jax.block_until_ready(run())
-            if turn:  # the first call compiles
-                shortest[run] = min(shortest[run], time.process_time() - start)
-    return shortest[peer] / shortest[ours]
+    """Return the ratio of the least CPU times, peer to ours."""
+    took = least({"ours": ours, "peer": peer}, TURNS)
+    return took["peer"]["cpu_seconds"] / took["ours"]["cpu_seconds"]
 
 
 def assignment(size: tuple[int, int, int], num_neighbors: int) -> float:
