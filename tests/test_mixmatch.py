@@ -187,9 +187,7 @@ def test_a_step_is_the_algorithm_of_the_module(monkeypatch):
         for i, p in ((index, present), (unlabelled_index, unlabelled_present))
     )
     records = jax.device_put(((IMAGES, TARGETS, weights.astype(np.float32)), UNLABELLED))
-    after, value = semi_supervised._step(
-        mixmatch.objective, config, 6, jax.random.key(4), state, records, chosen
-    )
+    after, value = semi_supervised._step(config, 6, jax.random.key(4), state, records, chosen)
     np.testing.assert_allclose(value, labelled + 3 / 6 * 10 * guessed, rtol=1e-4)
     running = after.variables["batch_stats"]["BatchNorm_0"]["mean"]
     np.testing.assert_allclose(running, 0.1 * mixed.reshape(9, -1).mean(axis=0), rtol=1e-4)
@@ -211,7 +209,7 @@ def test_unlabelled_digits_teach_what_twenty_labels_do_not(tmp_path):
     unlabelled = np.delete(task.public.images, chosen, axis=0)
     steps = config.epochs * -(-len(unlabelled) // 20)
     alone = students.fit(jax.random.key(0), images, targets, replace(config, epochs=steps))
-    student = mixmatch.fit(
+    student = semi_supervised.fit(
         jax.random.key(0),
         images,
         targets,

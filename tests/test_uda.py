@@ -101,7 +101,7 @@ def loss_and_gradient(config, kernel, batch):
         def apply(images):
             return images.reshape(len(images), -1) @ kernel, images.sum()
 
-        return uda.objective(config, jax.random.key(1), apply, batch, jnp.float32(0))
+        return config.objective(jax.random.key(1), apply, batch, jnp.float32(0))
 
     return jax.value_and_grad(loss, has_aux=True)(kernel)
 
@@ -164,7 +164,7 @@ def test_images_changed_little_leave_no_trace_in_the_running_statistics(monkeypa
         "_step",
         lambda *args, **named: seen.append(step(*args, **named)) or seen[-1],
     )
-    uda.fit(jax.random.key(0), tiny.IMAGES, tiny.TARGETS, tiny.UNLABELLED, config)
+    semi_supervised.fit(jax.random.key(0), tiny.IMAGES, tiny.TARGETS, tiny.UNLABELLED, config)
     assert len(seen) == 1
     pixels = np.concatenate([tiny.IMAGES / 255, 1 - tiny.UNLABELLED / 510]).reshape(12, -1)
     running = seen[0][0].variables["batch_stats"]["BatchNorm_0"]
@@ -193,7 +193,7 @@ def test_unlabelled_moons_teach_what_six_labels_do_not(monkeypatch):
     alone = students.fit(
         jax.random.key(0), images[chosen], targets, replace(config, epochs=25 * 16)
     )
-    student = uda.fit(
+    student = semi_supervised.fit(
         jax.random.key(0), images[chosen], targets, images, uda.Config(config, strong="photo")
     )
     assert tiny.right(student, images, labels) > tiny.right(alone, images, labels) + 0.06

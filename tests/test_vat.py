@@ -153,7 +153,7 @@ def loss_and_gradient(config, kernel, batch):
         def apply(images):
             return linear(kernel)(images), images.sum()
 
-        return vat.objective(config, jax.random.key(1), apply, batch, jnp.float32(0))
+        return config.objective(jax.random.key(1), apply, batch, jnp.float32(0))
 
     return jax.value_and_grad(loss, has_aux=True)(kernel)
 
@@ -228,7 +228,7 @@ def test_perturbed_images_leave_no_trace_in_the_running_statistics(monkeypatch):
         "_step",
         lambda *args, **named: seen.append(step(*args, **named)) or seen[-1],
     )
-    vat.fit(jax.random.key(0), tiny.IMAGES, tiny.TARGETS, tiny.UNLABELLED, config)
+    semi_supervised.fit(jax.random.key(0), tiny.IMAGES, tiny.TARGETS, tiny.UNLABELLED, config)
     assert len(seen) == 1
     pixels = np.concatenate([tiny.IMAGES, tiny.UNLABELLED]).reshape(12, -1) / 255
     running = seen[0][0].variables["batch_stats"]["BatchNorm_0"]
@@ -249,7 +249,7 @@ def test_unlabelled_moons_teach_what_six_labels_do_not(monkeypatch):
     alone = students.fit(
         jax.random.key(0), images[chosen], targets, replace(config, epochs=25 * 16)
     )
-    student = vat.fit(
+    student = semi_supervised.fit(
         jax.random.key(0), images[chosen], targets, images, vat.Config(config, radius=0.03)
     )
     assert tiny.right(student, images, labels) > tiny.right(alone, images, labels) + 0.06

@@ -26,7 +26,6 @@ import numpy as np
 
 from rknn_jax.students import fit as students
 from rknn_jax.students import inputs, semi_supervised
-from rknn_jax.types import Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +37,8 @@ class Config(semi_supervised.SemiSupervisedSettings):
     augmentation="crop", and unlabelled_weight=250.
 
     Attributes:
-      student: Network and optimizer. A batch takes `batch_size` records of each kind, or all
-        records if there are fewer. An epoch is one pass over the kind with more batches; the other
-        kind is repeated as needed. Defaults to `fit.Config` without label smoothing.
+      student: Network and optimizer. A batch takes `batch_size` labeled records, or all if there
+        are fewer. Defaults to `fit.Config` without label smoothing.
       num_guesses: Number K of augmentations of an unlabeled image that share a guess. Defaults to
         2.
       temperature: Sharpening temperature T; 1 leaves guesses as they are. Defaults to 0.5.
@@ -72,76 +70,35 @@ class Config(semi_supervised.SemiSupervisedSettings):
                 f"Expected a finite concentration > 0, got concentration={self.concentration}."
             )
 
-    def fit_member(
+    def objective(
         self,
         key: jax.Array,
-        images: Array,
-        targets: Array,
-        unlabelled: Array,
-        on_epoch: students.OnEpoch,
-    ) -> students.Student:
-        """Train one student by `fit`."""
-        return fit(key, images, targets, unlabelled=unlabelled, config=self, on_epoch=on_epoch)
-
-
-def fit(
-    key: jax.Array,
-    images: Array,
-    targets: Array,
-    unlabelled: Array,
-    config: Config = Config(),
-    *,
-    weights: Array | None = None,
-    on_epoch: students.OnEpoch | None = None,
-) -> students.Student:
-    """Train a student on labeled and unlabeled records by MixMatch.
-
-    Arguments, result, and errors are those of `semi_supervised.fit`.
-    """
-    return semi_supervised.fit(
-        key,
-        images,
-        targets,
-        unlabelled=unlabelled,
-        config=config,
-        objective=objective,
-        weights=weights,
-        on_epoch=on_epoch,
-    )
-
-
-def objective(
-    config: Config,
-    key: jax.Array,
-    apply: semi_supervised.Apply,
-    batch: semi_supervised.Batch,
-    progress: jax.Array,
-) -> tuple[jax.Array, Any]:
-    """Return the loss of a batch, and the running statistics after the mixed images.
-
-    The signature is that of `semi_supervised.Objective`.
-    """
-    augment_key, share_key, other_key = jax.random.split(key, 3)
-    num_labelled = len(batch.images)
-    repeats = config.num_guesses
-    images = jnp.concatenate([batch.images, *[batch.unlabelled] * repeats])
-    images = inputs.augmented(config.student.augmentation, augment_key, images)
-    predicted, _ = apply(images[num_labelled:])
-    guesses = guess(predicted.reshape(repeats, len(batch.unlabelled), -1), config.temperature)
-    targets = jnp.concatenate([batch.targets, *[guesses] * repeats])
-    weights = jnp.concatenate([batch.weights, *[batch.present] * repeats])
-    share = own_shares(share_key, len(images), config.concentration)
-    other = jax.random.permutation(other_key, len(images))
-    logits, updates = apply(mix(share, other, images))
-    unlabelled_weight = config.unlabelled_weight * progress
-    return loss(
-        logits,
-        mix(share, other, targets),
-        weights,
-        num_labelled=num_labelled,
-        unlabelled_weight=unlabelled_weight,
-        label_smoothing=config.student.label_smoothing,
-    ), updates
+        apply: semi_supervised.Apply,
+        batch: semi_supervised.Batch,
+        progress: jax.Array,
+    ) -> tuple[jax.Array, Any]:
+        """Return the loss of a batch, and the running statistics after the mixed images."""
+        augment_key, share_key, other_key = jax.random.split(key, 3)
+        num_labelled = len(batch.images)
+        repeats = self.num_guesses
+        images = jnp.concatenate([batch.images, *[batch.unlabelled] * repeats])
+        images = inputs.augmented(self.student.augmentation, augment_key, images)
+        predicted, _ = apply(images[num_labelled:])
+        guesses = guess(predicted.reshape(repeats, len(batch.unlabelled), -1), self.temperature)
+        targets = jnp.concatenate([batch.targets, *[guesses] * repeats])
+        weights = jnp.concatenate([batch.weights, *[batch.present] * repeats])
+        share = own_shares(share_key, len(images), self.concentration)
+        other = jax.random.permutation(other_key, len(images))
+        logits, updates = apply(mix(share, other, images))
+        unlabelled_weight = self.unlabelled_weight * progress
+        return loss(
+            logits,
+            mix(share, other, targets),
+            weights,
+            num_labelled=num_labelled,
+            unlabelled_weight=unlabelled_weight,
+            label_smoothing=self.student.label_smoothing,
+        ), updates
 
 
 def guess(logits: jax.Array, temperature: float) -> jax.Array:

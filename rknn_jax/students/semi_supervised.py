@@ -1,7 +1,7 @@
 """Common settings and training loop of students that learn from unlabeled public images too.
 
-A step takes a batch of each kind of records. An `Objective`, one per method, returns the loss of a
-batch. Optimizer, learning rates, averaged weights, and stopping are those of
+A step takes a batch of each kind of records. The settings of a method have its `objective`, the
+loss of a batch. Optimizer, learning rates, averaged weights, and stopping are those of
 `rknn_jax.students.fit`, and so is the student.
 
 The labeled records can be a labeler's queries, or those public records whose labels are confident.
@@ -28,6 +28,33 @@ from rknn_jax.students.base import StudentSettings, Training
 from rknn_jax.types import Array
 
 
+class Batch(NamedTuple):
+    """Input of a step: n labeled and u unlabeled records.
+
+    Attributes:
+      images: Labeled images, float32 `[n, height, width, channels]` in [0, 1], or scaled features
+        `[n, f]`.
+      targets: Target probabilities, float32 `[n, num_classes]`.
+      weights: Weight of each labeled record, float32 `[n]`; 0 for padding.
+      unlabelled: Unlabeled images or features, of the shape of `images` but for their number u.
+      present: 1 for an unlabeled record, 0 for padding, float32 `[u]`.
+    """
+
+    images: jax.Array
+    targets: jax.Array
+    weights: jax.Array
+    unlabelled: jax.Array
+    present: jax.Array
+
+
+Apply = Callable[[jax.Array], tuple[jax.Array, Any]]
+"""The network in training: maps images to logits and the new running statistics.
+
+Images are normalized by their own statistics. The running statistics are kept only if an objective
+returns them.
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SemiSupervisedSettings(StudentSettings):
     """Settings that all semi-supervised students have.
@@ -35,10 +62,12 @@ class SemiSupervisedSettings(StudentSettings):
     Attributes:
       unlabelled: Share of the labeled public records that are treated as unlabeled, those whose
         labels are least sure. Records that no query labeled are always unlabeled. Defaults to 0.1.
+      unlabelled_ratio: Unlabeled records in a batch for each labeled one. Defaults to 1.
       unlabelled_weight: Weight of the unlabeled records in the loss. Defaults to 1.
     """
 
     unlabelled: float = 0.1
+    unlabelled_ratio: int = 1
     unlabelled_weight: float = 1.0
 
     def __post_init__(self) -> None:
@@ -47,6 +76,10 @@ class SemiSupervisedSettings(StudentSettings):
             raise ValueError(
                 f"Expected 0 <= unlabelled < 1, got unlabelled={self.unlabelled}; 0.1 leaves the "
                 "tenth whose labels are least sure without them."
+            )
+        if self.unlabelled_ratio < 1:
+            raise ValueError(
+                f"Expected unlabelled_ratio >= 1, got unlabelled_ratio={self.unlabelled_ratio}."
             )
         if not 0 <= self.unlabelled_weight < np.inf:
             raise ValueError(
@@ -79,8 +112,13 @@ class SemiSupervisedSettings(StudentSettings):
         targets = labels.targets(self.targets)[learned]
 
         def fit_member(key: jax.Array, report: students.OnEpoch) -> students.Student:
-            return self.fit_member(
-                key, images[learned], targets, unlabelled=images[~learned], on_epoch=report
+            return fit(
+                key,
+                images[learned],
+                targets,
+                unlabelled=images[~learned],
+                config=self,
+                on_epoch=report,
             )
 
         return ensemble.fit_members(
@@ -88,49 +126,17 @@ class SemiSupervisedSettings(StudentSettings):
         )
 
     @abc.abstractmethod
-    def fit_member(
-        self,
-        key: jax.Array,
-        images: Array,
-        targets: Array,
-        unlabelled: Array,
-        on_epoch: students.OnEpoch,
-    ) -> students.Student:
-        """Train one student, with the arguments of `semi_supervised.fit`."""
+    def objective(
+        self, key: jax.Array, apply: Apply, batch: Batch, progress: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        """Return the loss of a batch, float32 scalar, and the running statistics to keep.
 
-
-class Batch(NamedTuple):
-    """Input of a step: n labeled and u unlabeled records.
-
-    Attributes:
-      images: Labeled images, float32 `[n, height, width, channels]` in [0, 1], or scaled features
-        `[n, f]`.
-      targets: Target probabilities, float32 `[n, num_classes]`.
-      weights: Weight of each labeled record, float32 `[n]`; 0 for padding.
-      unlabelled: Unlabeled images or features, of the shape of `images` but for their number u.
-      present: 1 for an unlabeled record, 0 for padding, float32 `[u]`.
-    """
-
-    images: jax.Array
-    targets: jax.Array
-    weights: jax.Array
-    unlabelled: jax.Array
-    present: jax.Array
-
-
-Apply = Callable[[jax.Array], tuple[jax.Array, Any]]
-"""The network in training: maps images to logits and the new running statistics.
-
-Images are normalized by their own statistics. The running statistics are kept only if an objective
-returns them.
-"""
-
-Objective = Callable[[Any, jax.Array, Apply, Batch, jax.Array], tuple[jax.Array, Any]]
-"""A semi-supervised method's loss.
-
-Its arguments are a config, a key, the network, a batch, and the share of steps done after this one.
-It returns the loss, float32 scalar, and the running statistics to keep.
-"""
+        Args:
+          key: Random key of the step, consumed by the call.
+          apply: The network in training.
+          batch: Records of the step.
+          progress: Share of the steps that are done after this one, float32 scalar.
+        """
 
 
 def fit(
@@ -139,9 +145,7 @@ def fit(
     targets: Array,
     unlabelled: Array,
     config: SemiSupervisedSettings,
-    objective: Objective,
     *,
-    unlabelled_ratio: int = 1,
     weights: Array | None = None,
     on_epoch: students.OnEpoch | None = None,
 ) -> students.Student:
@@ -154,10 +158,9 @@ def fit(
       images: Labeled images, uint8 `[m, height, width, channels]`, or features `[m, f]`.
       targets: One-hot or soft labels, float32 `[m, num_classes]`; every row sums to 1.
       unlabelled: Unlabeled records of the same kind and shape.
-      config: Hashable settings of the method; `config.student` is the network and its optimizer.
-      objective: The method's loss.
-      unlabelled_ratio: Unlabeled records in a batch for each of `config.student.batch_size` labeled
-        ones. A batch takes all records of a kind if there are fewer. Defaults to 1.
+      config: Settings of the method; `config.student` is the network and its optimizer. A batch
+        takes `config.student.batch_size` labeled records, and all records of a kind if there are
+        fewer.
       weights: Relative weight of each labeled record in the loss, float32 `[m]`. Records of weight
         0 are left out. Defaults to equal weights.
       on_epoch: Callback as for `students.fit`; its loss is the mean over the epoch's steps.
@@ -188,7 +191,7 @@ def fit(
         labelled, unlabelled = (scale(labelled[0]), *labelled[1:]), scale(unlabelled)
     kinds = (
         (len(labelled[0]), student.batch_size),
-        (len(unlabelled), unlabelled_ratio * student.batch_size),
+        (len(unlabelled), config.unlabelled_ratio * student.batch_size),
     )
     sizes = [(num_records, min(batch_size, num_records)) for num_records, batch_size in kinds]
     epoch_steps = max(-(-num_records // batch_size) for num_records, batch_size in sizes)
@@ -208,7 +211,7 @@ def fit(
 
     def step(state: students.State, chosen: Any) -> tuple[students.State, jax.Array]:
         after: tuple[students.State, jax.Array] = _step(
-            objective, config, num_steps, key=step_key, state=state, data=data, chosen=chosen
+            config, num_steps, key=step_key, state=state, data=data, chosen=chosen
         )
         return after
 
@@ -247,12 +250,11 @@ def _passes(
 
 @partial(
     jax.jit,
-    static_argnames=("objective", "config", "num_steps"),
+    static_argnames=("config", "num_steps"),
     donate_argnames="state",
     compiler_options=compilation.moderate(),
 )
 def _step(
-    objective: Objective,
     config: SemiSupervisedSettings,
     num_steps: int,
     key: jax.Array,
@@ -284,7 +286,7 @@ def _step(
             )
             return applied
 
-        return objective(config, jax.random.fold_in(key, state.step), apply, batch, progress)
+        return config.objective(jax.random.fold_in(key, state.step), apply, batch, progress)
 
     (value, updates), gradient = jax.value_and_grad(loss_of, has_aux=True)(
         state.variables["params"]

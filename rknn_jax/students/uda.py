@@ -27,7 +27,6 @@ import jax.numpy as jnp
 from rknn_jax.images import augment
 from rknn_jax.students import fit as students
 from rknn_jax.students import inputs, semi_supervised
-from rknn_jax.types import Array
 
 Strong = Literal["digit", "photo"]
 
@@ -63,10 +62,6 @@ class Config(semi_supervised.SemiSupervisedSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.unlabelled_ratio < 1:
-            raise ValueError(
-                f"Expected unlabelled_ratio >= 1, got unlabelled_ratio={self.unlabelled_ratio}."
-            )
         for name, choices in (
             ("weak", get_args(augment.Name)),
             ("strong", ("auto", *get_args(Strong))),
@@ -94,74 +89,32 @@ class Config(semi_supervised.SemiSupervisedSettings):
             return self.strong
         return "photo" if self.student.augmentation.startswith("crop") else "digit"
 
-    def fit_member(
+    def objective(
         self,
         key: jax.Array,
-        images: Array,
-        targets: Array,
-        unlabelled: Array,
-        on_epoch: students.OnEpoch,
-    ) -> students.Student:
-        """Train one student by `fit`."""
-        return fit(key, images, targets, unlabelled=unlabelled, config=self, on_epoch=on_epoch)
+        apply: semi_supervised.Apply,
+        batch: semi_supervised.Batch,
+        progress: jax.Array,
+    ) -> tuple[jax.Array, Any]:
+        """Return a batch's loss and the new running statistics.
 
-
-def fit(
-    key: jax.Array,
-    images: Array,
-    targets: Array,
-    unlabelled: Array,
-    config: Config = Config(),
-    *,
-    weights: Array | None = None,
-    on_epoch: students.OnEpoch | None = None,
-) -> students.Student:
-    """Train a student on labeled and unlabeled records by UDA.
-
-    Arguments, result, and errors are those of `semi_supervised.fit`.
-    """
-    ratio = config.unlabelled_ratio
-    return semi_supervised.fit(
-        key,
-        images,
-        targets,
-        unlabelled=unlabelled,
-        config=config,
-        objective=objective,
-        unlabelled_ratio=ratio,
-        weights=weights,
-        on_epoch=on_epoch,
-    )
-
-
-def objective(
-    config: Config,
-    key: jax.Array,
-    apply: semi_supervised.Apply,
-    batch: semi_supervised.Batch,
-    progress: jax.Array,
-) -> tuple[jax.Array, Any]:
-    """Return a batch's loss and the new running statistics.
-
-    The statistics come from labeled and strongly augmented images.
-
-    The signature is that of `semi_supervised.Objective`.
-    """
-    del progress
-    labelled_key, weak_key, strong_key = jax.random.split(key, 3)
-    num_labelled = len(batch.images)
-    images = inputs.augmented(config.student.augmentation, labelled_key, batch.images)
-    guessed, _ = apply(inputs.augmented(config.weak, weak_key, batch.unlabelled))
-    strong = inputs.strongly_augmented(config.strong_augmentation, strong_key, batch.unlabelled)
-    logits, updates = apply(jnp.concatenate([images, strong]))
-    labelled = students.cross_entropy(
-        logits[:num_labelled], batch.targets, config.student.label_smoothing
-    )
-    targets, sure = confident_targets(guessed, config.temperature, config.confidence)
-    divergence = semi_supervised.kl_divergence(targets, logits[num_labelled:])
-    return jnp.mean(batch.weights * labelled) + config.unlabelled_weight * jnp.mean(
-        batch.present * sure * divergence
-    ), updates
+        The statistics come from labeled and strongly augmented images.
+        """
+        del progress
+        labelled_key, weak_key, strong_key = jax.random.split(key, 3)
+        num_labelled = len(batch.images)
+        images = inputs.augmented(self.student.augmentation, labelled_key, batch.images)
+        guessed, _ = apply(inputs.augmented(self.weak, weak_key, batch.unlabelled))
+        strong = inputs.strongly_augmented(self.strong_augmentation, strong_key, batch.unlabelled)
+        logits, updates = apply(jnp.concatenate([images, strong]))
+        labelled = students.cross_entropy(
+            logits[:num_labelled], batch.targets, self.student.label_smoothing
+        )
+        targets, sure = confident_targets(guessed, self.temperature, self.confidence)
+        divergence = semi_supervised.kl_divergence(targets, logits[num_labelled:])
+        return jnp.mean(batch.weights * labelled) + self.unlabelled_weight * jnp.mean(
+            batch.present * sure * divergence
+        ), updates
 
 
 def confident_targets(

@@ -35,7 +35,6 @@ import numpy as np
 
 from rknn_jax.students import fit as students
 from rknn_jax.students import inputs, semi_supervised
-from rknn_jax.types import Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +61,8 @@ class Config(semi_supervised.SemiSupervisedSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("unlabelled_ratio", "iterations"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
+        if self.iterations < 1:
+            raise ValueError(f"Expected iterations >= 1, got iterations={self.iterations}.")
         if not 0 < self.radius < np.inf:
             raise ValueError(
                 f"Expected a finite radius > 0, got radius={self.radius}; unlabelled_weight=0 "
@@ -76,79 +74,36 @@ class Config(semi_supervised.SemiSupervisedSettings):
                 "0 leaves the entropy out."
             )
 
-    def fit_member(
+    def objective(
         self,
         key: jax.Array,
-        images: Array,
-        targets: Array,
-        unlabelled: Array,
-        on_epoch: students.OnEpoch,
-    ) -> students.Student:
-        """Train one student by `fit`."""
-        return fit(key, images, targets, unlabelled=unlabelled, config=self, on_epoch=on_epoch)
+        apply: semi_supervised.Apply,
+        batch: semi_supervised.Batch,
+        progress: jax.Array,
+    ) -> tuple[jax.Array, Any]:
+        """Return the loss of a batch, and the running statistics after its unmoved images."""
+        del progress
+        augment_key, start_key = jax.random.split(key)
+        num_labelled = len(batch.images)
+        images = jnp.concatenate([batch.images, batch.unlabelled])
+        images = inputs.augmented(self.student.augmentation, augment_key, images)
+        present = jnp.concatenate([(batch.weights > 0).astype(jnp.float32), batch.present])
 
+        def logits_of(images: jax.Array) -> jax.Array:
+            return apply(images)[0]
 
-def fit(
-    key: jax.Array,
-    images: Array,
-    targets: Array,
-    unlabelled: Array,
-    config: Config = Config(),
-    *,
-    weights: Array | None = None,
-    on_epoch: students.OnEpoch | None = None,
-) -> students.Student:
-    """Train a student on labeled and unlabeled records by VAT.
-
-    Arguments, result, and errors are those of `semi_supervised.fit`.
-    """
-    ratio = config.unlabelled_ratio
-    return semi_supervised.fit(
-        key,
-        images,
-        targets,
-        unlabelled=unlabelled,
-        config=config,
-        objective=objective,
-        unlabelled_ratio=ratio,
-        weights=weights,
-        on_epoch=on_epoch,
-    )
-
-
-def objective(
-    config: Config,
-    key: jax.Array,
-    apply: semi_supervised.Apply,
-    batch: semi_supervised.Batch,
-    progress: jax.Array,
-) -> tuple[jax.Array, Any]:
-    """Return the loss of a batch, and the running statistics after its unmoved images.
-
-    The signature is that of `semi_supervised.Objective`.
-    """
-    del progress
-    augment_key, start_key = jax.random.split(key)
-    num_labelled = len(batch.images)
-    images = jnp.concatenate([batch.images, batch.unlabelled])
-    images = inputs.augmented(config.student.augmentation, augment_key, images)
-    present = jnp.concatenate([(batch.weights > 0).astype(jnp.float32), batch.present])
-
-    def logits_of(images: jax.Array) -> jax.Array:
-        return apply(images)[0]
-
-    logits, updates = apply(images)
-    labelled = students.cross_entropy(
-        logits[:num_labelled], batch.targets, config.student.label_smoothing
-    )
-    perturbation = adversarial_perturbation(
-        start_key, logits_of, images, radius=config.radius, iterations=config.iterations
-    )
-    divergence = semi_supervised.kl_divergence(
-        jax.nn.softmax(logits), logits_of(images + perturbation)
-    )
-    spread = config.unlabelled_weight * divergence + config.entropy_weight * entropy(logits)
-    return jnp.mean(batch.weights * labelled) + jnp.mean(present * spread), updates
+        logits, updates = apply(images)
+        labelled = students.cross_entropy(
+            logits[:num_labelled], batch.targets, self.student.label_smoothing
+        )
+        perturbation = adversarial_perturbation(
+            start_key, logits_of, images, radius=self.radius, iterations=self.iterations
+        )
+        divergence = semi_supervised.kl_divergence(
+            jax.nn.softmax(logits), logits_of(images + perturbation)
+        )
+        spread = self.unlabelled_weight * divergence + self.entropy_weight * entropy(logits)
+        return jnp.mean(batch.weights * labelled) + jnp.mean(present * spread), updates
 
 
 def adversarial_perturbation(

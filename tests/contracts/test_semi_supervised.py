@@ -69,7 +69,7 @@ def test_an_epoch_is_a_pass_over_the_kind_of_more_batches(module, config, monkey
         return step(*args, **named)
 
     monkeypatch.setattr(semi_supervised, "_step", record)
-    module.fit(jax.random.key(0), IMAGES, TARGETS, UNLABELLED, config)
+    semi_supervised.fit(jax.random.key(0), IMAGES, TARGETS, UNLABELLED, config)
     unlabelled_passes = 3 if module is mixmatch else 2
     assert len(seen) == 2 * unlabelled_passes
     for kind, num_records, per_pass in ((0, 5, 2), (1, 7, unlabelled_passes)):
@@ -83,13 +83,13 @@ def test_an_epoch_is_a_pass_over_the_kind_of_more_batches(module, config, monkey
 @pytest.mark.long
 @each
 def test_equal_keys_give_equal_students_and_records_of_weight_zero_leave_no_trace(module, config):
-    student = module.fit(jax.random.key(1), IMAGES, TARGETS, UNLABELLED, config)
+    student = semi_supervised.fit(jax.random.key(1), IMAGES, TARGETS, UNLABELLED, config)
     more = np.insert(IMAGES, 2, 9, axis=0), np.insert(TARGETS, 2, TARGETS[0], axis=0)
-    again = module.fit(
+    again = semi_supervised.fit(
         jax.random.key(1), *more, UNLABELLED, config, weights=3 * np.float32([1, 1, 0, 1, 1, 1])
     )
     chex.assert_trees_all_equal(arrays(again), arrays(student))
-    other = module.fit(jax.random.key(2), IMAGES, TARGETS, UNLABELLED, config)
+    other = semi_supervised.fit(jax.random.key(2), IMAGES, TARGETS, UNLABELLED, config)
     assert not np.allclose(other.params["Dense_0"]["kernel"], student.params["Dense_0"]["kernel"])
     assert (student.config, student.num_classes, student.image_shape) == (
         config.student,
@@ -113,7 +113,9 @@ def test_an_interrupt_leaves_the_last_finished_epoch_and_one_before_it_is_raised
         told.append(student)
         raise KeyboardInterrupt
 
-    student = module.fit(jax.random.key(1), IMAGES, TARGETS, UNLABELLED, config, on_epoch=stop)
+    student = semi_supervised.fit(
+        jax.random.key(1), IMAGES, TARGETS, UNLABELLED, config, on_epoch=stop
+    )
     assert student.interrupted
     chex.assert_trees_all_equal(arrays(student), arrays(told[0]))
 
@@ -122,7 +124,7 @@ def test_an_interrupt_leaves_the_last_finished_epoch_and_one_before_it_is_raised
 
     monkeypatch.setattr(semi_supervised, "_step", interrupted_step)
     with pytest.raises(KeyboardInterrupt):
-        module.fit(jax.random.key(1), IMAGES, TARGETS, UNLABELLED, config)
+        semi_supervised.fit(jax.random.key(1), IMAGES, TARGETS, UNLABELLED, config)
 
 
 @pytest.mark.long
@@ -142,7 +144,7 @@ def test_an_ensemble_trains_its_members_so_and_counts_their_epochs(module, confi
         on_epoch=lambda *report: told.append(report[:2]),
     )
     alone = [
-        module.fit(member, IMAGES, TARGETS, UNLABELLED, config)
+        semi_supervised.fit(member, IMAGES, TARGETS, UNLABELLED, config)
         for member in jax.random.split(key, 2)
     ]
     chex.assert_trees_all_equal(
@@ -158,10 +160,10 @@ def test_an_ensemble_trains_its_members_so_and_counts_their_epochs(module, confi
 )
 def test_unlabelled_records_are_images_like_the_labelled(module, config, unlabelled):
     with pytest.raises(ValueError, match="Expected unlabelled"):
-        module.fit(jax.random.key(0), IMAGES, TARGETS, unlabelled, config)
+        semi_supervised.fit(jax.random.key(0), IMAGES, TARGETS, unlabelled, config)
 
 
 @each
 def test_targets_are_checked_as_for_any_student(module, config):
     with pytest.raises(ValueError, match="Expected targets"):
-        module.fit(jax.random.key(0), IMAGES, TARGETS[:-1], UNLABELLED, config)
+        semi_supervised.fit(jax.random.key(0), IMAGES, TARGETS[:-1], UNLABELLED, config)

@@ -8,7 +8,7 @@ import pytest
 
 from rknn_jax.labels import Labels
 from rknn_jax.students import base as students
-from rknn_jax.students import fit, supervised, uda
+from rknn_jax.students import fit, semi_supervised, supervised, uda
 from tests import tiny
 
 each = pytest.mark.parametrize("kind", [students.named(name) for name in students.names()])
@@ -85,11 +85,11 @@ def test_a_strong_augmentation_follows_the_labeled_images():
 def test_the_least_sure_labels_are_left_out(unlabelled, labeled, monkeypatch):
     seen = []
 
-    def record(self, key, images, targets, *, unlabelled, on_epoch):
+    def record(key, images, targets, unlabelled, config, on_epoch):
         seen.append((images, targets, unlabelled))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(uda.Config, "fit_member", record)
+    monkeypatch.setattr(semi_supervised, "fit", record)
     student = uda.Config(unlabelled=unlabelled, targets="hard")
     with pytest.raises(KeyboardInterrupt):
         student.fit(jax.random.key(0), tiny.IMAGES, LABELS)
