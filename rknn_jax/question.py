@@ -23,7 +23,8 @@ from rknn_jax.labels import PublicLabels, product
 from rknn_jax.mechanisms.base import Payer
 from rknn_jax.neighbors import Metric
 from rknn_jax.privacy.accounting import compose, sum_up
-from rknn_jax.privacy.charges import exact_amount
+from rknn_jax.privacy.charges import exact_fraction
+from rknn_jax.privacy.filters import Amount
 from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Queries
@@ -58,7 +59,11 @@ class Before(NamedTuple):
         Args:
           cost: Guarantee of the round alone.
         """
-        now, earlier = (exact_amount(one.epsilon, one.delta) for one in (cost, self.guarantee))
+        now, earlier = (
+            # What a ledger would not charge is told too: together, rounds may have an epsilon of 0.
+            Amount(exact_fraction(one.epsilon, "epsilon"), exact_fraction(one.delta, "delta"))
+            for one in (cost, self.guarantee)
+        )
         return {
             "rounds": f"{earlier} for the rounds before, whose labels teach this one its features, "
             f"and {now} for this one; the guarantee is that of all of them together"

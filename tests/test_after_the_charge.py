@@ -12,7 +12,7 @@ import pytest
 from rknn_jax.cli import label_lines
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import class_selection
-from rknn_jax.release.release_folder import STAGING
+from rknn_jax.release.release_folder import STAGING, ReleaseFolder
 from tests.test_release_folder import FLAGS, complete, contents, files, kinds, restore
 from tests.test_shell import RKNN
 
@@ -94,6 +94,26 @@ def fails_once(files, rknn, monkeypatch, number):
     complete(files)
     assert kinds(files).count("spend") == 1
     return reached
+
+
+@pytest.mark.parametrize("step", ["keep", "seal", "publish"])
+def test_a_folder_that_goes_away_after_the_charge_is_asked_for(files, rknn, monkeypatch, step):
+    """Whoever cleans up took it: the same command alone would pay a second time."""
+    real = getattr(ReleaseFolder, step)
+
+    def moved(*arguments):
+        os.rename("new", "moved")
+        return real(*arguments)
+
+    monkeypatch.setattr(ReleaseFolder, step, moved)
+    done = rknn("label", *FLAGS)
+    assert done.status in (2, 3)
+    assert "The release is paid for, and new/.rknn-release, which keeps it, is gone" in done.err
+    monkeypatch.undo()
+    monkeypatch.chdir(files)
+    os.rename("moved", "new")
+    assert rknn("label", *FLAGS).status == 0
+    complete(files)
 
 
 @pytest.mark.parametrize(("first", "step"), [(1, 17), pytest.param(1, 1, marks=pytest.mark.slow)])

@@ -27,6 +27,16 @@ def test_clients_of_the_same_rounds_share_an_account(tmp_path):
     assert path.stat().st_mode & 0o077 == 0
 
 
+def test_all_servers_of_a_round_have_their_clients_there(tmp_path):
+    """Two of one round, a merge of both, and one of them again: each client is counted once."""
+    path = tmp_path / "accounts.jsonl"
+    for name, clients in (("a", {1}), ("b", {1, 2}), ("b", {3}), ("b", {1, 2, 3, 4}), ("b", {3})):
+        client_accounts.add(path, name, guaranteed(0.5), clients)
+    found = client_accounts.accounts(path)
+    assert [(one.rounds, one.clients) for one in found] == [(2, 1), (1, 3)]
+    assert path.read_bytes().count(b"\n") == 4
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"round": "a"}', '{"round": 1, "clients": []}'])
 def test_a_damaged_file_is_refused_and_kept(tmp_path, text):
     path = tmp_path / "accounts.jsonl"

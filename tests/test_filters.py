@@ -14,7 +14,14 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 from scipy import stats
 
-from rknn_jax.privacy import accounting, analytic_gaussian, calibration, filters, renyi
+from rknn_jax.privacy import (
+    accounting,
+    analytic_gaussian,
+    calibration,
+    charges,
+    filters,
+    renyi,
+)
 from rknn_jax.privacy.events import Binomial, DiscreteLaplace, Gaussian, Laplace, Pure
 from rknn_jax.privacy.filters import Amount, Cost, Renyi, Sum
 from rknn_jax.privacy.guarantee import Guarantee
@@ -238,6 +245,31 @@ def test_a_refusal_names_the_budget_that_is_enough(asked, accounting, tmp_path):
         assert not ledger.affords(asked, within=enough._replace(delta=ledger.budget.delta))
     ledger.raise_budget(*enough, "decided by the board")
     ledger.charge(asked, "what was refused")
+
+
+@pytest.mark.parametrize("accounting", ["sum", "renyi"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [laplace(part) for part in (0.0523048, 0.10461, 0.1569144, 0.78456808866811)],
+        [gaussian(stddev) for stddev in (9.0, 7.0, 3.1)],
+        [gaussian(7.0), response(0.3), laplace(0.7)],
+    ],
+)
+def test_releases_that_fit_together_fit_one_after_the_other(asked, accounting, tmp_path):
+    """In a budget that takes them all and not a digit more: sums of floats refused the last one,
+    which the first ones were paid for.
+    """
+    low, high = Fraction(0), Fraction(50)
+    while high - low > Fraction(1, 10**20):
+        budget = (low + high) / 2
+        fits = charges.new_ledger_affords(Amount(budget, Fraction(1, 10**5)), accounting, *asked)
+        low, high = (low, budget) if fits else (budget, high)
+    ledger = Ledger.create(tmp_path / "l.jsonl", DATA, high, 1e-5, accounting=accounting)
+    assert not ledger.affords(*asked, within=Amount(low, ledger.budget.delta))
+    for number, one in enumerate(asked):
+        assert ledger.affords(*asked[number:])
+        ledger.charge(one, "a release")
 
 
 def test_damage_counts_as_all_that_remained(tmp_path):

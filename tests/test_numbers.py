@@ -3,9 +3,11 @@
 import dataclasses
 import json
 import math
+import os
 import signal
 import typing
 from fractions import Fraction
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +23,7 @@ from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.release import label as job
 from rknn_jax.release.estimator import ReverseKNNLabeler
+from rknn_jax.release.session import Session
 from rknn_jax.release.settings import Settings
 from tests.conftest import modules
 from tests.options import with_options
@@ -128,6 +131,42 @@ def test_a_number_that_is_none_is_refused_by_name(files, rknn, words, name):
     assert flag in told
     assert "nan" in told
     assert not (files / "R.npz.ledger.jsonl").exists()
+
+
+def is_path(hint):
+    return hint is Path or any(map(is_path, typing.get_args(hint)))
+
+
+def paths(settings):
+    """Return the flags of a command, and of the parts of its settings, that name files."""
+    parts = [one.type for one in dataclasses.fields(settings) if dataclasses.is_dataclass(one.type)]
+    return [
+        one.name
+        for kind in (settings, *parts)
+        for one in dataclasses.fields(kind)
+        if is_path(hint := typing.get_type_hints(kind, include_extras=True)[one.name])
+        and "Positional" not in str(hint)
+    ]
+
+
+PATHS = [(words, name) for words, kind in COMMANDS.items() for name in paths(kind)]
+
+
+@pytest.mark.parametrize(("words", "name"), PATHS)
+def test_a_url_is_no_path(files, rknn, words, name):
+    """It would be a folder named `s3:` beside the program."""
+    before = {*os.listdir()}
+    given = {"embed": ("--table", "P.csv", "--out", "O.npz"), "inspect": ("new",)}
+    flag = f"--{name.replace('_', '-')}"
+    done = rknn(*words.split(), *{**WORDS, **given}[words], flag, "s3://bucket/a.npz")
+    assert done.status == 2
+    assert f"got {flag} s3://bucket/a.npz; name a file or folder here." in done.err
+    assert {*os.listdir()} == before
+
+
+def test_a_session_has_no_ledger_behind_a_url():
+    with pytest.raises(ValueError, match="got ledger s3://bucket/ledger.jsonl"):
+        Session("s3://bucket/ledger.jsonl", 1.0)
 
 
 @pytest.mark.long

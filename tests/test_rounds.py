@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from rknn_jax import discriminant
+from rknn_jax import discriminant, mechanisms
 from rknn_jax.labels import PublicLabels
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger
@@ -82,6 +82,15 @@ def test_a_statement_of_all_rounds_says_what_is_charged_and_no_less(number):
             assert said == amount or charged != Fraction(repr(amount))
 
 
+def test_rounds_whose_delta_covers_all_they_tell_have_an_epsilon_of_zero():
+    """A release was refused so once it was paid for."""
+    part = mechanisms.make("gaussian", 1e-4, num_queries=4, num_classes=2, delta=0.03).guarantee(9)
+    before = Before(np.ones((1, 2)), Before(np.ones((1, 2)), part).whole(part))
+    assert before.guarantee.epsilon == 0
+    words = before.details(part)["rounds"]
+    assert "epsilon=0.0, delta=0.06 for the rounds before" in words
+
+
 def test_two_rounds_share_one_budget_and_one_statement(rknn, tmp_path):
     options = written(tmp_path)
     asked = ["label", *options, "--epsilon", "1", "--rounds", "2", "--out", "out"]
@@ -100,6 +109,24 @@ def test_two_rounds_share_one_budget_and_one_statement(rknn, tmp_path):
     assert again.status == 2
     assert "without an earlier release" in again.err
     assert len(spends()) == 2
+
+
+@pytest.mark.parametrize(
+    "amounts",
+    [
+        ("--epsilon", repr(0.1 + 0.2), "--rounds", "3"),
+        pytest.param(
+            ("--epsilon", "1", "--delta", repr(1 / 60_000), "--mechanism", "gaussian")
+            + ("--rounds", "4"),
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_rounds_that_the_budget_allows_are_all_made(rknn, tmp_path, amounts):
+    """The sum of those that were left was rounded up, above what was left of the budget."""
+    options = [*written(tmp_path), "--check-share", "0"]
+    assert rknn("label", *options, *amounts, "--out", "out").status == 0
+    assert len(spends()) == int(amounts[-1])
 
 
 def test_rounds_that_a_budget_does_not_allow_are_refused_before_the_first(rknn, tmp_path):

@@ -1,12 +1,15 @@
-"""Ranges of the numbers that commands take.
+"""Ranges of the numbers that commands take, and paths that are URLs.
 
 Every number of a command's settings has its range in its type, such as `epsilon: Epsilon`. `check`
-refuses numbers out of range before the command begins.
+refuses numbers out of range before the command begins, and URLs where a `Path` is meant: it would
+take them for a folder named `s3:`, which nobody looks for.
 """
 
 import math
+import re
 from dataclasses import dataclass, fields, is_dataclass
 from numbers import Integral, Rational, Real
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import numpy as np
@@ -124,6 +127,7 @@ def _failures(settings: Any) -> list[str]:
         value = getattr(settings, name)
         is_part = is_dataclass(value)
         failures += _failures(value) if is_part else _out_of(range_of(hint), name, value)
+        failures += _urls(name, value)
     return failures
 
 
@@ -189,6 +193,11 @@ def check_number(name: str, number: float, hint: Any) -> None:
     _raise(_out_of(range_of(hint), name, number))
 
 
+def check_local(name: str, path: Path) -> None:
+    """Raise ValueError if a path was meant as a URL."""
+    _raise(_urls(name, path))
+
+
 def _raise(failures: list[str]) -> None:
     if failures:
         raise ValueError(" ".join(failures))
@@ -210,6 +219,7 @@ def _failures_of_parts(settings: Any, prefix: str) -> list[str]:
         if allowed is None:
             allowed = ANY_WHOLE if isinstance(value, int) else ANY_NUMBER
         failures += _out_of(allowed, prefix + one.name, value)
+        failures += _urls(prefix + one.name, value)
     return failures
 
 
@@ -223,4 +233,14 @@ def _out_of(allowed: Range | None, name: str, value: Any) -> list[str]:
         and isinstance(number, int | float)
         and not isinstance(number, bool)
         and not allowed.has(number)
+    ]
+
+
+def _urls(name: str, value: Any) -> list[str]:
+    """Return the error for a path that was a URL before `Path` made one slash of two."""
+    return [
+        f"Expected {option(name)} on a disk of this machine, got {option(name)} "
+        f"{str(path).replace(':/', '://', 1)}; name a file or folder here."
+        for path in (value if isinstance(value, tuple) else (value,))
+        if isinstance(path, Path) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path))
     ]

@@ -2,8 +2,9 @@
 
 A client's own ledger decides what it answers, and no server can see it. This account is the
 server's side: for each round, which clients were counted, and what the round guarantees them. A
-line of the file is a round, written before its results. A line that a crash cut off is written
-anew when its server is started again:
+line of the file is a round, written before its results. Another server of the round, or a merge of
+several, adds a line of those clients that no line of the round has. A line that a crash cut off is
+written anew when its server is started again:
 
     {"round": "9431fb75...", "guarantee": {...}, "clients": [146730325036251050, ...]}
 """
@@ -46,7 +47,7 @@ class Account:
 
 
 def add(path: Path, round_id: str, guarantee: Guarantee, clients: Collection[int]) -> None:
-    """Write a round into the file, once.
+    """Write the clients of a round into the file, each once.
 
     Args:
       path: File of accounts, which is made if there is none.
@@ -61,10 +62,12 @@ def add(path: Path, round_id: str, guarantee: Guarantee, clients: Collection[int
     with open(path, "a+b", opener=for_owner) as file:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)
         known = _lines(path)  # refuses another file before anything of it is cut off
-        if any(line["round"] == round_id for line in known):
+        of_round = [line["clients"] for line in known if line["round"] == round_id]
+        new = set(clients).difference(*of_round)
+        if of_round and not new:
             return
         file.truncate(path.read_bytes().rfind(b"\n") + 1)
-        line = {"round": round_id, "guarantee": guarantee.asdict(), "clients": sorted(clients)}
+        line = {"round": round_id, "guarantee": guarantee.asdict(), "clients": sorted(new)}
         file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
@@ -92,14 +95,14 @@ def accounts(path: Path) -> list[Account]:
     Raises:
       ValueError: If the file is damaged.
     """
-    lines = _lines(path)
-    found = [Guarantee.of(line["guarantee"]) for line in lines]
-    rounds_of: dict[int, list[int]] = {}
-    for number, line in enumerate(lines):
+    found: dict[str, Guarantee] = {}
+    rounds_of: dict[int, list[str]] = {}
+    for line in _lines(path):
+        found.setdefault(line["round"], Guarantee.of(line["guarantee"]))
         for client in line["clients"]:
-            rounds_of.setdefault(client, []).append(number)
+            rounds_of.setdefault(client, []).append(line["round"])
     made = [
-        Account(len(rounds), clients, _composed([found[number] for number in rounds]))
+        Account(len(rounds), clients, _composed([found[one] for one in rounds]))
         for rounds, clients in Counter(map(tuple, rounds_of.values())).items()
     ]
     return sorted(made, key=lambda one: -max(each.epsilon for each in one.guarantees))

@@ -4,6 +4,7 @@
 and touches no file.
 """
 
+from collections.abc import Iterable
 from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 from typing import get_args
@@ -104,6 +105,15 @@ def release_cost(rule: Rule, guarantee: Guarantee, amount: Amount) -> Cost:
         raise LedgerError(str(error)) from error
 
 
+def release_costs(rule: Rule, guarantees: Iterable[Guarantee]) -> list[Cost]:
+    """Return the cost of each release under a rule, each by what its charge would say.
+
+    Raises:
+      LedgerError: If a guarantee cannot be charged, or the rule cannot tell its cost.
+    """
+    return [release_cost(rule, one, exact_amount(one.epsilon, one.delta)) for one in guarantees]
+
+
 def new_rule(accounting: Accounting, budget: Amount) -> Rule:
     """Return the rule of a new ledger.
 
@@ -121,12 +131,11 @@ def new_rule(accounting: Accounting, budget: Amount) -> Rule:
         raise LedgerError(str(error)) from error
 
 
-def new_ledger_affords(budget: Amount, accounting: Accounting, guarantee: Guarantee) -> bool:
-    """Return True if a release would fit the budget of a ledger that is yet to be made.
+def new_ledger_affords(budget: Amount, accounting: Accounting, *guarantees: Guarantee) -> bool:
+    """Return True if releases would fit the budget of a ledger that is yet to be made.
 
     Raises:
-      LedgerError: If the budget does not suit the accounting, or the guarantee cannot be charged.
+      LedgerError: If the budget does not suit the accounting, or a guarantee cannot be charged.
     """
     rule = new_rule(accounting, budget)
-    amount = exact_amount(guarantee.epsilon, guarantee.delta)
-    return rule.fits(budget, (release_cost(rule, guarantee, amount),))
+    return rule.fits(budget, release_costs(rule, guarantees))

@@ -55,6 +55,7 @@ from rknn_jax.privacy.charges import (
     exact_fraction,
     new_rule,
     release_cost,
+    release_costs,
 )
 from rknn_jax.privacy.filters import NOTHING, Accounting, Amount, Cost, Renyi
 from rknn_jax.privacy.guarantee import RELATIONS, UNITS, Guarantee, Relation, Unit
@@ -343,14 +344,12 @@ class Ledger:
         if name is not None and chain.unit == "person":
             _check_person(chain, name, self.path)
 
-    def affords(
-        self, guarantee: Guarantee, *, within: Amount | None = None, since: int = 0
-    ) -> bool:
-        """Return True if a release would fit the budget. Nothing is charged.
+    def affords(self, *guarantees: Guarantee, within: Amount | None = None, since: int = 0) -> bool:
+        """Return True if releases would fit the budget together. Nothing is charged.
 
         Args:
-          guarantee: Guarantee of the release, which may be that of a simulation.
-          within: Amount that the release and all charges since then may cost. Defaults to the
+          guarantees: Guarantee of each release, which may be that of a simulation.
+          within: Amount that the releases and all charges since then may cost. Defaults to the
             budget.
           since: Number of the first line that counts. Defaults to 0, the first of all.
 
@@ -359,21 +358,21 @@ class Ledger:
           LedgerError: If the guarantee cannot be charged.
         """
         chain = self._chain(since)
-        _check_kind(chain, guarantee, self.path)
-        # The same filter that a charge asks: whether a release fits must not differ between the
-        # two.
-        cost = release_cost(chain.rule, guarantee, exact_amount(guarantee.epsilon, guarantee.delta))
-        return chain.rule.fits(within or chain.budget, (*chain.costs_since(since), cost))
+        for guarantee in guarantees:
+            _check_kind(chain, guarantee, self.path)
+        # The same filter that a charge asks, and the same costs: whether releases fit must not
+        # differ between the two, or the second of them would be refused once the first is paid for.
+        costs = (*chain.costs_since(since), *release_costs(chain.rule, guarantees))
+        return chain.rule.fits(within or chain.budget, costs)
 
-    def advice(self, guarantee: Guarantee) -> str:
-        """Return what can be done if a release does not fit the budget.
+    def advice(self, *guarantees: Guarantee) -> str:
+        """Return what can be done if releases do not fit the budget.
 
         Args:
-          guarantee: As for `affords`.
+          guarantees: As for `affords`.
         """
         chain = self._chain()
-        amount = exact_amount(guarantee.epsilon, guarantee.delta)
-        return _advice(self.path, chain, release_cost(chain.rule, guarantee, amount))
+        return _advice(self.path, chain, *release_costs(chain.rule, guarantees))
 
     def left(self, *, within: Amount, since: int) -> Amount:
         """Return what is left of an amount after all charges since a line.
@@ -754,15 +753,15 @@ def _check_person(chain: Chain, name: str, path: Path) -> None:
     )
 
 
-def _advice(path: Path, chain: Chain, cost: Cost) -> str:
-    """Return what can be done if a release does not fit the budget."""
+def _advice(path: Path, chain: Chain, *costs: Cost) -> str:
+    """Return what can be done if releases do not fit the budget."""
     name = shlex.quote(str(path))
     if chain.damage:
         return (
             f"its damaged last line counts as {chain.unread}; say what it was: rknn budget repair "
             f"{name} --reason TEXT"
         )
-    enough = chain.rule.enough(chain.budget, (*chain.costs, cost))
+    enough = chain.rule.enough(chain.budget, (*chain.costs, *costs))
     delta = f" --delta {decimal_above(enough.delta)}" if enough.delta > chain.budget.delta else ""
     return (
         "ask for less, or let those who answer for the data decide: rknn budget raise "

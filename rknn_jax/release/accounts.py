@@ -26,13 +26,17 @@ if TYPE_CHECKING:
 
 
 def open_ledger(
-    settings: "Settings", cost: Guarantee, dataset: str | None = None, *, paid: bool = False
+    settings: "Settings",
+    costs: Sequence[Guarantee],
+    dataset: str | None = None,
+    *,
+    paid: bool = False,
 ) -> Ledger | None:
     """Open and check the ledger of this release; return None if there is none yet.
 
     Args:
       settings: Settings of the release.
-      cost: Guarantee of the release.
+      costs: Guarantee of the release, or that of each round that is left.
       dataset: Fingerprint of the private records. Defaults to None, before they are read, to check
         the budget alone.
       paid: Flag for a release that a stopped process has already paid for. Defaults to False.
@@ -45,7 +49,7 @@ def open_ledger(
     path = settings.ledger_path
     budget = first_budget(settings)
     if not os.path.lexists(path):
-        if not new_ledger_affords(budget, settings.spending.rule, cost):
+        if not new_ledger_affords(budget, settings.spending.rule, *costs):
             raise BudgetExceededError(
                 f"This release costs {cost_of(settings)}, and the first budget is to be {budget}; "
                 f"ask for less, or set a larger {option('budget')}."
@@ -73,10 +77,10 @@ def open_ledger(
             f"{option('accounting')} {asked.accounting}; leave it out, because a ledger keeps "
             "the rule that it was made with."
         )
-    if not settings.dry_run and not paid and not ledger.affords(cost):
+    if not settings.dry_run and not paid and not ledger.affords(*costs):
         raise BudgetExceededError(
             f"This release costs {cost_of(settings)}, and {path} has {ledger.remaining} left of "
-            f"{ledger.budget}; {ledger.advice(cost)}"
+            f"{ledger.budget}; {ledger.advice(*costs)}"
         )
     return ledger
 
@@ -104,7 +108,7 @@ def open_or_make(
     files = [settings.private] if isinstance(settings.private, str) else settings.private
     noted = ledger_index.held(path, counted.prints, files, shards)
     with nullcontext() if paid else noted:
-        return open_ledger(settings, cost, counted.dataset, paid=paid) or Ledger.create(
+        return open_ledger(settings, [cost], counted.dataset, paid=paid) or Ledger.create(
             path,
             counted.dataset,
             *first_budget(settings),

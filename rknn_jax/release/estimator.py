@@ -357,7 +357,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         """
         X = self._private(X)
         settings, plan = self._first(X, person)
-        open_ledger(settings, rounds.cost(rounds.of(settings), plan), fingerprint(X))
+        open_ledger(settings, rounds.costs(rounds.of(settings), plan), fingerprint(X))
         return planning.expect(plan)
 
     @option_names(_as_parameter)

@@ -150,7 +150,7 @@ def count(plan: Plan) -> Counted:
     if not plan.paid:
         # Only now are the fingerprints known: records of another ledger have a budget of their own.
         ledger_index.check(settings.ledger_path, counted.prints)
-    open_ledger(settings, plan.cost, counted.dataset, paid=plan.paid)
+    open_ledger(settings, [plan.cost], counted.dataset, paid=plan.paid)
     # Warnings, not errors: the existence of a release must not depend on one private record.
     if len(set(counted.shards)) < len(counted.shards):
         warn_owner(

@@ -201,7 +201,7 @@ class Plan:
             unit=self.settings.unit,
         )
         # A check may cost more than votes alone.
-        ledger = open_ledger(self.settings, whole, paid=self.paid)
+        ledger = open_ledger(self.settings, [whole], paid=self.paid)
         question = replace(self.question, guarantee=whole)
         return replace(self, question=question, ledger=ledger, checkers=checkers)
 
@@ -297,7 +297,7 @@ def plan(
 def _planned(choice: Choice, data: Data, *, paid: bool = False, roles: Roles | None = None) -> Plan:
     """Return the plan, with these roles; a paid release goes on with those that it began with."""
     settings = choice.settings
-    ledger = open_ledger(settings, questions.cost_of(settings, data), paid=paid)
+    ledger = open_ledger(settings, [questions.cost_of(settings, data)], paid=paid)
     # An earlier version may have chosen another number of queries.
     asked = release_folder.num_queries_of(settings.out) if paid and settings.out else None
     question = questions.ask(settings, data, asked)

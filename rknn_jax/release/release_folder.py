@@ -30,7 +30,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +83,7 @@ class ReleaseFolder:
         changed since makes others, by settings that are the same. Defaults to "", unknown.
       records: Fingerprint of what the private records add up to. Defaults to "", unknown.
       files: Private files, absolute, one a line. Defaults to "", unknown.
+      charges: Purposes of what this process has paid for.
     """
 
     path: Path
@@ -93,6 +94,7 @@ class ReleaseFolder:
     asked: str = ""
     records: str = ""
     files: str = ""
+    charges: list[str] = field(default_factory=list, compare=False)
 
     @property
     def staging(self) -> Path:
@@ -136,6 +138,7 @@ class ReleaseFolder:
                 note["engine"] = self.engine
             self._write(note | self._about)
             self.ledger.charge(guarantee, named)
+            self.charges.append(named)
             return
         self._go_on(note)
         if _drawn(self.ledger, note) is not None:
@@ -447,19 +450,34 @@ def held(
                 f"{room / 1e6:,.0f} MB, got {option('out')} {path} "
                 f"({error.strerror}); nothing was spent, name another."
             ) from error
+        charges: list[str] = []
         try:
-            yield ReleaseFolder(path, request, opened(), roles, engine, asked, records, files)
+            yield ReleaseFolder(
+                path, request, opened(), roles, engine, asked, records, files, charges
+            )
         except BaseException as error:
-            if note := _last_words(path, request, ledger):
+            if note := _last_words(path, request, ledger, paid=bool(charges)):
                 error.add_note(note)
             raise
 
 
-def _last_words(path: Path, request: str, ledger: Path) -> str:
-    """Return what is true of the release after an error; nothing if it was not paid for."""
+def _last_words(path: Path, request: str, ledger: Path, *, paid: bool) -> str:
+    """Return what is true of the release after an error; nothing if it was not paid for.
+
+    Args:
+      path: Folder of the results.
+      request: Hash of the public settings.
+      ledger: File of the ledger.
+      paid: True if this process has paid for the release.
+    """
     if (path / RESULTS[-1]).exists():
         return f"The release in {path} is complete, and is paid for."
     again = f"the same command with {option('out')} {path} finishes the release and pays nothing"
+    if paid and not (path / STAGING / _NOTE).exists():
+        return (
+            f"The release is paid for, and {path / STAGING}, which keeps it, is gone or was moved: "
+            f"put it back, and {again}."
+        )
     try:
         paid = is_paid(path, request, ledger)
         lost = paid and _is_lost(path, ledger)

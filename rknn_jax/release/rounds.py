@@ -129,8 +129,8 @@ def checked(settings: "Settings", plan: "Plan") -> "Plan":
     return plan if fresh is None else plan.checked(fresh)
 
 
-def cost(every: Sequence["Settings"], plan: "Plan") -> Guarantee:
-    """Return the guarantee of several rounds together, before the long work on public rows.
+def costs(every: Sequence["Settings"], plan: "Plan") -> list[Guarantee]:
+    """Return the guarantee of each of several rounds, before the long work on public rows.
 
     Args:
       every: Settings of each of the rounds.
@@ -141,10 +141,27 @@ def cost(every: Sequence["Settings"], plan: "Plan") -> Guarantee:
         votes = questions.cost_of(choosing.choose(one, plan.data).settings, plan.data)
         checked = roles.guarantee(votes, curves=plan.adds_curves)[0]
         found.append(votes if plan.checkers is None else checked)
-    epsilon, delta = (
-        accounting.sum_up(getattr(one, name) for one in every) for name in ("epsilon", "delta")
+    return found
+
+
+def cost(every: Sequence["Settings"], plan: "Plan") -> Guarantee:
+    """Return the guarantee of several rounds together.
+
+    Args:
+      every: Settings of each of the rounds.
+      plan: Plan of one of them.
+    """
+    epsilon, delta = _sums(every)
+    together = accounting.compose(costs(every, plan), delta)
+    return replace(together, epsilon=epsilon, delta=delta)
+
+
+def _sums(every: Sequence["Settings"]) -> tuple[float, float]:
+    """Return the sums of epsilons and deltas, rounded up."""
+    return (
+        accounting.sum_up(one.epsilon for one in every),
+        accounting.sum_up(one.delta for one in every),
     )
-    return replace(accounting.compose(found, delta), epsilon=epsilon, delta=delta)
 
 
 def check_budget(every: Sequence["Settings"], plan: "Plan") -> None:
@@ -154,9 +171,9 @@ def check_budget(every: Sequence["Settings"], plan: "Plan") -> None:
       every: Settings of each of the rounds.
       plan: Plan of the first of them.
     """
-    whole = cost(every, plan)
-    asked = replace(every[0], epsilon=whole.epsilon, delta=whole.delta, dry_run=False)
-    open_ledger(asked, whole)
+    epsilon, delta = _sums(every)
+    asked = replace(every[0], epsilon=epsilon, delta=delta, dry_run=False)
+    open_ledger(asked, costs(every, plan))
 
 
 def affordable(every: Sequence["Settings"], plan: "Plan") -> bool:

@@ -25,6 +25,7 @@ from typing import Any, Self
 
 from numpy.typing import ArrayLike
 
+from rknn_jax._internal import ranges
 from rknn_jax.privacy.charges import exact_amount, new_ledger_affords
 from rknn_jax.privacy.filters import Accounting, Amount, less
 from rknn_jax.privacy.guarantee import Guarantee
@@ -76,7 +77,9 @@ class Session:
 
         Raises:
           LedgerError: If the ledger is damaged or has another rule, or an amount is out of range.
+          ValueError: If the ledger is a URL.
         """
+        ranges.check_local("ledger", Path(ledger))
         self.ledger = Path(os.path.abspath(ledger))  # a program may change its folder
         self._cap = exact_amount(epsilon, delta)
         self._accounting = accounting
