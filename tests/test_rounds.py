@@ -84,7 +84,8 @@ def test_a_statement_of_all_rounds_says_what_is_charged_and_no_less(number):
 
 def test_rounds_whose_delta_covers_all_they_tell_have_an_epsilon_of_zero():
     """A release was refused so once it was paid for."""
-    part = mechanisms.make("gaussian", 1e-4, num_queries=4, num_classes=2, delta=0.03).guarantee(9)
+    noise = mechanisms.make("gaussian", epsilon=1e-4, num_queries=4, num_classes=2, delta=0.03)
+    part = noise.guarantee(9)
     before = Before(np.ones((1, 2)), Before(np.ones((1, 2)), part).whole(part))
     assert before.guarantee.epsilon == 0
     words = before.details(part)["rounds"]
