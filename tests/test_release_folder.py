@@ -628,3 +628,21 @@ def test_the_time_after_the_charge_is_told_before_it(files, rknn, monkeypatch):
     told = " ".join(rknn("label", *FLAGS, "--dry-run").err.split())
     assert "time about 7 min after the charge, with" in told
     assert "GB of memory; fewer classes" in told
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_that_was_there_stays_if_nothing_was_paid(files, there):
+    folder = files / "new"
+    if there:
+        folder.mkdir()
+
+    def refuse():
+        raise LedgerError("no budget")
+
+    with (
+        pytest.raises(LedgerError, match="no budget"),
+        release_folder.held(folder, "request", files / "L", refuse, 10),
+    ):
+        pass
+    assert folder.exists() == there
+    assert not there or not [*folder.iterdir()]
