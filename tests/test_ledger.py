@@ -211,6 +211,18 @@ def test_a_budget_that_is_no_amount_is_refused_and_makes_no_file(path, amount):
     assert list(path.parent.iterdir()) == []
 
 
+@pytest.mark.parametrize("many", ["1." + "1" * 450, "1e-450", Fraction(10**420 + 1, 10**420)])
+def test_an_amount_that_a_ledger_could_not_read_again_is_not_written(tmp_path, ledger, many):
+    before = ledger.path.read_bytes()
+    with pytest.raises(LedgerError, match="at most 400 digits each.*nothing was written"):
+        ledger.raise_budget(many, None, "more digits than a line may have")
+    assert ledger.path.read_bytes() == before
+    with pytest.raises(LedgerError, match="at most 400 digits"):
+        Ledger.create(tmp_path / "new.jsonl", DATA, many)
+    assert not (tmp_path / "new.jsonl").exists()
+    assert ledger.affords(released(0.1))
+
+
 def test_what_a_ledger_affords_counts_all_releases_before(ledger):
     for number in range(2):
         ledger.charge(released(0.4), f"round {number}")

@@ -156,7 +156,7 @@ def _candidates(
         ]
     if not found:
         raise ValueError(
-            f"Expected delta >= {sum_of_deltas:g}, the sum of the deltas of guarantees without "
+            f"Expected delta >= {sum_of_deltas}, the sum of the deltas of guarantees without "
             f"events, got delta={delta}."
         )
     return found

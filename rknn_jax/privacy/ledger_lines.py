@@ -227,7 +227,16 @@ def body_of(kind: str, amount: Amount, purpose: str) -> dict[str, Any]:
     Each line has a salt of its own. Statements publish the hash of a line, and the line before may
     have been published too. Without salt, whoever knows all records but one could find that one by
     trying what the lines between say of the data.
+
+    Raises:
+      LedgerError: If an amount has more digits than the ledger could read again.
     """
+    for name, value in zip(("epsilon", "delta"), amount, strict=True):
+        if not _AMOUNT.fullmatch(str(value)):
+            raise LedgerError(
+                f"Expected {name} as a fraction of at most 400 digits each, got one of "
+                f"{len(str(value))}; nothing was written, name a shorter decimal."
+            )
     time = datetime.now(UTC).isoformat(timespec="seconds")
     return {
         "kind": kind,
