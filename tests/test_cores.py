@@ -4,6 +4,7 @@ import os
 import sys
 
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from rknn_jax._internal import cores
 
@@ -47,3 +48,19 @@ def test_a_quota_bounds_the_cores(tmp_path, monkeypatch, files, groups, expected
 def test_the_affinity_bounds_the_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     assert cores.num_cores() == 1
+
+
+def test_products_have_as_many_threads_as_they_are_held_to():
+    """NumPy's and SciPy's libraries, whichever was loaded first; others are left alone."""
+
+    def threads():
+        found = threadpool_info()
+        return [one["num_threads"] for one in found if one["user_api"] == "blas"]
+
+    with threadpool_limits(2, user_api="blas"):
+        assert len(before := threads()) >= 2
+        with cores.threads_of_products(1):
+            assert set(threads()) == {1}
+        assert threads() == before
+        with cores.threads_of_products(None):
+            assert threads() == before
