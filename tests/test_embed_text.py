@@ -226,6 +226,20 @@ def test_a_model_of_the_package_is_loaded_without_a_download(rknn, tmp_path, pac
     assert np.isnan(found[2:]).all()
 
 
+@pytest.mark.parametrize("texts", [["cat", "odd", "dog"], ["odd"]])
+def test_a_text_of_which_a_model_makes_other_numbers_is_a_row_of_nan(tmp_path, package, texts):
+    class Odd(Transformer):
+        def encode(self, texts, **others):
+            made = super().encode(texts, **others)
+            return made[:, :1] if "odd" in texts else made
+
+    package.SentenceTransformer = Odd
+    (tmp_path / "mine").mkdir()
+    found = text.load(str(tmp_path / "mine"))(table(texts)).features
+    assert found.shape == (len(texts), 2)
+    np.testing.assert_array_equal(np.isnan(found).all(axis=1), [one == "odd" for one in texts])
+
+
 def test_a_folder_is_a_model_of_the_package(tmp_path, package):
     (tmp_path / "mine").mkdir()
     assert text.load(str(tmp_path / "mine")).card["name"] == "mine"

@@ -391,10 +391,13 @@ def test_a_record_that_a_network_cannot_take_is_a_row_of_nan():
     def run(record):
         if record < 0:
             raise RuntimeError("no such position")
+        if record == 2:
+            return np.array([record], np.float32)
         return np.array([record, 1], np.float32)
 
-    found = onnx.each(run, [1, -1, 3], lambda: 2)
-    np.testing.assert_array_equal(found, [[1, 1], [np.nan, np.nan], [3, 1]])
+    for records in ([1, -1, 3], [1, 2, 3], [-1], [2]):
+        rows = [[one, 1] if one in (1, 3) else [np.nan, np.nan] for one in records]
+        np.testing.assert_array_equal(onnx.each(run, records, lambda: 2), rows)
     with pytest.raises(RuntimeError):
         onnx.each(run, [-1], lambda: len(run(-2)))
 

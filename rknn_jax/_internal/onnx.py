@@ -154,14 +154,15 @@ def each(
 ) -> np.ndarray:
     """Return the rows that `run` makes of single records, `[n, f]`, several records at a time.
 
-    A record on which the network fails is a row of NaN: an error would tell that it is there.
+    A record on which the network fails, or of which it makes another number of features, is a row
+    of NaN: an error would tell that it is there.
 
     Args:
       run: Function of one record.
       records: Records.
-      width: Function that returns f, called if a record fails. It raises an error if the network
-        fails on every record.
+      width: Function that returns f. It raises an error if the network fails on every record.
     """
+    nothing = np.full(width(), np.nan, np.float32)
 
     def attempt(record: Any) -> np.ndarray | None:
         try:
@@ -171,10 +172,7 @@ def each(
 
     with ThreadPoolExecutor(num_cores()) as pool:
         rows = list(pool.map(attempt, records))
-    nothing = np.empty(0)
-    if any(row is None for row in rows):
-        nothing = np.full(width(), np.nan, np.float32)
-    return np.stack([nothing if row is None else row for row in rows])
+    return np.stack([nothing if row is None or row.shape != nothing.shape else row for row in rows])
 
 
 def check_repeats(run: Callable[[Any], np.ndarray], record: Any, path: str) -> None:

@@ -72,6 +72,8 @@ class SentenceModel:
         # One text a batch: others would change its padding, and the order of sums.
         try:
             made = called(self.network.encode, texts, batch_size=1, show_progress_bar=False)
+            if np.shape(made) != (len(texts), self.width):
+                raise ValueError(f"features {np.shape(made)} of {len(texts)} texts")
         except Exception:  # the package raises errors of many types
             if len(texts) > 1:
                 return np.concatenate([self._features([text]) for text in texts])
