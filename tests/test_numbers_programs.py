@@ -71,6 +71,16 @@ def test_numbers_of_an_audit_are_refused_by_name(monkeypatch, capfd, tmp_path, v
         assert flag in refused(monkeypatch, capfd, "audit", flag, value)
 
 
+@pytest.mark.parametrize("program", [*PROGRAMS, "audit"])
+def test_no_program_takes_a_url_for_a_folder(monkeypatch, capfd, tmp_path, program):
+    monkeypatch.chdir(tmp_path)
+    _, words = PROGRAMS.get(program, (None, ()))
+    given = [*(word for word in words if word not in ("--out", "o")), "--out", "s3://b/x"]
+    told = refused(monkeypatch, capfd, program, *given)
+    assert "got --out s3://b/x; name a file or folder here." in told
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.long
 def test_numbers_of_parts_are_finite_and_of_use():
     """Without a range of their own, in every labeler and representation."""

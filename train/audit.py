@@ -182,6 +182,7 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, Experiment]:
     known, others = parser.parse_known_args(arguments)
     ranges.check_number("runs", known.runs, ranges.Runs)
     ranges.check_number("confidence", known.confidence, ranges.Confidence)
+    ranges.check_local("out", known.out)
     return known, replace(commandline.parsed(others), student=None)
 
 

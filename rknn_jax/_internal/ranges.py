@@ -193,8 +193,8 @@ def check_number(name: str, number: float, hint: Any) -> None:
     _raise(_out_of(range_of(hint), name, number))
 
 
-def check_local(name: str, path: Path) -> None:
-    """Raise ValueError if a path was meant as a URL."""
+def check_local(name: str, path: Path | None) -> None:
+    """Raise ValueError if a path was meant as a URL. None is no path, and is taken."""
     _raise(_urls(name, path))
 
 
