@@ -499,6 +499,18 @@ def test_a_damaged_index_is_a_warning_and_loses_no_release(folder, damage):
             release(ledger=Path("other.jsonl"))
 
 
+def test_an_index_that_cannot_be_used_stops_no_adoption_where_warnings_are_errors(
+    folder, rknn, monkeypatch
+):
+    release()
+    rows, labels = people()
+    np.savez("R2.npz", embeddings=rows[::-1], labels=labels[::-1])
+    monkeypatch.setenv("RKNN_STATE_DIR", str(folder / "R.npz"))
+    warnings.simplefilter("error")
+    adopted = ("R.npz.ledger.jsonl", "--private", "R2.npz", "--reason", "other order")
+    assert rknn("budget", "adopt", *adopted).status == 0
+
+
 def test_an_index_that_another_process_holds_is_a_warning(folder, monkeypatch):
     monkeypatch.setattr(ledger_index, "PATIENCE", 0.05)
     with (
