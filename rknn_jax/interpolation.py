@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
-from rknn_jax._internal.cores import threads_of_products
+from rknn_jax._internal.cores import one_thread_for_products
 from rknn_jax._internal.one_record import map_records
 from rknn_jax.answers.radial import median_sq_distance
 from rknn_jax.label_sets import HALF
@@ -176,7 +176,7 @@ class Interpolator:
         """Return how many rows are the mean at a place, or the regression that takes its place."""
         if not smooth or len(self.rows) < 2:
             return 1, None
-        with threads_of_products(1):  # threads would wait for each other
+        with one_thread_for_products():  # threads would wait for each other
             return NEAR, self._predicting(probabilities, several)
 
     def _predicting(self, probabilities: np.ndarray, several: bool) -> _Fitted | None:

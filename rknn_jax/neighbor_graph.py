@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse
 
 from rknn_jax._internal import progress
-from rknn_jax._internal.cores import num_cores, threads_of_products
+from rknn_jax._internal.cores import num_cores, one_thread_for_products
 from rknn_jax.neighbors import Metric, distances, nearest
 from rknn_jax.types import Array
 
@@ -110,7 +110,7 @@ def inverted_file(
     # Each thread multiplies alone; BLAS would start threads of its own in each of them.
     with (
         progress.phase("joining neighbors", num_cells, "cells") as done,
-        threads_of_products(1),
+        one_thread_for_products(),
         ThreadPoolExecutor(num_cores()) as pool,
     ):
         for _ in pool.map(search, range(num_cells)):

@@ -761,7 +761,8 @@ def test_what_a_run_is_judged_by_is_what_it_releases():
     files, are not looked at.
     """
     known = {"true_label", "image", "public_index", "round", "size", "query"}
-    worlds = train_audit.neighbours(PIXELS)
+    worlds, sizes = train_audit.neighbours(PIXELS)
+    assert sizes == {"queries.npz": 12, "labels.npz": len(worlds[0].task.public.images)}
     changed = [
         np.flatnonzero(np.any(a != b, axis=tuple(range(1, np.ndim(a)))))
         for a, b in zip(*map(_private, worlds), strict=True)

@@ -499,6 +499,13 @@ def test_a_damaged_index_is_a_warning_and_loses_no_release(folder, damage):
             release(ledger=Path("other.jsonl"))
 
 
+def test_an_index_behind_a_url_is_none(monkeypatch):
+    """It would be a folder named `s3:` beside whatever program asks."""
+    monkeypatch.setenv("RKNN_STATE_DIR", "s3://bucket/ledgers")
+    with pytest.raises(OSError, match="s3://bucket/ledgers is a URL"):
+        ledger_index.folder()
+
+
 def test_an_index_that_cannot_be_used_stops_no_adoption_where_warnings_are_errors(
     folder, rknn, monkeypatch
 ):

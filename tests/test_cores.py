@@ -50,8 +50,8 @@ def test_the_affinity_bounds_the_cores(monkeypatch):
     assert cores.num_cores() == 1
 
 
-def test_products_have_as_many_threads_as_they_are_held_to():
-    """NumPy's and SciPy's libraries, whichever was loaded first; others are left alone."""
+def test_products_have_one_thread_until_the_last_who_asked_has_left():
+    """NumPy's and SciPy's libraries, whichever was loaded first."""
 
     def threads():
         found = threadpool_info()
@@ -59,8 +59,18 @@ def test_products_have_as_many_threads_as_they_are_held_to():
 
     with threadpool_limits(2, user_api="blas"):
         assert len(before := threads()) >= 2
-        with cores.threads_of_products(1):
+        with cores.one_thread_for_products(asked=False):
+            assert threads() == before
+        first, second = cores.one_thread_for_products(), cores.one_thread_for_products()
+        with second:
+            with first:
+                assert set(threads()) == {1}
             assert set(threads()) == {1}
         assert threads() == before
-        with cores.threads_of_products(None):
-            assert threads() == before
+        first, second = cores.one_thread_for_products(), cores.one_thread_for_products()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert set(threads()) == {1}
+        second.__exit__(None, None, None)
+        assert threads() == before

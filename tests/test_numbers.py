@@ -160,7 +160,7 @@ def test_a_url_is_no_path(files, rknn, words, name):
     flag = f"--{name.replace('_', '-')}"
     done = rknn(*words.split(), *{**WORDS, **given}[words], flag, "s3://bucket/a.npz")
     assert done.status == 2
-    assert f"got {flag} s3://bucket/a.npz; name a file or folder here." in done.err
+    assert f"got {flag} s3://bucket/a.npz; name another, or" in done.err
     assert {*os.listdir()} == before
 
 

@@ -77,7 +77,7 @@ def test_no_program_takes_a_url_for_a_folder(monkeypatch, capfd, tmp_path, progr
     _, words = PROGRAMS.get(program, (None, ()))
     given = [*(word for word in words if word not in ("--out", "o")), "--out", "s3://b/x"]
     told = refused(monkeypatch, capfd, program, *given)
-    assert "got --out s3://b/x; name a file or folder here." in told
+    assert "got --out s3://b/x; name another, or" in told
     assert not list(tmp_path.iterdir())
 
 

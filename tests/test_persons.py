@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import uuid
 from decimal import Decimal
 from pathlib import Path
@@ -524,3 +525,15 @@ def test_a_name_of_many_marks_takes_no_time():
     """Its normal form took the square of their number: half a minute for one record."""
     long = "a" + 50_000 * "\u0301\u0323"
     assert num_names([long, long + "a"]) == 2
+
+
+@pytest.mark.parametrize(
+    "mechanism", ["discrete_laplace", "laplace", "gaussian", "permute_and_flip"]
+)
+def test_without_noise_a_person_has_no_guarantee(mechanism):
+    """`train.distill` counts so, to tell what noise costs."""
+    delta = {"delta": 1e-5} if mechanism == "gaussian" else {}
+    noise = mechanisms.make(
+        mechanism, epsilon=math.inf, num_queries=4, num_classes=3, unit="person", **delta
+    )
+    assert noise.release_guarantee(10).epsilon == math.inf

@@ -21,7 +21,7 @@ from rknn_jax.question import Before
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import choosing, inputs, label, planning, rounds
 from rknn_jax.release.estimator import ReverseKNNLabeler
-from rknn_jax.release.release_folder import STAGING, clear_finished
+from rknn_jax.release.release_folder import ROUNDS, STAGING, clear_finished
 from rknn_jax.release.settings import Settings
 from tests.options import named_settings
 
@@ -158,6 +158,62 @@ def test_rounds_that_cannot_be_are_refused(rknn, tmp_path, options, words):
     assert not (tmp_path / "out").exists()
 
 
+def test_what_a_paid_round_is_told_to_be_finished_by_finishes_it(rknn, tmp_path, monkeypatch):
+    """The folder of the round is none that a command of all rounds names."""
+    asked = ["label", *written(tmp_path), "--epsilon", "1", "--rounds", "2", "--out", "out"]
+    with monkeypatch.context() as full:
+        full.setattr(label, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "no room")))
+        stopped = rknn(*asked)
+    assert "the same command with --out out finishes the release and pays nothing" in stopped.err
+    looked = rknn(*asked, "--dry-run", "--json")
+    assert looked.json["affordable"], "what is paid costs nothing more"
+    assert rknn(*asked).status == 0
+    assert len(spends()) == 2
+
+
+@pytest.mark.parametrize("stop", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_round_that_cannot_begin_says_what_was_paid_before(
+    rknn, tmp_path, monkeypatch, stop, number
+):
+    asked = ["label", *written(tmp_path), "--epsilon", "1", "--rounds", "2", "--out", "out"]
+    count, left = label.count, iter([None] * (number - 1))
+
+    def counted(plan):
+        if next(left, stop):
+            raise stop
+        return count(plan)
+
+    with monkeypatch.context() as stopping:
+        stopping.setattr(label, "count", counted)
+        told = " ".join(rknn(*asked).err.split())
+    assert ("The rounds before this one are paid for" in told) == (
+        number == 2 and isinstance(stop, OSError)
+    )
+    assert "written nothing" not in told
+    assert rknn(*asked).status == 0
+    assert len(spends()) == 2
+
+
+@pytest.mark.parametrize("budget", [None, 1.0])
+def test_a_budget_that_is_raised_between_rounds_loses_no_labels(tmp_path, monkeypatch, budget):
+    public, private, labels, _ = sides()
+    ledger = tmp_path / "l.jsonl"
+    draw = label.draw
+
+    def then_raised(*arguments):
+        done = draw(*arguments)
+        Ledger.open(ledger).raise_budget(2, None, "decided by the board")
+        return done
+
+    monkeypatch.setattr(label, "draw", then_raised)
+    labeler = ReverseKNNLabeler(
+        epsilon=0.5, classes=[*range(NUM_CLASSES)], rounds=2, ledger=ledger, budget=budget
+    )
+    labeler.fit(public).label(private, labels)
+    assert len(spends(ledger)) == 2
+
+
 def test_of_two_processes_that_begin_a_run_one_draws_the_roles(tmp_path, monkeypatch):
     written(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -177,7 +233,7 @@ def test_a_stopped_run_goes_on_after_its_first_round(rknn, tmp_path):
     )
     plan = rounds.prepare(settings, 1, None)
     label.release(plan)  # all that a run leaves that was stopped here
-    assert (tmp_path / "out" / rounds.NOTE).stat().st_mode & 0o077 == 0
+    assert (tmp_path / "out" / ROUNDS).stat().st_mode & 0o077 == 0
     asked = ["label", *options, "--epsilon", "1", "--rounds", "2", "--out", "out"]
     public = dict(np.load("public.npz"))
     np.savez("public.npz", embeddings=public["embeddings"][::-1])
@@ -192,11 +248,14 @@ def test_a_stopped_run_goes_on_after_its_first_round(rknn, tmp_path):
             refused.err.split()
         )
         np.savez("public.npz", **public)
+    looked = rknn(*asked, "--dry-run", "--json")
+    assert looked.json["affordable"]
+    assert "this is number 2" in looked.err
     done = rknn(*asked)
     assert done.status == 0
     assert "its labels are in out/round-1" in done.err
     assert [one["epsilon"] for one in spends()] == PARTS
-    assert not (tmp_path / "out" / rounds.NOTE).exists()
+    assert not (tmp_path / "out" / ROUNDS).exists()
     for path in (tmp_path / "out").iterdir():
         if path.is_file():
             path.unlink()
@@ -292,7 +351,7 @@ def test_the_key_of_the_roles_does_not_outlive_a_complete_run(rknn, tmp_path):
     asked += ["--check-share", "0.2"]
     assert "20.0% of the private records do not vote" in rknn(*asked, "--dry-run").err
     assert rknn(*asked).status == 0
-    left = [tmp_path / "out" / rounds.NOTE]
+    left = [tmp_path / "out" / ROUNDS]
     for folder in ("out", "out/round-1"):  # as a process leaves them that is killed at its end
         hidden = tmp_path / folder / STAGING
         hidden.mkdir()

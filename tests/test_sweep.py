@@ -144,7 +144,9 @@ def test_rows_are_the_means_of_the_runs_own_results(swept):
     assert (out / "sweep.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("vary", ["nothing=1,2", "queries", "queries=10,,20", "out=a,b"])
+@pytest.mark.parametrize(
+    "vary", ["nothing=1,2", "queries", "queries=10,,20", "out=a,b", "queries=10,10"]
+)
 def test_what_cannot_vary_is_named(vary, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", ["sweep", "--out", str(tmp_path), "--vary", vary])
     assert sweep.cli() == 2

@@ -24,6 +24,7 @@ import math
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,15 +85,15 @@ def main(experiment: Experiment, num_runs: int, confidence: float = 0.9999) -> F
     stages.console.quiet = True
     try:
         with tempfile.TemporaryDirectory() as folder:
-            worlds = neighbours(experiment)
-            guarantee = released(experiment, worlds[0], Path(folder) / "first")[1]
+            worlds, sizes = neighbours(experiment)
+            guarantee = released(experiment, worlds[0], Path(folder) / "first", sizes)[1]
             started = time.perf_counter()
             numbers = itertools.count(1)
 
             def observe(key: jax.Array, world: int, count: int) -> np.ndarray:
                 del key  # the run draws its own noise
                 rows = [
-                    released(experiment, worlds[world], Path(folder) / str(next(numbers)))[0]
+                    released(experiment, worlds[world], Path(folder) / str(next(numbers)), sizes)[0]
                     for _ in range(count)
                 ]
                 done = len(list(Path(folder).iterdir())) - 1
@@ -113,10 +114,13 @@ def main(experiment: Experiment, num_runs: int, confidence: float = 0.9999) -> F
         stages.console.quiet = False
 
 
-def neighbours(experiment: Experiment) -> tuple[Prepared, Prepared]:
+def neighbours(experiment: Experiment) -> tuple[tuple[Prepared, Prepared], dict[str, int]]:
     """Return two neighboring data sets, with the representation learned from public data.
 
     They differ in a canary, the last private record.
+
+    Returns:
+      Both data sets, and the most rows of each file of `RELEASED`.
     """
     task, encode, network = sweep.sharing()(experiment)
     config = experiment.labeler_of_round()
@@ -142,13 +146,20 @@ def neighbours(experiment: Experiment) -> tuple[Prepared, Prepared]:
     if experiment.relation == "add-remove":
         both = [games_labeler.without_canary(task.private, experiment.unit), both[0]]
     first, second = (Prepared(_with_private(task, private), encode, network) for private in both)
-    return first, second
+    most = experiment.rounds * num_queries
+    return (first, second), {"queries.npz": most, "labels.npz": len(task.public.images)}
 
 
 def released(
-    experiment: Experiment, prepared: Prepared, folder: Path
+    experiment: Experiment, prepared: Prepared, folder: Path, sizes: Mapping[str, int]
 ) -> tuple[np.ndarray, Guarantee]:
     """Run `train.distill` without its report, and return its release and its guarantee.
+
+    Args:
+      experiment: Settings of the run.
+      prepared: Data of the run.
+      folder: Folder of the run.
+      sizes: Rows of each file of `RELEASED`, at most. A run may answer fewer queries.
 
     Returns:
       Released values, float64 `[f]`, and the guarantee that the run states.
@@ -157,10 +168,17 @@ def released(
     arrays = []
     for name, wanted in RELEASED.items():
         with np.load(folder / name) as saved:
-            arrays += [np.ravel(saved[array]).astype(np.float64) for array in wanted]
+            arrays += [_of_size(saved[array], sizes[name]) for array in wanted]
     return np.concatenate(arrays), Guarantee.of(
         json.loads((folder / "privacy.json").read_text())["whole"]
     )
+
+
+def _of_size(rows: np.ndarray, size: int) -> np.ndarray:
+    """Return an array `[k, ...]` as a vector of `size` rows, the last ones 0, float64."""
+    whole = np.zeros((size, *rows.shape[1:]))
+    whole[: len(rows)] = rows
+    return whole.ravel()
 
 
 def _with_private(task: Task, private: Records) -> Task:

@@ -225,6 +225,8 @@ def _varied(texts: list[str]) -> Values:
             raise ValueError(
                 f"Expected --vary NAME=VALUE,VALUE with an option of train.distill, got {text!r}."
             )
+        if name in varied or len({*values.split(",")}) < len(values.split(",")):
+            raise ValueError(f"Expected each option and each value of --vary once, got {text!r}.")
         varied[name] = values.split(",")
     return varied
 

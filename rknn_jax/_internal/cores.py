@@ -4,9 +4,11 @@ import functools
 import math
 import os
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
@@ -15,6 +17,10 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 MEMBERSHIP = Path("/proc/self/cgroup")
 """File that tells the groups of this process."""
+
+_LOCK = threading.Lock()
+_asking = 0  # who hold products to one thread now
+_held: Any = None  # how many threads there were before
 
 
 def num_cores() -> int:
@@ -25,13 +31,28 @@ def num_cores() -> int:
     return max(1, min([len(os.sched_getaffinity(0)), *shares]))
 
 
-def threads_of_products(most: int | None) -> AbstractContextManager[object]:
-    """Hold matrix products of NumPy and SciPy to `most` threads, or to nothing if it is None.
+@contextmanager
+def one_thread_for_products(asked: bool = True) -> Iterator[None]:
+    """Hold matrix products of NumPy and SciPy to one thread, if asked.
 
-    The threads of small products wait for each other, on a busy machine for minutes.
+    The threads of small products wait for each other, on a busy machine for minutes. The whole
+    process is held until the last of those who asked has left, in whatever order.
     """
-    held: AbstractContextManager[object] = _products().limit(limits=most, user_api="blas")
-    return held
+    global _asking, _held
+    if not asked:
+        yield
+        return
+    with _LOCK:
+        if not _asking:
+            _held = _products().limit(limits=1, user_api="blas")
+        _asking += 1
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _asking -= 1
+            if not _asking:
+                _held.restore_original_limits()
 
 
 @functools.cache

@@ -240,7 +240,7 @@ def _urls(name: str, value: Any) -> list[str]:
     """Return the error for a path that was a URL before `Path` made one slash of two."""
     return [
         f"Expected {option(name)} on a disk of this machine, got {option(name)} "
-        f"{str(path).replace(':/', '://', 1)}; name a file or folder here."
+        f"{str(path).replace(':/', '://', 1)}; name another, or {path.absolute()} if that is meant."
         for path in (value if isinstance(value, tuple) else (value,))
         if isinstance(path, Path) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path))
     ]

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rknn_jax._internal.cores import threads_of_products
+from rknn_jax._internal.cores import one_thread_for_products
 from rknn_jax.answers import process, ratios, row_labels
 from rknn_jax.answers.covariance import Kernels, kernels
 from rknn_jax.answers.row_labels import Decoded, Fit, Shown, of_queries
@@ -110,7 +110,7 @@ def decode(counts: Array, stddev: Array, public: Kernels, *, redraws: int = DRAW
 
 def _threads(num_queries: int) -> AbstractContextManager[object]:
     """Hold products of small matrices to one thread."""
-    return threads_of_products(1 if num_queries <= SMALL else None)
+    return one_thread_for_products(num_queries <= SMALL)
 
 
 def decode_labels(labels: Array, num_classes: int, public: Kernels) -> np.ndarray:

@@ -22,7 +22,7 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse
 
-from rknn_jax._internal.cores import threads_of_products
+from rknn_jax._internal.cores import one_thread_for_products
 from rknn_jax.answers import gaussian_mixture
 from rknn_jax.answers.radial import Rows, radial
 from rknn_jax.answers.walks import walks
@@ -218,7 +218,7 @@ def kernels(
     cluster = np.asarray(queries.cluster)
     if cluster.min() < 0:
         return None
-    with threads_of_products(1 if np.size(features) <= SMALL else None):
+    with one_thread_for_products(np.size(features) <= SMALL):
         return _kernels(
             cluster,
             len(queries.index),

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.special import softmax
 
 from rknn_jax import lloyd
-from rknn_jax._internal.cores import threads_of_products
+from rknn_jax._internal.cores import one_thread_for_products
 
 FEWEST_ROWS = 5
 """Fewest public rows of a component, on average. Fewer say nothing of its mean."""
@@ -86,7 +86,7 @@ def fit(rows: np.ndarray, cluster: np.ndarray, means: np.ndarray, num_components
     scale = np.abs(rows).max() or np.float32(1)
     rows, means = rows / scale, means / scale
     # Several threads would wait for each other in so small a step.
-    with threads_of_products(1):
+    with one_thread_for_products():
         start = lloyd.fit(means, num_components, 0, num_starts=4, weights=weight)
         moment = rows.T @ rows / len(rows)
         shares = np.eye(num_components, dtype=np.float32)[start.labels[cluster]]

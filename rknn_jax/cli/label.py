@@ -15,6 +15,7 @@ from rknn_jax._internal.terminal import err, sure_interrupts, tell
 from rknn_jax.cli import label_lines
 from rknn_jax.release.release_folder import (
     RESULTS,
+    ROUNDS,
     STAGING,
     clear_finished,
     refuse_results,
@@ -42,33 +43,54 @@ def run(settings: Settings) -> dict[str, Any]:
     if len(every) == 1:
         return _run(settings)
     if settings.dry_run:
+        number, before = 1, None
+        while (
+            settings.out and number < len(every) and (found := rounds.finished(every[number - 1]))
+        ):
+            number, before = number + 1, found
         shares = ", ".join(f"{one.epsilon:g}" for one in every)
-        tell(err, "rounds", f"{len(every)}, at epsilon = {shares}; this is the first one")
-        return _run(settings, 1)
+        tell(err, "rounds", f"{len(every)}, at epsilon = {shares}; this is number {number}")
+        return _run(settings, number, before)
     if settings.out is None:
         raise ValueError(
             f"Expected --out with --rounds {settings.rounds}, got none; name a folder, in which a "
             "stopped run goes on."
         )
     if clear_finished(settings.out):
-        (settings.out / rounds.NOTE).unlink(missing_ok=True)
+        (settings.out / ROUNDS).unlink(missing_ok=True)
     if not (settings.out / STAGING).exists():  # else the last round may be paid for
         refuse_results(settings.out)
     rounds.refuse_leftover(settings.out)
-    before: Before | None = None
+    before = None
     for number, one in enumerate(every[:-1], 1):
         _tell_round(number, every)
         found = rounds.finished(one)
         if found is None:
-            _run(settings, number, before)
+            with _paid_before(number):
+                _run(settings, number, before)
             found = rounds.finished(one)
         else:
             tell(err, "found", f"its labels are in {one.out}; they cost nothing more")
         before = found
     _tell_round(len(every), every)
-    result = _run(settings, len(every), before)
-    (settings.out / rounds.NOTE).unlink(missing_ok=True)
+    with _paid_before(len(every)):
+        result = _run(settings, len(every), before)
+    (settings.out / ROUNDS).unlink(missing_ok=True)
     return result
+
+
+@contextmanager
+def _paid_before(number: int) -> Iterator[None]:
+    """Say after an error that the rounds before this one are paid for, if there are any."""
+    try:
+        yield
+    except Exception as error:
+        if number > 1:
+            error.add_note(
+                "The rounds before this one are paid for: the same command goes on after them, and "
+                "another folder pays for them again."
+            )
+        raise
 
 
 def _tell_round(number: int, every: Sequence[Settings]) -> None:
@@ -86,19 +108,21 @@ def _run(settings: Settings, number: int = 0, before: "Before | None" = None) ->
     with progress.phase("loading"):
         from rknn_jax.release import label as job
         from rknn_jax.release import planning, rounds
-    with progress.phase("reading the public rows"), sure_interrupts(), _nothing_spent(before):
-        if number and not settings.dry_run:
-            plan = rounds.prepare(settings, number, before)
+    with progress.phase("reading the public rows"), sure_interrupts(), _nothing_spent(number):
+        if not number:
+            plan = planning.prepare(settings)
+        elif settings.dry_run:
+            plan, _ = rounds.planned(settings, number, before)
         else:
-            plan = rounds.checked(settings, planning.prepare(rounds.of(settings)[0]))
+            plan = rounds.prepare(settings, number, before)
     label_lines.tell_plan(plan)
     if settings.dry_run:
         job.check_memory(plan)
-        with progress.phase("simulating releases"), sure_interrupts(), _nothing_spent(None):
+        with progress.phase("simulating releases"), sure_interrupts(), _nothing_spent(number):
             expected = planning.expect(plan)
         affordable = plan.affordable
         if number:
-            affordable = rounds.affordable(rounds.of(settings), plan)
+            affordable = rounds.affordable(rounds.of(settings)[number - 1 :], plan)
         label_lines.tell_preview(plan, expected, settings, affordable=affordable)
         told = {name: _text_keys(value) for name, value in asdict(expected).items()}
         counts = {
@@ -117,7 +141,7 @@ def _run(settings: Settings, number: int = 0, before: "Before | None" = None) ->
     with (
         _tell_warnings(),
         sure_interrupts(),
-        _nothing_spent(before),
+        _nothing_spent(number),
     ):
         counted = job.count(plan)
     if counted.ignored:
@@ -181,13 +205,17 @@ def _tell_warnings() -> Iterator[None]:
 
 
 @contextmanager
-def _nothing_spent(before: "Before | None") -> Iterator[None]:
-    """Say after Ctrl-C that this command has spent nothing, but for rounds before this one."""
+def _nothing_spent(number: int) -> Iterator[None]:
+    """Say after Ctrl-C that this command has spent nothing, but for rounds before this one.
+
+    Args:
+      number: Number of the round; 0 if there is one.
+    """
     try:
         yield
     except KeyboardInterrupt as error:
         words = "This command has spent nothing and written nothing."
-        if before is not None:
+        if number:
             words = "This round has spent nothing; the same command goes on with it."
         error.add_note(words)
         raise

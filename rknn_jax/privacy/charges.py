@@ -45,6 +45,8 @@ def exact_fraction(value: Number, name: str) -> Fraction:
     Raises:
       LedgerError: If the value is not a finite number.
     """
+    if isinstance(value, Fraction):  # whose digits may be more than a text may have
+        return value
     try:
         return Fraction(str(value))
     except (ValueError, ZeroDivisionError) as error:

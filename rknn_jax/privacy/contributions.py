@@ -31,6 +31,7 @@ Weights are integers on a public grid, because exact noise is drawn on integers.
 Reference: Wilson et al., "Differentially Private SQL with Bounded User Contribution", 2020.
 """
 
+import math
 from dataclasses import replace
 from typing import Literal, NamedTuple, get_args
 
@@ -196,7 +197,7 @@ def as_one(guarantee: Guarantee) -> Guarantee:
     Gaussian ones. With a delta of other noise, no event is left.
     """
     events: tuple[Event, ...] = ()
-    if not guarantee.delta:
+    if not guarantee.delta or guarantee.epsilon == math.inf:
         events = (Pure(guarantee.epsilon),)
     elif rhos := known_of_all(map(_rho, guarantee.events)):
         events = (Concentrated((2 * sum(rhos)) ** -0.5),)

@@ -62,6 +62,8 @@ def folder() -> Path:
         return place
     given = os.environ.get("RKNN_STATE_DIR")
     if given:
+        if disk.is_url(given):
+            raise OSError(f"{given} is a URL")
         return Path(given).absolute()
     state = os.environ.get("XDG_STATE_HOME", "")
     try:

@@ -33,7 +33,10 @@ _CORRUPT = (
     "copy is back, or until "
     "`rknn budget repair` has logged the damage."
 )
-_AMOUNT = re.compile(r"\d{1,400}(/\d{1,400})?")
+MOST_DIGITS = 400
+"""Most digits of a numerator or denominator."""
+
+_AMOUNT = re.compile(rf"\d{{1,{MOST_DIGITS}}}(/\d{{1,{MOST_DIGITS}}})?")
 _READABLE = re.compile(
     rb'\{"delta":"([\d/]+)","epsilon":"([\d/]+)",(?:"(guarantee)"|"kind":"(budget|drawn|spend)")?'
 )
@@ -232,10 +235,10 @@ def body_of(kind: str, amount: Amount, purpose: str) -> dict[str, Any]:
       LedgerError: If an amount has more digits than the ledger could read again.
     """
     for name, value in zip(("epsilon", "delta"), amount, strict=True):
-        if not _AMOUNT.fullmatch(str(value)):
+        if max(value.numerator, value.denominator) >= 10**MOST_DIGITS:
             raise LedgerError(
-                f"Expected {name} as a fraction of at most 400 digits each, got one of "
-                f"{len(str(value))}; nothing was written, name a shorter decimal."
+                f"Expected {name} as a fraction of at most {MOST_DIGITS} digits each, got more; "
+                "nothing was written, name a shorter decimal."
             )
     time = datetime.now(UTC).isoformat(timespec="seconds")
     return {

@@ -19,6 +19,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
 from types import MethodType
@@ -361,6 +362,12 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         return planning.expect(plan)
 
     @option_names(_as_parameter)
+    def costs(self, X: ArrayLike, person: ArrayLike | None = None) -> list[Guarantee]:
+        """Return what `label` would charge for each of its rounds; see `cost`."""
+        settings, plan = self._first(self._private(X), person)
+        return rounds.costs(rounds.of(settings), plan)
+
+    @option_names(_as_parameter)
     def cost(self, X: ArrayLike, person: ArrayLike | None = None) -> Guarantee:
         """Return what `label` would charge, and its guarantee. It costs nothing.
 
@@ -432,17 +439,20 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             spend_stands(settings.ledger_path, "The labels did not reach the caller"),
             quiet(),
         ):
-            every = rounds.of(settings)
             chosen: Roles | None = None
-            for number, one in enumerate(every):
-                plan = planning.plan(one, data, before, chosen)
+            for number in range(self.rounds):
+                if number == 1:  # the ledger is there, and others may raise its budget
+                    spending = replace(settings.spending, budget=None, budget_delta=None)
+                    settings = replace(settings, spending=spending)
+                left = rounds.of(settings)[number:]
+                plan = planning.plan(left[0], data, before, chosen)
                 if not number:
                     if plan.ledger is None and ledger_index.known_ledgers():
                         warnings.warn(ledger_index.notice(settings.ledger_path), stacklevel=3)
                     plan = rounds.checked(settings, plan)
                     chosen = None if plan.checkers is None else plan.checkers.roles
-                if len(every) > 1:
-                    rounds.check_budget(every[number:], plan)
+                if self.rounds > 1:
+                    rounds.check_budget(left, plan)
                 counted = job.count(plan)
                 done = job.draw(plan, counted)
                 before = Before(done.probabilities, done.answers.guarantee)

@@ -62,6 +62,9 @@ STATEMENT = "privacy.html"
 LOCAL = "local"
 """Engine that a note leaves out."""
 
+ROUNDS = ".rknn-rounds.json"
+"""File beside the folders of several rounds whose run is not complete, for its owner alone."""
+
 _NOTE = "note.json"
 _COUNTS = "counts.npy"
 _CHECK = "check.npy"
@@ -472,7 +475,8 @@ def _last_words(path: Path, request: str, ledger: Path, *, paid: bool) -> str:
     """
     if (path / RESULTS[-1]).exists():
         return f"The release in {path} is complete, and is paid for."
-    again = f"the same command with {option('out')} {path} finishes the release and pays nothing"
+    asked = path.parent if (path.parent / ROUNDS).exists() else path
+    again = f"the same command with {option('out')} {asked} finishes the release and pays nothing"
     if paid and not (path / STAGING / _NOTE).exists():
         return (
             f"The release is paid for, and {path / STAGING}, which keeps it, is gone or was moved: "

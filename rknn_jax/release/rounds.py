@@ -31,7 +31,7 @@ from rknn_jax.privacy.roles import Roles
 from rknn_jax.question import Before
 from rknn_jax.release import choosing, inputs, planning, questions
 from rknn_jax.release.accounts import open_ledger
-from rknn_jax.release.release_folder import RESULTS, clear_finished
+from rknn_jax.release.release_folder import RESULTS, ROUNDS, clear_finished
 
 if TYPE_CHECKING:
     from rknn_jax.release.planning import Plan
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 
 DIGITS = 6
 """Decimal digits of the parts of epsilon and delta but the last, which is the rest."""
-
-NOTE = ".rknn-rounds.json"
-"""File of a run that is not complete, for its owner alone."""
 
 
 def parts(amount: float, num_rounds: int) -> list[float]:
@@ -177,9 +174,10 @@ def check_budget(every: Sequence["Settings"], plan: "Plan") -> None:
 
 
 def affordable(every: Sequence["Settings"], plan: "Plan") -> bool:
-    """Return whether the budget allows these rounds; see `check_budget`."""
+    """Return whether the budget allows these rounds but what is paid; see `check_budget`."""
     try:
-        check_budget(every, plan)
+        if unpaid := every[1 if plan.paid else 0 :]:
+            check_budget(unpaid, plan)
     except LedgerError:
         return False
     return True
@@ -214,9 +212,9 @@ class Note:
     @classmethod
     def read(cls, folder: Path) -> Self | None:
         """Return the note in a folder, or None; `ValueError` if it is damaged."""
-        if not (folder / NOTE).exists():
+        if not (folder / ROUNDS).exists():
             return None
-        found = read_json(folder / NOTE)
+        found = read_json(folder / ROUNDS)
         words = found["roles"]
         return cls(str(found["request"]), Roles.of(words) if words else None)
 
@@ -224,7 +222,7 @@ class Note:
         """Write the note, for the owner alone; `FileExistsError` if another run has written one."""
         folder.mkdir(parents=True, exist_ok=True)
         told = {"request": self.request, "roles": self.roles and self.roles.words()}
-        write_new(folder / NOTE, json.dumps(told).encode(), OWNER)
+        write_new(folder / ROUNDS, json.dumps(told).encode(), OWNER)
 
     def check(self, other: Self, folder: Path) -> None:
         """Raise ValueError if a run with another note goes on here."""
@@ -238,11 +236,24 @@ class Note:
 
 def refuse_leftover(folder: Path) -> None:
     """Raise ValueError if a folder has a round of a run that it has no note of."""
-    if (folder / "round-1" / RESULTS[-1]).exists() and not (folder / NOTE).exists():
+    if (folder / "round-1" / RESULTS[-1]).exists() and not (folder / ROUNDS).exists():
         raise ValueError(
             f"Expected {option('out')} without an earlier release, got {option('out')} {folder}, "
             "which holds round-1; name another folder."
         )
+
+
+def planned(settings: "Settings", number: int, before: Before | None) -> tuple["Plan", Note | None]:
+    """Return the plan of a round, and the note of its run, if there is one; see `prepare`."""
+    note = Note.read(settings.out) if settings.out else None
+    known = None if note is None else note.roles
+    plan = planning.prepare(of(settings)[number - 1], before=before, roles=known)
+    if note is not None:
+        assert settings.out is not None
+        note.check(Note.of(settings, plan, known), settings.out)
+    elif not plan.paid:
+        plan = checked(settings, plan)
+    return plan, note
 
 
 def prepare(settings: "Settings", number: int, before: Before | None) -> "Plan":
@@ -258,16 +269,9 @@ def prepare(settings: "Settings", number: int, before: Before | None) -> "Plan":
       ValueError: As `planning.prepare`, or if the folder holds rounds of other settings or rows.
     """
     assert settings.out is not None
-    left = of(settings)[number - 1 :]
-    note = Note.read(settings.out)
-    known = None if note is None else note.roles
-    plan = planning.prepare(left[0], before=before, roles=known)
-    if note is not None:
-        note.check(Note.of(settings, plan, known), settings.out)
-    elif not plan.paid:
-        plan = checked(settings, plan)
+    plan, note = planned(settings, number, before)
     if not plan.paid:
-        check_budget(left, plan)
+        check_budget(of(settings)[number - 1 :], plan)
     if note is None:
         chosen = None if plan.checkers is None else plan.checkers.roles
         try:

@@ -121,17 +121,17 @@ class Session:
         own = self._left_of_cap()
         return own if known is None else Amount(*map(min, own, known.remaining))
 
-    def affords(self, guarantee: Guarantee) -> bool:
-        """Return True if a release of this guarantee would fit the cap and the ledger.
+    def affords(self, *guarantees: Guarantee) -> bool:
+        """Return True if releases of these guarantees would fit the cap and the ledger together.
 
         Raises:
-          LedgerError: If the guarantee cannot be charged.
+          LedgerError: If a guarantee cannot be charged.
         """
         known = self._known()
         if known is None:
-            return new_ledger_affords(self._cap, self._accounting or "sum", guarantee)
-        return known.affords(guarantee) and known.affords(
-            guarantee, within=self._cap, since=self._first
+            return new_ledger_affords(self._cap, self._accounting or "sum", *guarantees)
+        return known.affords(*guarantees) and known.affords(
+            *guarantees, within=self._cap, since=self._first
         )
 
     def offer(
@@ -161,7 +161,7 @@ class Session:
         labeler = self._labeler(epsilon, classes, settings).fit(public)
         guarantee = labeler.cost(private, person)
         expected = labeler.preview(private, person)
-        return Offer(guarantee, self.affords(guarantee), expected)
+        return Offer(guarantee, self.affords(*labeler.costs(private, person)), expected)
 
     def label(
         self,
@@ -195,9 +195,10 @@ class Session:
           ValueError: If the input or the settings cannot be used; nothing was spent then.
         """
         labeler = self._labeler(epsilon, classes, settings).fit(public)
-        cost = labeler.cost(private, person)
+        costs = labeler.costs(private, person)
         with self._turn:
-            if not self.affords(cost):
+            if not self.affords(*costs):
+                cost = labeler.cost(private, person)
                 raise BudgetExceededError(
                     f"This release costs epsilon={cost.epsilon}, delta={cost.delta}, and the "
                     f"session has {self.left} left; ask for less, or begin a session that may "
