@@ -165,8 +165,9 @@ def test_a_url_is_no_path(files, rknn, words, name):
 
 
 def test_a_session_has_no_ledger_behind_a_url():
-    with pytest.raises(ValueError, match="got ledger s3://bucket/ledger.jsonl"):
-        Session("s3://bucket/ledger.jsonl", 1.0)
+    for url in ("s3://bucket/ledger.jsonl", "simplecache::s3://bucket/ledger.jsonl"):
+        with pytest.raises(ValueError, match=f"got ledger {url}"):
+            Session(url, 1.0)
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ FAULTS = (
         "corners",
         "the first of several rounds is paid for where the others cannot be",
         "rknn_jax/release/estimator.py",
-        "                if len(every) > 1:\n",
+        "                if self.rounds > 1:\n",
         "                if False:\n",
         ("tests/test_tabular.py",),
     ),

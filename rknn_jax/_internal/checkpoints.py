@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax._internal import ranges
+
 S = TypeVar("S")
 
 
@@ -86,8 +88,9 @@ def save(folder: str | Path, arrays: Any, record: dict[str, Any]) -> None:
     """Write a pytree of arrays and a JSON-ready record.
 
     Raises:
-      ValueError: If `folder` exists.
+      ValueError: If `folder` exists, or is a URL.
     """
+    ranges.check_local("folder", Path(folder))
     ocp = _orbax()
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
         saved = ocp.args.Composite(

@@ -16,6 +16,9 @@ import numpy as np
 
 from rknn_jax._internal.option_names import option
 
+_URL = re.compile(r"(\w+::)*[A-Za-z][A-Za-z0-9+.-]+:/")
+"""Beginning of a URL, also of one behind a cache, whose slashes `Path` has made one."""
+
 
 @dataclass(frozen=True)
 class Range:
@@ -242,5 +245,5 @@ def _urls(name: str, value: Any) -> list[str]:
         f"Expected {option(name)} on a disk of this machine, got {option(name)} "
         f"{str(path).replace(':/', '://', 1)}; name another, or {path.absolute()} if that is meant."
         for path in (value if isinstance(value, tuple) else (value,))
-        if isinstance(path, Path) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path))
+        if isinstance(path, Path) and _URL.match(str(path))
     ]
