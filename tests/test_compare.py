@@ -614,6 +614,8 @@ def test_bytes_are_those_of_votes_messages_or_the_whole_record(tmp_path):
     ("config", "message"),
     [
         ({"methods": ("rknn",)}, "methods among rknn-central, .*got rknn"),
+        ({"methods": ("rknn-central",) * 2}, "each of methods once, got rknn-central rknn-central"),
+        ({"seeds": (0, 1, 0)}, "each of seeds once, got 0 1 0"),
         ({"epsilons": (-1.0,)}, "epsilon > 0"),
         ({"student": "x"}, "model to"),
     ],

@@ -63,7 +63,7 @@ FAULTS = (
         "corners",
         "a session affords what its ledger does not",
         "rknn_jax/release/session.py",
-        "return known.affords(guarantee) and known.affords(",
+        "return known.affords(*guarantees) and known.affords(",
         "return known.affords(",
         ("tests/test_session.py",),
     ),

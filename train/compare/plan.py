@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from rknn_jax._internal.option_names import option
 from rknn_jax._internal.ranges import AnyEpsilon, AnySeed, CheckShare, Seed
 from rknn_jax.privacy.contributions import Protected
 from rknn_jax.students.fit import Config as Network
@@ -72,9 +73,16 @@ def plan(config: Config) -> tuple[Plan, list[Cell]]:
     """Return the plan and its cells, in the order of the runs.
 
     Raises:
-      ValueError: If a method does not exist, if persons are the unit of a data set that names none,
-        and for the errors of `Experiment`.
+      ValueError: If a method does not exist, if a value is given twice, if persons are the unit of a
+        data set that names none, and for the errors of `Experiment`.
     """
+    for name in ("methods", "epsilons", "seeds"):
+        given = getattr(config, name)
+        if len({*given}) < len(given):
+            raise ValueError(
+                f"Expected each of {option(name)} once, got {' '.join(map(str, given))}; a run "
+                "that is made once would count several times."
+            )
     chosen = _plan_of(config)
     named = by_mechanism(chosen.methods, config.methods)
     chosen = chosen._replace(methods=chosen.methods | named)
