@@ -73,8 +73,8 @@ def plan(config: Config) -> tuple[Plan, list[Cell]]:
     """Return the plan and its cells, in the order of the runs.
 
     Raises:
-      ValueError: If a method does not exist, if a value is given twice, if persons are the unit of a
-        data set that names none, and for the errors of `Experiment`.
+      ValueError: If a method does not exist, if a value is given twice, if persons are the unit of
+        a data set that names none, and for the errors of `Experiment`.
     """
     for name in ("methods", "epsilons", "seeds"):
         given = getattr(config, name)
