@@ -408,14 +408,14 @@ def test_a_plan_refuses_a_check_that_its_ledger_cannot_pay(files, monkeypatch):
     calls = []
     known = planning.open_ledger
 
-    def opened(settings, cost, *others, **flags):
-        calls.append(cost)
-        return known(settings, cost, *others, **flags)
+    def opened(settings, costs, *others, **flags):
+        calls.append(costs)
+        return known(settings, costs, *others, **flags)
 
     monkeypatch.setattr(planning, "open_ledger", opened)
     budget = {"accounting": "renyi", "budget": 5.0, "budget_delta": 1e-4}
     plan = planning.prepare(settings(check_share=0.1, **budget))
-    assert calls[-1] == plan.cost != plan.question.noise.guarantee
+    assert calls[-1] == [plan.cost] != [plan.question.noise.guarantee]
 
 
 @pytest.mark.parametrize(
