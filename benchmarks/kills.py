@@ -133,7 +133,7 @@ def release_of(plan: planning.Plan) -> None:
     """Release with a ledger and a folder that are opened anew."""
     wanted = planning.request(plan.settings, plan.data)
     paid = release_folder.is_paid(plan.folder, wanted, plan.settings.ledger_path)
-    ledger = open_ledger(plan.settings, plan.cost, paid=paid)
+    ledger = open_ledger(plan.settings, [plan.cost], paid=paid)
     label.release(replace(plan, ledger=ledger, paid=paid))
 
 
