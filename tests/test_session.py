@@ -103,6 +103,23 @@ def test_threads_that_look_while_others_charge_see_the_ledger_of_the_session(tmp
 
 
 @pytest.mark.long
+def test_the_cap_is_asked_for_each_round_as_it_is_charged(data, monkeypatch):
+    """Together, rounds of renyi accounting would be rounded up once, and are charged one by one."""
+    public, private, labels = data
+    asked, affords = [], rk.Session.affords
+
+    def noted(session, *guarantees):
+        asked.append([one.epsilon for one in guarantees])
+        return affords(session, *guarantees)
+
+    monkeypatch.setattr(rk.Session, "affords", noted)
+    with rk.Session("l.jsonl", epsilon=1) as session:
+        session.label(public, private, labels, rounds=2, **settings(0.6))
+    charged = [entry.amount for entry in Ledger.open("l.jsonl").entries() if entry.kind == "spend"]
+    assert asked == [[float(one.epsilon) for one in charged]]
+    assert len(charged) == 2
+
+
 def test_a_ledger_with_less_than_the_cap_decides(data):
     public, private, labels = data
     rk.Session("l.jsonl", epsilon=0.5).label(public, private, labels, **settings(0.4))
