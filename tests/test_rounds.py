@@ -158,12 +158,24 @@ def test_rounds_that_cannot_be_are_refused(rknn, tmp_path, options, words):
     assert not (tmp_path / "out").exists()
 
 
-def test_what_a_paid_round_is_told_to_be_finished_by_finishes_it(rknn, tmp_path, monkeypatch):
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_a_paid_round_is_told_to_be_finished_by_finishes_it(
+    rknn, tmp_path, monkeypatch, moved
+):
     """The folder of the round is none that a command of all rounds names."""
+
+    def fail(*_):
+        if moved:
+            (tmp_path / "out").rename(tmp_path / "away")
+        raise OSError(28, "no room")
+
     asked = ["label", *written(tmp_path), "--epsilon", "1", "--rounds", "2", "--out", "out"]
     with monkeypatch.context() as full:
-        full.setattr(label, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "no room")))
+        full.setattr(label, "write", fail)
         stopped = rknn(*asked)
+    if moved:
+        assert "which keeps it, is gone or was moved: put it back" in stopped.err
+        (tmp_path / "away").rename(tmp_path / "out")
     assert "the same command with --out out finishes the release and pays nothing" in stopped.err
     looked = rknn(*asked, "--dry-run", "--json")
     assert looked.json["affordable"], "what is paid costs nothing more"

@@ -453,30 +453,32 @@ def held(
                 f"{room / 1e6:,.0f} MB, got {option('out')} {path} "
                 f"({error.strerror}); nothing was spent, name another."
             ) from error
+        # Of a round, the folder of the run; asked now, as all of it may be gone after an error.
+        run = path.parent if (path.parent / ROUNDS).exists() else path
         charges: list[str] = []
         try:
             yield ReleaseFolder(
                 path, request, opened(), roles, engine, asked, records, files, charges
             )
         except BaseException as error:
-            if note := _last_words(path, request, ledger, paid=bool(charges)):
+            if note := _last_words(path, request, ledger, run=run, paid=bool(charges)):
                 error.add_note(note)
             raise
 
 
-def _last_words(path: Path, request: str, ledger: Path, *, paid: bool) -> str:
+def _last_words(path: Path, request: str, ledger: Path, *, run: Path, paid: bool) -> str:
     """Return what is true of the release after an error; nothing if it was not paid for.
 
     Args:
       path: Folder of the results.
       request: Hash of the public settings.
       ledger: File of the ledger.
+      run: Folder that the command names.
       paid: True if this process has paid for the release.
     """
     if (path / RESULTS[-1]).exists():
         return f"The release in {path} is complete, and is paid for."
-    asked = path.parent if (path.parent / ROUNDS).exists() else path
-    again = f"the same command with {option('out')} {asked} finishes the release and pays nothing"
+    again = f"the same command with {option('out')} {run} finishes the release and pays nothing"
     if paid and not (path / STAGING / _NOTE).exists():
         return (
             f"The release is paid for, and {path / STAGING}, which keeps it, is gone or was moved: "
