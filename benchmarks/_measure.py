@@ -1,5 +1,6 @@
 """Timing and saving, shared by all benchmarks."""
 
+import json
 import math
 import os
 import resource
@@ -109,9 +110,30 @@ def save(name: str, results: Any, **about: Any) -> None:
     The file holds the results, with device, date, versions, command, the machine's load, and the
     digests of the source files that were imported (`benchmarks.stale`).
     """
-    RESULTS.mkdir(exist_ok=True)
     command = f"python -m benchmarks.{Path(sys.argv[0]).stem} {' '.join(sys.argv[1:])}".strip()
-    here = {"load": os.getloadavg()[0], "sources": _sources.loaded()}
-    content = {"command": command, **here, **about, **environment(), "results": results}
-    write_json(RESULTS / f"{name}.json", content)
+    _write(name, results, {"command": command, **_provenance(), **about})
+
+
+def save_part(name: str, part: str, result: Any, **about: Any) -> None:
+    """Write a part of `benchmarks/results/<name>.json`, and keep the parts measured before.
+
+    Each part has its own date, load, and digests of source files.
+    """
+    path = RESULTS / f"{name}.json"
+    before = json.loads(path.read_text()) if path.exists() else {"results": {}}
+    whole = {key: before[key] for key in ("date", "load", "sources") if key in before}
+    parts = before.get("parts", dict.fromkeys(before["results"], whole))
+    parts[part] = {"date": environment()["date"], **_provenance()}
+    command = f"python -m benchmarks.{Path(sys.argv[0]).stem}"
+    results = before["results"] | {part: result}
+    _write(name, results, {"command": command, **about, "parts": parts})
+
+
+def _provenance() -> dict[str, Any]:
+    return {"load": os.getloadavg()[0], "sources": _sources.loaded()}
+
+
+def _write(name: str, results: Any, about: dict[str, Any]) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    write_json(RESULTS / f"{name}.json", {**about, **environment(), "results": results})
     print(f"wrote {RESULTS / name}.json")

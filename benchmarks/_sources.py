@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("rknn_jax", "train", "benchmarks")
@@ -39,6 +40,15 @@ def _imported() -> Iterator[str]:
     for found in {getattr(module, "__file__", None) for module in list(sys.modules.values())}:
         if found and Path(found).is_relative_to(ROOT):
             yield Path(found).relative_to(ROOT).as_posix()
+
+
+def parts(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return date and sources of each part of a result, or those of the whole, named "".
+
+    Args:
+      found: Content of the result's file.
+    """
+    return found.get("parts", {"": found})
 
 
 def changed(sources: dict[str, str]) -> list[str]:

@@ -10,7 +10,6 @@ one round in Flower's simulation engine, with all processes that the engine star
 """
 
 import gc
-import json
 import sys
 import tempfile
 import time
@@ -23,7 +22,7 @@ import jax
 import numpy as np
 from sklearn.datasets import load_digits
 
-from benchmarks._measure import RESULTS, mnist_folder, save, summary
+from benchmarks._measure import mnist_folder, save_part, summary
 from benchmarks._virtual_clients import virtual
 from rknn_jax import data
 from rknn_jax._internal.keys import Stage, stage_key
@@ -301,11 +300,5 @@ def clients() -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     parts = {"mnist": mnist, "labelers": labelers, "replay": replay, "clients": clients}
-    # Parts that are measured separately are merged into one result.
-    chosen = sys.argv[1:] or list(parts)
-    sys.argv[1:] = []
-    path = RESULTS / "federation.json"
-    results = json.loads(path.read_text())["results"] if path.exists() else {}
-    for part in chosen:
-        results[part] = parts[part]()
-        save("federation", results, seeds=list(SEEDS))
+    for part in sys.argv[1:] or parts:
+        save_part("federation", part, parts[part](), seeds=list(SEEDS))

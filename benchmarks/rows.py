@@ -5,13 +5,14 @@ student were chosen on test images. No setting of a row was chosen by an accurac
 default or the paper's, but for the sizes and epochs that `options` shows, which fit a core. Only
 the first row has the paper's split.
 
-    python -m benchmarks.rows             # rows.json
-    python -m benchmarks.rows networks    # CPU time of the largest networks: networks.json
+    python -m benchmarks.rows                # rows.json
+    python -m benchmarks.rows --only DTI     # one row of it; the others stay
+    python -m benchmarks.rows networks       # CPU time of the largest networks: networks.json
 """
 
+import argparse
 import re
 import statistics
-import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -22,7 +23,7 @@ import jax
 import numpy as np
 
 from benchmarks import _kept
-from benchmarks._measure import mnist_folder, save, seconds
+from benchmarks._measure import mnist_folder, save, save_part, seconds
 from rknn_jax._internal.terminal import show_progress
 from rknn_jax.representations import dti
 from rknn_jax.students import fit as students
@@ -203,15 +204,21 @@ def _weights_of(images: np.ndarray, config: dti.Config) -> Any:
 
 
 def main() -> None:
-    """Measure all rows and write the results."""
+    """Measure the rows and write the results, one row after the other."""
+    names = [row.name for row in rows()]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="?", choices=["rows", "networks"], default="rows")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="ROW")
+    chosen = parser.parse_args()
+    if chosen.what == "networks":
+        save("networks", [cost_of_dti(), *map(cost, NETWORKS)])
+        return
     prepared = sweep.sharing(2)
-    with _kept.parts("rows") as folder:
-        save("rows", [measure(folder, row, prepared) for row in rows()])
+    with _kept.parts("rows") as folder, show_progress():
+        for row in rows():
+            if row.name in chosen.only:
+                save_part("rows", row.name, measure(folder, row, prepared))
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["networks"]:
-        save("networks", [cost_of_dti(), *map(cost, NETWORKS)])
-    else:
-        with show_progress():
-            main()
+    main()

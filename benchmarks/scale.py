@@ -30,7 +30,7 @@ import jax
 import numpy as np
 from sklearn.cluster import KMeans
 
-from benchmarks._measure import RESULTS, save
+from benchmarks._measure import save_part
 from rknn_jax import lloyd, neighbor_graph, postprocessing
 from rknn_jax.formats import Block, Columns
 from rknn_jax.labelers._votes import VoteTally
@@ -364,13 +364,11 @@ def main() -> None:
     os.environ["RKNN_STATE_DIR"] = os.devnull
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", nargs="+", choices=names, default=names)
-    path = RESULTS / "scale.json"
-    found = json.loads(path.read_text())["results"] if path.exists() else {}
     for name in parser.parse_args().parts:
         (part,) = (each for each in PARTS if each.__name__ == name)
-        found[name] = list(part())
-        print(json.dumps({name: found[name]}, indent=1))
-        save("scale", found, command="python -m benchmarks.scale")
+        found = list(part())
+        print(json.dumps({name: found}, indent=1))
+        save_part("scale", name, found)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@
 A result names the source files that its program had imported, with their digests; comments and
 docstrings do not count. A result is stale if code that decides its labels (`_sources.MEASURED`)
 says something else now: its table of the docs says so, and a test fails until it does. Other files
-that have changed are told beside it. Results of before 2026-11-26 name no files, and their tables
-say that; beside them stands what they take, by docs/reproducing.md. The native kernels are no part
-of it.
+that have changed are told beside it. A result that is measured in parts has files and date for each
+part. Results of before 2026-11-26 name no files, and their tables say that; beside them stands what
+they take, by docs/reproducing.md. The native kernels are no part of it.
 
 `--measure` runs the programs of these names whose result is not as all of the code is, in this
 order. A result just measured is, so the same command continues.
@@ -29,14 +29,29 @@ SAME = "labels by the same code"
 
 
 def state(found: dict[str, Any]) -> str:
-    """Return a few words for what has changed since a result.
+    """Return a few words for what has changed since a result, and in which of its parts.
 
     Args:
       found: Content of its file.
     """
-    sources = found.get("sources")
+    states = _states(found)
+    if len(states) == 1:
+        return next(iter(states))
+    return "; ".join(f"{_named(parts)}: {words}" for words, parts in states.items())
+
+
+def _states(found: dict[str, Any]) -> dict[str, list[str]]:
+    """Return the parts of a result by what has changed since."""
+    states: dict[str, list[str]] = {}
+    for name, measured in _sources.parts(found).items():
+        states.setdefault(_state(measured), []).append(name)
+    return states
+
+
+def _state(measured: dict[str, Any]) -> str:
+    sources = measured.get("sources")
     if sources is None:
-        return f"names no sources; measured {found['date'][:10]}"
+        return f"names no sources; measured {measured['date'][:10]}"
     changed = _sources.changed(sources)
     if not changed:
         return AS_IT_IS
@@ -85,9 +100,9 @@ def main() -> None:
         measure(names)
         return
     for path in sorted(RESULTS.glob("*.json")):
-        found = state(load(path.stem))
-        again = "" if found.startswith((AS_IT_IS, SAME)) else f"; {needs(path.stem)}"
-        print(f"{path.stem:24} {found}{again}")
+        found = load(path.stem)
+        holds = all(words.startswith((AS_IT_IS, SAME)) for words in _states(found))
+        print(f"{path.stem:24} {state(found)}{'' if holds else f'; {needs(path.stem)}'}")
 
 
 if __name__ == "__main__":

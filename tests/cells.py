@@ -278,7 +278,7 @@ def table1(name: str, epsilon: float) -> str:
 
 
 def papers_row(name: str) -> str:
-    return share(find(load("rows"), name=name)["label_accuracy"])
+    return share(load("rows")[name]["label_accuracy"])
 
 
 def cifar10(name: str) -> str:

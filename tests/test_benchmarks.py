@@ -237,3 +237,45 @@ def test_every_result_from_now_on_names_its_sources(tmp_path, monkeypatch):
     assert {"rknn_jax/types.py", "benchmarks/_measure.py"} <= set(found["sources"])
     assert found["load"] >= 0
     assert stale.state(found) == "as the code is"
+
+
+def test_a_part_measured_again_has_its_own_sources_and_the_others_keep_theirs(
+    tmp_path, monkeypatch
+):
+    old = {"command": "c", "date": "2026-11-20T", "device": "cpu", "cores": 2, "results": {}}
+    new = {"rknn_jax/types.py": _sources.digests(["rknn_jax/types.py"])["rknn_jax/types.py"]}
+    for module in (_measure, _format):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    monkeypatch.setattr(_sources, "loaded", lambda: new)
+    monkeypatch.setattr(_measure, "environment", lambda: old | {"date": "2026-11-29T"})
+    (tmp_path / "one.json").write_text(json.dumps(old | {"results": {"a": 1, "b": 2, "c": 3}}))
+
+    def source(part=None):
+        return _format.source("one", part).partition("`, ")[2].replace("cpu with 2 cores, ", "")
+
+    monkeypatch.setitem(old, "versions", {"jax": "1"})
+    for part, result in (("b", 4), ("d", 5)):
+        _measure.save_part("one", part, result)
+    found = _format.load("one")
+    assert found["results"] == {"a": 1, "b": 4, "c": 3, "d": 5}
+    unknown = "names no sources; measured 2026-11-20"
+    assert stale.state(found) == f"a, c: {unknown}; b, d: as the code is"
+    assert source("a") == "2026-11-20, jax 1. Which code it ran was not recorded."
+    assert source("b") == "2026-11-29, jax 1."
+    both = "2026-11-20 to 2026-11-29, jax 1. Which code it ran was not recorded for 2 of 4 parts."
+    assert source() == both
+    monkeypatch.setitem(new, "rknn_jax/types.py", "another")
+    _measure.save_part("one", "a", 6)
+    monkeypatch.setattr(_sources, "MEASURED", ("rknn_jax/types",))
+    assert stale.state(_format.load("one")).startswith("a: stale: rknn_jax/types.py changed; b, d")
+    assert source("a") == "2026-11-29, jax 1. The code that it measures has changed since."
+
+
+def test_parts_of_a_result_measured_as_a_whole_have_its_sources(tmp_path, monkeypatch):
+    for module in (_measure, _format):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    _measure.save("one", {"a": 1, "b": 2})
+    whole = _format.load("one")
+    _measure.save_part("one", "b", 3)
+    parts = _format.load("one")["parts"]
+    assert parts["a"] == {key: whole[key] for key in ("date", "load", "sources")}

@@ -22,18 +22,21 @@ def percent(values: dict[str, Any]) -> str:
     )
 
 
-def table(header: list[str], rows: list[list[str]], name: str) -> str:
-    """Return a Markdown table with a line that states its source."""
+def table(header: list[str], rows: list[list[str]], name: str, part: str | None = None) -> str:
+    """Return a Markdown table with a line that states its source, a result or a part of it."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{source(name)}"
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{source(name, part)}"
 
 
-def source(name: str) -> str:
-    """Return a sentence on how and when a result was measured."""
+def source(name: str, part: str | None = None) -> str:
+    """Return a sentence on how and when a result, or a part of it, was measured."""
     found = load(name)
+    parts = _sources.parts(found)
+    measured = [parts[part]] if part in parts else list(parts.values())
+    dates = sorted({one["date"][:10] for one in measured})
     return (
-        f"`{found['command']}`, {found['date'][:10]}, {found['device']} with {found['cores']} "
-        f"cores, jax {found['versions']['jax']}.{_mark(found)}"
+        f"`{found['command']}`, {' to '.join(dict.fromkeys((dates[0], dates[-1])))}, {found['device']} with "
+        f"{found['cores']} cores, jax {found['versions']['jax']}.{_mark(measured)}"
     )
 
 
@@ -45,12 +48,20 @@ def verdict(row: dict[str, Any]) -> str:
     return "inconclusive" if power and power["probability"] < LEAST_POWER else "not broken"
 
 
-def _mark(found: dict[str, Any]) -> str:
-    """Return a sentence on code that has changed since a result, or nothing."""
-    sources = found.get("sources")
-    if sources is None:
-        return " Which code it ran was not recorded."
-    measured = {path: one for path, one in sources.items() if path.startswith(_sources.MEASURED)}
-    if not _sources.changed(measured):
-        return ""
-    return " The code that it measures has changed since."
+def _mark(measured: list[dict[str, Any]]) -> str:
+    """Return sentences on code that has changed since parts of a result, or nothing."""
+    unknown = sum("sources" not in one for one in measured)
+    of_parts = f" for {unknown} of {len(measured)} parts" if unknown < len(measured) else ""
+    marks = [f" Which code it ran was not recorded{of_parts}."] if unknown else []
+    if any(map(_has_changed, measured)):
+        marks.append(" The code that it measures has changed since.")
+    return "".join(marks)
+
+
+def _has_changed(measured: dict[str, Any]) -> bool:
+    decide = {
+        path: digest
+        for path, digest in measured.get("sources", {}).items()
+        if path.startswith(_sources.MEASURED)
+    }
+    return bool(_sources.changed(decide))

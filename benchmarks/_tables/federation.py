@@ -31,7 +31,7 @@ def federation() -> str:
         "most bytes of a party",
         "public labels right",
     ]
-    return table(header, rows, "federation")
+    return table(header, rows, "federation", "mnist")
 
 
 def federation_labelers() -> str:
@@ -44,7 +44,7 @@ def federation_labelers() -> str:
     names = list(next(iter(ways.values())))
     rows = [[*way, *(found[name] for name in names)] for way, found in ways.items()]
     header = ["parties", "protected", "ε", *(f"`{name}`" for name in names)]
-    return table(header, rows, "federation")
+    return table(header, rows, "federation", "labelers")
 
 
 def replay() -> str:
@@ -64,7 +64,7 @@ def replay() -> str:
         "million a second, checked, on disk and counted",
         "times one by one",
     ]
-    return table(header, rows, "federation")
+    return table(header, rows, "federation", "replay")
 
 
 def serving() -> str:
@@ -113,4 +113,5 @@ def virtual() -> str:
         ],
         rows,
         "federation",
+        "clients",
     )

@@ -134,7 +134,7 @@ def rows() -> str:
             *("" if row[what] is None else f"{row[what]:.2%}" for what in GOALS[:2]),
             row["paper"],
         ]
-        for row in load("rows")["results"]
+        for row in load("rows")["results"].values()
     ]
     header = ["row", "ε", "trained here", "public labels right", "student on the test set"]
     return table([*header, "in the paper"], found, "rows")

@@ -22,7 +22,7 @@ def beyond_memory() -> str:
         "records a second",
         "memory beyond the library",
     ]
-    return table(header, rows, "scale")
+    return table(header, rows, "scale", "memory")
 
 
 def beyond_floors() -> str:
@@ -67,7 +67,7 @@ def public_side() -> str:
         name = f"graph of {row['rows']:,} rows: {row['graph']}"
         recall = f"{row['recall']:.1%} of the ten nearest"
         rows.append([name, recall, f"{row['cpu_seconds']:.1f} s of CPU"])
-    return table(["work", "found", "cost"], rows, "scale")
+    return table(["work", "found", "cost"], rows, "scale", "public")
 
 
 def public_growth() -> str:
@@ -81,7 +81,7 @@ def public_growth() -> str:
         for row in load("scale")["results"]["growth"]
     ]
     header = ["public rows", "clustering", "neighbor graph", "spreading labels", "memory in all"]
-    return table(header, rows, "scale")
+    return table(header, rows, "scale", "growth")
 
 
 def beyond_machine() -> str:
@@ -105,4 +105,4 @@ def beyond_machine() -> str:
         "all processes after 5%",
         "all processes at most",
     ]
-    return table(header, rows, "scale")
+    return table(header, rows, "scale", "cluster")
