@@ -33,10 +33,11 @@ def source(name: str, part: str | None = None) -> str:
     found = load(name)
     parts = _sources.parts(found)
     measured = [parts[part]] if part in parts else list(parts.values())
-    dates = sorted({one["date"][:10] for one in measured})
+    dates = [one["date"][:10] for one in measured]
+    days = " to ".join(dict.fromkeys((min(dates), max(dates))))
     return (
-        f"`{found['command']}`, {' to '.join(dict.fromkeys((dates[0], dates[-1])))}, {found['device']} with "
-        f"{found['cores']} cores, jax {found['versions']['jax']}.{_mark(measured)}"
+        f"`{found['command']}`, {days}, {found['device']} with {found['cores']} cores, "
+        f"jax {found['versions']['jax']}.{_mark(measured)}"
     )
 
 
