@@ -37,6 +37,11 @@ def share(value: float, digits: int = 1) -> str:
     return f"{100 * value:.{digits}f}"
 
 
+def at_most(value: float, digits: int = 1) -> str:
+    """Return a bound, rounded up but for the error of floats."""
+    return f"{math.ceil(value * 10**digits - 1e-9) / 10**digits:.{digits}f}"
+
+
 def ends(values: Iterable[float], digits: int = 0) -> tuple[str, str]:
     """Return the least and the largest of some values."""
     values = list(values)
@@ -315,7 +320,7 @@ def head_beside_rknn() -> str:
         if row["title"] == "reverse k-NN, central"
     }
     apart = (abs(row["label_accuracy"]["mean"] - ours[row["epsilon"]]) for row in heads)
-    return f"{100 * max(apart):.1f}"
+    return at_most(100 * max(apart))
 
 
 def preset_labels() -> str:
@@ -391,6 +396,17 @@ def rounds() -> list[float]:
     return sorted(100 * statistics.mean(one) for one in added.values())
 
 
+def digits_rounds() -> tuple[str, ...]:
+    """Return the points of labels that two rounds add, and that three lose, on digits."""
+    right = {
+        (row["rounds"], row["epsilon"]): 100 * row["label_accuracy"]["mean"]
+        for row in load("sweeps")["rounds"]
+    }
+    gained, half = (right["2", epsilon] - right["1", epsilon] for epsilon in ("2", "0.5"))
+    lost = right["1", "0.5"] - right["3", "0.5"]
+    return f"{gained:.1f}", f"{half:.1f}", f"{lost:.1f}"
+
+
 def _added(remedy: str, *data: str) -> list[list[float]]:
     """Return the points that a remedy adds in each split, for each data set and epsilon."""
     added: dict[Any, list[float]] = {}
@@ -429,4 +445,4 @@ def added_by_copies() -> tuple[str, str]:
 def second_round_at_sites() -> tuple[str, str, str]:
     averages = sites("two rounds")
     worst = min(min(one) for one in _added("two rounds"))
-    return f"{-averages[0]:.0f}", f"{-worst:.0f}", f"{averages[-1]:.0f}"
+    return at_most(-averages[0]), at_most(-worst), at_most(averages[-1])

@@ -68,7 +68,7 @@ class Experiment:
       uncertain: Share of the public records that a later round's queries cover.
       check_share: Share of the private records, or persons, that do not vote, but measure how many
         labels are right. Costs no epsilon. auto is the share that `rknn label` takes by default:
-        as many as make the measure exact to 3 points, at most a tenth, and none if that is too few.
+        as many as make the measure exact to 3 points, at most 10.5%, and none if that is too few.
         Defaults to 0, as in all tables of papers every record votes.
       student: Students and their settings, or None for the labels alone. `supervised` learns from
         the labels; mixmatch, uda and vat learn from public records without labels too.

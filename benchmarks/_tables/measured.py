@@ -154,7 +154,7 @@ def measured_brief() -> str:
         )
     rows.sort(key=lambda row: -float(row[3].rstrip("%")))
     header = ["public data", "private records", "one class for all", "right", "worst split"]
-    return table([*header, "what the records measured"], rows, "measured")
+    return table([*header, "agreement measured"], rows, "measured")
 
 
 MEASURED_ALONE = ("low_measure", "no_better", "low_recall")
