@@ -200,13 +200,29 @@ def test_a_file_elsewhere_that_has_changed_is_known(monkeypatch, other, most):
         labelled(other.format(bucket), Path("two.jsonl"))
 
 
-@pytest.mark.parametrize("name", ["simplecache::{}/a.npz", "~/d/a.npz", "~/d"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("simplecache::{}/a.npz", "~/d/a.npz", "~/d", "file:{}/a.npz", "local:{}/a.npz"),
+        *("local://{}/a.npz", "file:d/a.npz", "{}/a.npz/", "{}//a.npz", "{}/../d/./a.npz", "{}/"),
+        *("file:{}/", "{}/?.npz", "**/a.npz", "file:{}/[a]*", "*/a.npz"),
+    ],
+)
 def test_a_file_that_has_changed_is_known_by_a_name_that_fsspec_expands(monkeypatch, name):
     monkeypatch.setenv("HOME", str(Path.cwd()))
     labelled(name.format(Path("d").resolve()), Path("one.jsonl"))
     change()
     with pytest.raises(LedgerError, match=r"one\.jsonl"):
         labelled("d/a.npz", Path("two.jsonl"))
+
+
+@pytest.mark.parametrize("name", ["d/.*", "**/.b.npz", "d/.b*/"])
+def test_a_hidden_file_that_a_pattern_names_is_known_once_it_has_changed(name):
+    shutil.copy("d/a.npz", "d/.b.npz")
+    labelled(name, Path("one.jsonl"))
+    Path("d/.b.npz").write_bytes(Path("d/b.npz").read_bytes())
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        labelled("d/.b.npz", Path("two.jsonl"))
 
 
 @pytest.mark.parametrize("door", ["classes", "adopt"])

@@ -448,7 +448,10 @@ def test_hidden_files_and_folders_are_no_shards(tmp_path):
     for hidden in (".ipynb_checkpoints/a-checkpoint.npz", "_temporary/0.npz", ".a.npz", "_b.npz"):
         (tmp_path / hidden).parent.mkdir(exist_ok=True)
         (tmp_path / hidden).write_bytes(one.read_bytes() + b" ")
-    assert find([str(tmp_path)], "--private").files == [str(one)]
+    for name in (tmp_path, tmp_path / "*", tmp_path / "**"):
+        assert find([str(name)], "--private").files == [str(one)]
+    named = find([f"{tmp_path}/.*"], "--private").files
+    assert named == [str(tmp_path / ".a.npz")]
 
 
 def test_results_may_not_lie_among_the_private_files(public):

@@ -31,6 +31,9 @@ OWNER = 0o600
 """
 
 
+SIGNS = re.compile(r"[*?[]")
+"""Signs by which a path is a pattern."""
+
 _PART = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.rknn-new")
 """Name of a file that is being written: its own name, the process, and a random number."""
 
@@ -169,14 +172,31 @@ def local_path(name: str) -> str | None:
 
     Args:
       name: Path, also one that begins with `~`, or a URL that fsspec knows, such as
-        `file:///data/a.npz` or `simplecache::/data/a.npz`.
+        `file:///data/a.npz`, `file:/data/a.npz` or `simplecache::/data/a.npz`.
     """
-    if not is_url(name) and not name.startswith("~"):
-        return name
+    if ":" not in name and not name.startswith("~"):
+        return name.rstrip("/") or name  # fsspec takes no notice of a slash after a file
     from fsspec.implementations.local import LocalFileSystem  # late: most programs meet no URL
 
     system, path = _located(name)
     return path if isinstance(system, LocalFileSystem) else None
+
+
+def matching(pattern: str, system: Any = None) -> list[str]:
+    """Return the files and folders that match a pattern, in order.
+
+    Args:
+      pattern: Path in the file system. One without `*`, `?` or `[` matches nothing.
+      system: File system of fsspec. Defaults to None, that of this machine.
+
+    Raises:
+      ValueError: If it is no pattern that fsspec knows.
+    """
+    if not SIGNS.search(pattern):
+        return []
+    from fsspec.implementations.local import LocalFileSystem  # late: most names are no patterns
+
+    return sorted((system or LocalFileSystem()).glob(pattern))
 
 
 def is_url(name: str) -> bool:

@@ -31,8 +31,7 @@ def of(names: Sequence[str], most: int | None = None) -> list[str]:
         local = disk.local_path(name)
         if local is None:
             continue
-        paths = [local] if os.path.exists(local) else sorted(glob.glob(local, recursive=True))
-        for path in paths:
+        for path in [local] if os.path.exists(local) else disk.matching(local):
             found.append(os.path.realpath(path))
             if not os.path.isdir(path):
                 continue

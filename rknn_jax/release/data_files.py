@@ -13,6 +13,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from rknn_jax import formats
+from rknn_jax._internal import disk
 from rknn_jax.formats import _hub_folders
 from rknn_jax.formats._same_files import refuse_same, refuse_two_formats
 
@@ -87,7 +88,8 @@ def _files(name: str, argument: str) -> Found:
         system, path = fsspec.core.url_to_fs(name)
         if system.isfile(path):
             return Found([name], [])
-        inside = system.find(path) if system.isdir(path) else _matching(system, path)
+        is_folder = system.isdir(path)
+        inside = system.find(path) if is_folder else _matching(path, system)
     except ImportError as error:
         raise ValueError(f"{where} needs a package that is not installed: {error}") from error
     except Exception as error:  # a file system fails in many ways
@@ -96,9 +98,10 @@ def _files(name: str, argument: str) -> Found:
         ) from error
     if not inside:
         raise ValueError(f"{where} could not be opened: No such file; name a file or a folder.")
-    # A pattern may name hidden files itself.
-    seen = [each for each in inside if not _hidden(each[len(path.rstrip("/")) :])]
-    seen = [each for each in seen if not each.endswith(formats.LEDGER)]
+    above = path.rstrip("/") if is_folder else disk.SIGNS.split(path)[0].rpartition("/")[0]
+    seen = [each for each in inside if not each.endswith(formats.LEDGER)]
+    if not _hidden(path[len(above) :]):  # a pattern may name hidden files itself
+        seen = [each for each in seen if not _hidden(each[len(above) :])]
     known = [each for each in seen if formats.suffix_of(each) in formats.suffixes()]
     if not known:
         raise ValueError(
@@ -112,10 +115,8 @@ def _files(name: str, argument: str) -> Found:
     return Found(sorted(named), sorted(set(seen) - set(records)))
 
 
-def _matching(system: Any, path: str) -> list[str]:
-    if not any(sign in path for sign in "*?["):
-        return []
-    return [each for each in system.glob(path) if not system.isdir(each)]
+def _matching(pattern: str, system: Any) -> list[str]:
+    return [each for each in disk.matching(pattern, system) if not system.isdir(each)]
 
 
 def _hidden(path: str) -> bool:
