@@ -37,11 +37,14 @@ class Before(NamedTuple):
       probabilities: Soft labels of the public rows, float32 `[m, num_classes]`.
       guarantee: Guarantee of all rounds before.
       metric: Metric of the features that they teach others from. Defaults to squared Euclidean.
+      not_covered: Sentences on the risks that the guarantees of these rounds do not cover. Defaults
+        to none.
     """
 
     probabilities: np.ndarray
     guarantee: Guarantee
     metric: Metric = "sqeuclidean"
+    not_covered: tuple[str, ...] = ()
 
     def whole(self, cost: Guarantee) -> Guarantee:
         """Return the guarantee of a round and of those before it together.

@@ -19,7 +19,7 @@ from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.question import Before
 from rknn_jax.records.classes import Classes
-from rknn_jax.release import choosing, inputs, label, planning, rounds
+from rknn_jax.release import choosing, counting, engines, inputs, label, planning, rounds
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.release_folder import ROUNDS, STAGING, clear_finished
 from rknn_jax.release.settings import Settings
@@ -236,6 +236,26 @@ def test_of_two_processes_that_begin_a_run_one_draws_the_roles(tmp_path, monkeyp
     monkeypatch.setattr(rounds.Note, "read", lambda folder: next(looks, read)(folder))
     assert rounds.prepare(settings, 1, None).checkers.roles == first.checkers.roles
     assert rounds.Note.read(Path("out")).roles == first.checkers.roles
+
+
+def test_the_statement_of_all_rounds_has_the_risks_of_the_engines_of_each(
+    rknn, tmp_path, monkeypatch
+):
+    def count_all(records, counter, on_rows=None, address=None):
+        return counting.count_all(records, counter, on_rows)
+
+    monkeypatch.setattr(engines.named("ray"), "count_all", count_all)
+    options = written(tmp_path)
+    named = {"classes": "4", "out": Path("out"), "rounds": 2}
+    settings = named_settings(Settings, "public.npz", "private.npz", 1.0, **named, engine="ray")
+    label.release(rounds.prepare(settings, 1, None))  # and the run was stopped
+    rknn("label", *options, "--epsilon", "1", "--rounds", "2", "--out", "out")
+    first, both = (
+        json.loads(Path(folder, "privacy.json").read_text())["not_covered"]
+        for folder in ("out/round-1", "out")
+    )
+    assert any("spill files" in one for one in first)
+    assert both == first
 
 
 def test_a_stopped_run_goes_on_after_its_first_round(rknn, tmp_path):

@@ -455,7 +455,11 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
                     rounds.check_budget(left, plan)
                 counted = job.count(plan)
                 done = job.draw(plan, counted)
-                before = Before(done.probabilities, done.answers.guarantee)
+                before = Before(
+                    done.probabilities,
+                    done.answers.guarantee,
+                    not_covered=tuple(done.card["not_covered"]),
+                )
             sets = done.found.sets
             released: np.ndarray = (
                 values[done.labels] if sets is None else sets.present.astype(np.int64)

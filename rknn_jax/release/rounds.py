@@ -291,6 +291,10 @@ def finished(settings: "Settings") -> Before | None:
     folder = settings.out
     if not clear_finished(folder):
         return None
-    guarantee = Guarantee.of(read_json(folder / RESULTS[-1])["guarantee"])
+    card = read_json(folder / RESULTS[-1])
     probabilities = read_arrays(folder / "labels.npz")["probability"]
-    return Before(np.asarray(probabilities, np.float32), guarantee)
+    return Before(
+        np.asarray(probabilities, np.float32),
+        Guarantee.of(card["guarantee"]),
+        not_covered=tuple(card["not_covered"]),
+    )

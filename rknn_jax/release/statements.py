@@ -65,9 +65,10 @@ def card(plan: Plan, told: Statement, measured: Measured | None = None) -> dict[
 
 
 def not_covered(plan: Plan) -> list[str]:
-    """Return sentences on the risks that the guarantee does not cover."""
+    """Return sentences on the risks that the guarantee, of all rounds so far, does not cover."""
+    before = plan.question.before
     seen = SEEN.get(plan.data.classes.source, "is taken as public")
-    return [
+    found = [
         *(
             []
             if plan.num_records is None
@@ -78,7 +79,9 @@ def not_covered(plan: Plan) -> list[str]:
         *(plan.data.encode.not_covered if plan.data.encode else ()),
         CHOSEN_SETTINGS,
         *(risk for name in plan.engines for risk in engines.named(name).NOT_COVERED),
+        *(before.not_covered if before else ()),
     ]
+    return list(dict.fromkeys(found))
 
 
 def _check(plan: Plan) -> dict[str, Any]:
