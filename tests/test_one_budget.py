@@ -13,6 +13,7 @@ from rknn_jax.cli import budget, classes
 from rknn_jax.federation import joining
 from rknn_jax.federation.join_settings import Join
 from rknn_jax.formats import Columns
+from rknn_jax.formats._same_files import refuse_same
 from rknn_jax.privacy import ledger_index, source_names
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.release import accounts, label, planning
@@ -223,6 +224,33 @@ def test_a_hidden_file_that_a_pattern_names_is_known_once_it_has_changed(name):
     Path("d/.b.npz").write_bytes(Path("d/b.npz").read_bytes())
     with pytest.raises(LedgerError, match=r"one\.jsonl"):
         labelled("d/.b.npz", Path("two.jsonl"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *("http://h/d/./a.npz", "http://h//d/a.npz", "http://h/d/%61.npz", "http://H:80/d/a.npz"),
+        *("http://h/x/../d/a.npz", "http://h/d/a.npz#x", "http://me:secret@h/d/a.npz"),
+        "simplecache::http://h/d/./a.npz",
+    ],
+)
+def test_a_file_on_the_web_is_one_file_however_its_url_is_spelled(other):
+    name = "http://h/d/a.npz"
+    assert set(source_names.of([other])) & set(source_names.of([name]))
+    with pytest.raises(ValueError, match="the same twice"):
+        refuse_same([name, other], "--private")
+    refuse_same([name, *(f"{name}?version=2", "https://h/d/a.npz", "http://h:8080/d/a.npz")], "")
+
+
+@pytest.mark.parametrize("name", ["file://{}/d/a.npz", "file:{}/d/a.npz", "memory://bucket/a.npz"])
+def test_a_url_is_the_same_place_in_every_folder(monkeypatch, name):
+    found = set()
+    settings = named_settings(Settings, "public.npz", name.format(Path.cwd()), 1.0)
+    for folder in (".", "d"):
+        monkeypatch.chdir(folder)
+        found.add(planning.places(settings))
+    local = str(Path("a.npz").absolute())
+    assert found == {local if "file" in name else "memory:///bucket/a.npz"}
 
 
 @pytest.mark.parametrize("door", ["classes", "adopt"])

@@ -20,9 +20,12 @@ def test_variances_add_up_and_the_guarantee_is_one_party_s(each):
     """By 6,000 draws, within five standard errors: once in 10^6 by chance; see `test_trust`."""
     both = Repeated.of(each, 2, "a model")
     totals = np.full(both.shape, 40 * each.grid)
-    variance = 2 * float(each.stddev(totals, 9)[0, 0]) ** 2
-    assert both.noise_stddev == pytest.approx(np.sqrt(variance))
-    for drawn in (both.estimate(jax.random.key(0), totals, 9), both.release(totals)):
+    assert both.noise_stddev == pytest.approx(np.sqrt(2) * each.noise_stddev)
+    for drawn, stddev in (
+        (both.estimate(jax.random.key(0), totals, 9), each.stddev(totals, 9)[0, 0]),
+        (both.release(totals), each.noise_stddev),
+    ):
+        variance = 2 * stddev**2
         noise = np.asarray(drawn, np.float64) - 40
         assert abs(np.mean(noise)) < 5 * np.sqrt(variance / noise.size)
         assert abs(np.mean(np.square(noise)) / variance - 1) < 5 * np.sqrt(5 / noise.size)

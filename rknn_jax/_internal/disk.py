@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import os
+import posixpath
 import re
 import secrets
 import stat
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,6 +32,8 @@ OWNER = 0o600
 """Permissions before the umask: of results (`PUBLIC`), and of files for the owner alone (`OWNER`).
 """
 
+
+_PORTS = {"http": 80, "https": 443}
 
 SIGNS = re.compile(r"[*?[]")
 """Signs by which a path is a pattern."""
@@ -207,11 +211,24 @@ def is_url(name: str) -> bool:
 def plain_url(name: str) -> str:
     """Return a URL in the spelling of its file system, without a cache before it.
 
+    Those of HTTP are normalized (RFC 3986, section 6.2.2), without user and fragment.
+
     Args:
       name: URL. One that fsspec does not know, or cannot use here, stays as it is.
     """
     system, path = _located(name)
-    return name if system is None else str(system.unstrip_protocol(path))
+    url = name if system is None else str(system.unstrip_protocol(path))
+    return _normalized(url) if url.startswith(("http://", "https://")) else url
+
+
+def _normalized(url: str) -> str:
+    with suppress(ValueError):  # a host or port that is none is refused when it is read
+        found = urlsplit(url)
+        host = f"[{found.hostname}]" if ":" in str(found.hostname) else found.hostname
+        port = "" if found.port in (None, _PORTS[found.scheme]) else f":{found.port}"
+        steps = posixpath.normpath("/" + unquote(found.path).lstrip("/"))
+        return urlunsplit((found.scheme, f"{host}{port}", steps, found.query, ""))
+    return url
 
 
 def _located(name: str) -> tuple[Any, str]:

@@ -4,10 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-import fsspec
-from fsspec.implementations.cached import CachingFileSystem
-from fsspec.implementations.local import LocalFileSystem
-
+from rknn_jax._internal import disk
 from rknn_jax.formats import is_compressed, suffix_of
 
 
@@ -50,13 +47,10 @@ def refuse_two_formats(files: Sequence[str], where: str) -> None:
 
 def identities(name: str) -> set[object]:
     """Return what a file has in common with itself under other names."""
-    system, path = fsspec.core.url_to_fs(name)
-    while isinstance(system, CachingFileSystem):  # simplecache::file.npz is the file itself
-        system = system.fs
-    plain = _plain(path)
-    if not isinstance(system, LocalFileSystem):
-        return {(system.protocol, plain)}
-    real = os.path.realpath(path)
+    local = disk.local_path(name)  # simplecache::file.npz is the file itself
+    if local is None:
+        return {_plain(disk.plain_url(name))}
+    real = os.path.realpath(local)
     found: set[object] = {_plain(real)}
     if os.path.exists(real):
         status = os.stat(real)

@@ -1,5 +1,6 @@
 """Noise of a mechanism that several parties add, each all of it and by itself."""
 
+import math
 from dataclasses import dataclass, field, fields, replace
 
 import jax
@@ -52,6 +53,11 @@ class Repeated(CentralMechanism):
         for _ in range(self.times - 1):
             counts = counts + self.each.release(np.zeros_like(totals))
         return counts
+
+    @property
+    def noise_stddev(self) -> float:
+        """Standard deviation of what a release draws, √times that of one party."""
+        return math.sqrt(self.times) * self.each.noise_stddev
 
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return √times that of one party's noise."""

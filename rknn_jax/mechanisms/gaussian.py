@@ -17,11 +17,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rknn_jax import bsvs
 from rknn_jax._internal import pytree
 from rknn_jax.mechanisms.base import CentralMechanism
 from rknn_jax.privacy import analytic_gaussian, calibration, events, exact_noise
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.types import Array
+
+WIDE = 3.0
+"""Parameter of a discrete Gaussian above which it is the standard deviation up to 10^-70."""
 
 
 @pytree.register
@@ -86,6 +90,25 @@ class Gaussian(CentralMechanism):
             self.guarantee(num_records), events=(event,), accountant="PLD", sampler="release"
         )
 
+    @property
+    def noise_scale(self) -> float:
+        """Parameter of the discrete Gaussian that a release draws, in votes."""
+        return self._release_stddev() / self.grid
+
+    @property
+    def noise_stddev(self) -> float:
+        """Standard deviation of what a release draws, in votes: less than a small parameter."""
+        parameter = self._release_stddev()
+        if parameter > WIDE or parameter == 0:
+            return parameter / self.grid
+        squares = np.arange(1, math.ceil(20 * WIDE)) ** 2.0
+        weights = np.exp(-squares / 2 / parameter**2)
+        return math.sqrt(2 * weights @ squares / (1 + 2 * weights.sum())) / self.grid
+
+    def flip_prob(self, gap: float) -> float:
+        """Return the probability that what a release draws changes a label; see the base class."""
+        return bsvs.gaussian_flip_prob(gap, self.noise_scale, self.num_classes)
+
     def stddev(self, counts: Array, num_records: int) -> np.ndarray:
         """Return sigma for every cell."""
         del num_records
@@ -106,7 +129,7 @@ class Gaussian(CentralMechanism):
 
     def _release_stddev(self) -> float:
         """Return the parameter of the discrete Gaussian, in units of 1 / `grid` votes."""
-        if self.unit == "person":
+        if self.unit == "person" or not self.noise_multiplier:
             return self.sigma * self.grid * (1 + 1e-12)
         return calibration.discrete_gaussian_stddev(self.epsilon, self.delta, self.changed_cells)
 

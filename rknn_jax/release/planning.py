@@ -342,8 +342,13 @@ def files_of(settings: "Settings", name: str) -> list[str]:
 
 def places(settings: "Settings") -> str:
     """Return the private files, absolute, one a line, in any order."""
-    files = [os.path.abspath(one) for name in FILES for one in files_of(settings, name)]
-    return "\n".join(sorted(files))
+    files = [one for name in FILES for one in files_of(settings, name)]
+    return "\n".join(sorted(map(_place, files)))
+
+
+def _place(name: str) -> str:
+    local = disk.local_path(name)
+    return disk.plain_url(name) if local is None else os.path.abspath(local)
 
 
 def request(settings: "Settings", data: Data) -> str:
