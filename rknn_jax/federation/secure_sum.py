@@ -27,11 +27,13 @@ the seed if that client is in the sum, else of the mask key.
 **Remaining trust.** Keys are not signed. A server that follows the protocol learns the sum alone,
 also together with fewer clients than the threshold. A server that lies about keys can surround a
 client with clients of its own making, and sees that client's vector, with its own share of the
-noise alone. Vectors cannot be checked: a dishonest client moves any number by any amount. A client
-whose sealed shares cannot be opened is refused by those that they were for, before they spend: so
-one client can stop a sum. A client that deals false shares, or commits to another seed, makes the
-sum fail after all have spent; leave it out of the next round. One that reveals false shares is
-outvoted if more than the threshold answer the last step; of several, not always.
+noise alone. So does one that tells clients of different lists in steps 2 and 3: they do not compare
+lists, as in the paper's version against active adversaries. Vectors cannot be checked: a dishonest
+client moves any number by any amount. A client whose sealed shares cannot be opened is refused by
+those that they were for, before they spend: so one client can stop a sum. A client that deals false
+shares, or commits to another seed, makes the sum fail after all have spent; leave it out of the
+next round. One that reveals false shares is outvoted if more than the threshold answer the last
+step; of several, not always.
 
 `secure_sum_server` has the server's side.
 

@@ -13,8 +13,9 @@ MODEL = TrustModel(
     usual="discrete_laplace",
     federated="binomial",
     server="to follow the protocol of secure aggregation, by which it sees nothing but the sum; "
-    "one that lies about the clients' keys sees single clients' counts with a share of the noise. "
-    "And {honest} of the clients in the sum must have added their share, and keep it to themselves",
+    "one that lies about the clients' keys, or about who is in the sum, sees single clients' "
+    "counts with a share of the noise. And {honest} of the clients in the sum must have added "
+    "their share, and keep it to themselves",
     has_curator=True,
     one_party=True,
 )
