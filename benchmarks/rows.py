@@ -82,13 +82,13 @@ def rows() -> list[Row]:
         Row("linear", 0.01, f"{LABELS} --student linear", "30 epochs"),
         Row("cnn", 0.01, f"{LABELS} --student cnn --epochs 10", "10 epochs"),
         Row("M3", 0.01, f"{LABELS} --student m3", "6 epochs"),
-        Row("M5", 0.01, f"{LABELS} --student m5", "6 epochs (50)", TABLE_1),
+        Row("M5", 0.01, f"{LABELS} --student m5 --epochs 50", "50 epochs", TABLE_1),
         Row("M7", 0.01, f"{LABELS} --student m7", "6 epochs"),
         Row(
             "DTI",
             0.01,
-            f"{DTI} --student m5",
-            "300 epochs of ResNet-20, width 16; M5 6 epochs (50)",
+            f"{DTI} --student m5 --epochs 50",
+            "300 epochs of ResNet-20, width 16; M5 50 epochs",
             TABLE_1,
         ),
         Row(
