@@ -282,8 +282,8 @@ def table1(name: str, epsilon: float) -> str:
     return share(find(load("cifar10_rows")["rows"], name=name, epsilon=epsilon)["right"]["mean"])
 
 
-def papers_row(name: str) -> str:
-    return share(load("rows")[name]["label_accuracy"])
+def papers_row(name: str, what: str = "label_accuracy") -> str:
+    return share(load("rows")[name][what])
 
 
 def cifar10(name: str) -> str:

@@ -310,6 +310,11 @@ MEASURED: dict[str, list[Phrase]] = {
         ("{}% in three splits of [the training", lambda: cells.of_writers("labelers")),
         ("(people.md#between-real-parties) have {}%", lambda: cells.of_writers("mnist")),
         ("{}% of the labels, where the paper's has 97.5%", lambda: cells.papers_row("DTI")),
+        (
+            "M5 learns {}% from them, and {}% from the labels of `spectral`, where the paper has "
+            "98.5%",
+            lambda: tuple(cells.papers_row(name, "test_accuracy") for name in ("DTI", "M5")),
+        ),
         ("public features give {}% of the test images", cells.cifar10_neighbors),
         ("{}% of the labels are right at ε = 1", lambda: cells.cifar10("label_accuracy")),
         ("names {}% of 1,000 test images", lambda: cells.cifar10("test_accuracy")),

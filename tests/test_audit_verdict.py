@@ -114,9 +114,9 @@ def charge_is_lost(patch):
     """The check of the budget stays; what was charged is forgotten."""
     honest = Ledger.charge
 
-    def charge(self, guarantee, purpose):
+    def charge(self, guarantee, purpose, **named):
         before = self.path.read_bytes()
-        entry = honest(self, guarantee, purpose)
+        entry = honest(self, guarantee, purpose, **named)
         self.path.write_bytes(before)
         return entry
 

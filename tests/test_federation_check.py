@@ -372,7 +372,7 @@ def test_a_client_killed_anywhere_keeps_its_roles_and_says_and_pays_the_same(
 def test_the_ledger_is_charged_before_anything_is_kept_for_sending(tmp_path, monkeypatch):
     votes = votes_of("local")
 
-    def refuse(*_):
+    def refuse(*_, **__):
         raise LedgerError("no")
 
     client = party(tmp_path, "local")
@@ -506,33 +506,43 @@ def test_a_note_that_was_not_paid_for_makes_no_second_message(what, tmp_path, mo
     assert client.ledger.spent.epsilon == 1
 
 
-def stop(*_):
+def stop(*_, **__):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("form", ["local", "central"])
-def test_two_folders_of_one_client_that_answer_at_once_are_paid_for_twice_or_not(
-    form, tmp_path, monkeypatch
+@pytest.mark.parametrize("moment", ["the note is written", "the charge is made"])
+@pytest.mark.parametrize("form", ["local", "shuffle", "central"])
+def test_two_folders_of_one_client_that_answer_at_once_are_one_answer(
+    form, moment, tmp_path, monkeypatch
 ):
     votes = dataclasses.replace(votes_of(form), check_share=0.0)
     client = party(tmp_path / "one", form)
     other = dataclasses.replace(client, folder=tmp_path / "other")
-    write_whole = clients.disk.write_whole
+    write_whole, charge = clients.disk.write_whole, clients.Ledger.charge
     waiting = [votes.data]
 
     def write_and_let_the_other_answer(path, *arguments):
         write_whole(path, *arguments)
-        if path.parent == client.folder and waiting:
+        if path.parent == client.folder and path.suffix == ".noted" and waiting:
             answer(other, waiting.pop())
+
+    def let_the_other_answer_and_charge(*arguments, **named):
+        if waiting:
+            answer(other, waiting.pop())
+        return charge(*arguments, **named)
 
     def answer(who, data):
         return who.ready(data).vector() if votes.summed else who.answer(data)
 
-    monkeypatch.setattr(clients.disk, "write_whole", write_and_let_the_other_answer)
-    with pytest.raises(RefusedError, match="the folder that answered first"):
+    if moment == "the note is written":
+        monkeypatch.setattr(clients.disk, "write_whole", write_and_let_the_other_answer)
+    else:
+        monkeypatch.setattr(clients.Ledger, "charge", let_the_other_answer_and_charge)
+    with pytest.raises((RefusedError, LedgerError), match=r"answered first|the first charge"):
         answer(client, votes.data)
     assert not waiting
     assert client.ledger.num_spends == 1
+    assert not list(client.folder.glob("*.noted"))
 
 
 def test_a_charge_of_an_earlier_version_names_no_note_and_pays_for_its_answer(

@@ -106,7 +106,9 @@ class Payments:
         roles = client_roles.mark(self.folder, round) if round.has_roles else ""
         charged = self.charge_of(round)
         if not charged:
-            self.ledger.charge(cost, f"round {round.account}: {round.subject}{roles}{name}")
+            # Another folder may be answering: what nobody was seen to pay is paid by one alone.
+            once = f"round {round.account}: "
+            self.ledger.charge(cost, f"{once}{round.subject}{roles}{name}", once=once)
         elif not isinstance(round, CheckRound):  # by another process, since `begun` was asked
             raise self._elsewhere()
         elif roles not in charged:

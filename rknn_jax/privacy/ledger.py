@@ -384,7 +384,7 @@ class Ledger:
         chain = self._chain(since)
         return chain.rule.left(within, chain.costs_since(since))
 
-    def charge(self, guarantee: Guarantee, purpose: str) -> Entry:
+    def charge(self, guarantee: Guarantee, purpose: str, *, once: str = "") -> Entry:
         """Spend the cost of a release that is about to happen.
 
         Draw no noise before this returns, and never run one charge's release twice.
@@ -393,6 +393,8 @@ class Ledger:
           guarantee: Guarantee of a release (`sampler="release"`), with a finite, positive epsilon
             that does not depend on private data.
           purpose: A few words for later readers of the ledger.
+          once: Beginning of the purpose that no other charge may have, for what happens once though
+            several processes ask. Defaults to no such beginning.
 
         Returns:
           The entry, which is on disk.
@@ -400,18 +402,25 @@ class Ledger:
         Raises:
           BudgetExceededError: If less than the cost remains.
           LedgerMismatchError: If relation, unit or data set differ from the ledger's.
-          LedgerError: If the guarantee cannot be charged or the file cannot be written.
+          LedgerError: If the guarantee cannot be charged, if it was charged once before, or if the
+            file cannot be written.
         """
         # A simulation, an epsilon that looked at the data, or none at all is refused here.
         amount = chargeable_amount(guarantee)
 
         # Runs under the file's lock, on the chain as it is then: two processes cannot both see room
         # for the last release.
-        def body(chain: Chain, _: FileIO) -> dict[str, Any]:
+        def body(chain: Chain, file: FileIO) -> dict[str, Any]:
             if self.dataset is None:
                 raise LedgerMismatchError(
                     f"{self.path} was opened without a data set, to look at; open it with the "
                     "data's fingerprint."
+                )
+            before = self._entries_of(file, chain, once) if once else ()
+            if any(entry.kind == "spend" for entry in before):
+                raise LedgerError(
+                    f"Expected the first charge on {once!r} in {self.path}, got another process's "
+                    "before it; let that one go on."
                 )
             _check_kind(chain, guarantee, self.path)
             if chain.unit == "person":
