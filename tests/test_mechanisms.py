@@ -12,6 +12,7 @@ import pytest
 import scipy.stats
 
 from rknn_jax import bsvs, mechanisms
+from rknn_jax.labelers._votes import VoteNoise
 from rknn_jax.mechanisms.base import estimate_counts
 from rknn_jax.mechanisms.discrete_laplace import DiscreteLaplace
 from rknn_jax.mechanisms.gaussian import Gaussian
@@ -236,7 +237,7 @@ def test_the_standard_deviation_that_is_told_is_that_of_what_is_drawn(kind, epsi
     laplace, gaussian = np.abs(support) * epsilon, (support / mechanism.noise_scale) ** 2 / 2
     weights = np.exp(-(laplace if kind is DiscreteLaplace else gaussian))
     variance, fourth = (weights @ support**power / weights.sum() for power in (2.0, 4.0))
-    assert mechanism.noise_stddev == pytest.approx(math.sqrt(variance))
+    assert VoteNoise(mechanism).stddev == pytest.approx(math.sqrt(variance))
     error = math.sqrt((fourth - variance**2) / squares.size)
     assert abs(squares.mean() - variance) < 6 * error
 
