@@ -33,7 +33,7 @@ FAULTS = (
         "nothing is charged for a sum",
         Payments,
         "_pay",
-        'self.ledger.charge(cost, f"round {round.account}: {round.subject}{roles}{name}")',
+        'self.ledger.charge(cost, f"{once}{round.subject}{roles}{name}", once=once)',
         "pass",
     ),
     WorldFault(

@@ -449,7 +449,7 @@ def connect_without_jax(client, round, seconds=0.0):
     return connect
 
 
-def die(*_):
+def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
