@@ -309,7 +309,7 @@ def at_width(width: int, cores: int) -> dict[str, list[dict[str, Any]]]:
 
 HOW = (
     "make one with `python3 -m venv PEERS && PEERS/bin/pip install pure-ldp multi-freq-ldpy "
-    'statsmodels "xxhash<4"` and set '
+    'scikit-learn statsmodels "xxhash<4"` and set '
     "RKNN_PEERS_PYTHON=PEERS/bin/python."
 )
 
