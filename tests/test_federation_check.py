@@ -818,6 +818,7 @@ def a_federation(folder, clients, records, *, trust="local", unit="record", **se
     """Run a server and its clients to the end; return the card and what the clients return."""
     np.savez(folder / "public.npz", embeddings=rows_of(99, 60)[0])
     given = {"epsilon": 2.0, "check_share": 0.5, "classes": "3", "trust": trust, "unit": unit}
+    given["deadline"] = PATIENCE  # so that a fault fails a test, and does not hold it for an hour
     served = named_settings(
         Serve,
         folder / "public.npz",

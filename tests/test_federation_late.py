@@ -173,6 +173,68 @@ def test_a_second_process_of_a_client_in_a_sum_refuses(tmp_path):
     assert [path.rpartition("/")[2] for method, path, _ in sent if method == "POST"] == ["refusal"]
 
 
+def restarted(round, steps):
+    """A server that is at another round for one request of each kind, after so many steps.
+
+    So is one that was stopped in a check, until it has read the votes again. It then waits for an
+    answer, so that nobody hears the end who has sent none.
+    """
+    fates, away = [], {"GET": 1, "POST": 1}
+
+    def handle(request):
+        path = request.url.path
+        status, body = 200, b"done"
+        if path.endswith("/round"):
+            body = round.data
+        elif path.endswith("/statement"):
+            assert 200 in dict(fates[-1:]), "a client waits for what waits for it"
+        # The requests are those for answers, for a refusal, and for a step of a sum.
+        elif away[request.method] and path[-1] in ("s", "l", str(steps)):
+            away[request.method] -= 1
+            status = 404
+        if request.method == "POST":
+            fates.append((status, path.rpartition(round.id)[2]))
+            body = b'{"fate": "%s"}' % (b"counted" if status == 200 else b"another round")
+        headers = {"rknn-round": round.id}
+        return httpx.Response(status, stream=httpx.ByteStream(body), headers=headers)
+
+    connection = Connection(f"http://{HERE}", None, lambda *line: None, patience=1.0)
+    mock = httpx.Client(base_url=f"http://{HERE}", transport=httpx.MockTransport(handle))
+    connection._http = mock
+    return connection, fates
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("most", "path"), [(1.0, "/answers"), (0.1, "/refusal")])
+def test_a_server_that_is_at_another_round_for_a_moment_is_answered_after_it(tmp_path, most, path):
+    """The client waited for the end of a round that came back, and that waited for the client."""
+    client = a_client(tmp_path, agreement=Agreement(epsilon=most))
+    connection, fates = restarted(a_round(), steps=0)
+    with contextlib.closing(connection):
+        outcome = take_part(client, connection, lambda *line: None)
+    assert fates == [(404, path), (200, path)]
+    assert outcome.took_part == (path == "/answers")
+    assert client.ledger.num_spends == outcome.took_part
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+def test_a_sum_is_joined_after_its_server_was_at_another_round(tmp_path, monkeypatch, steps):
+    """Numbers that were sent under masks are in the sum, and are not sent again."""
+    monkeypatch.setattr(
+        participation, "Participant", lambda *_: SimpleNamespace(step=lambda *_: b"")
+    )
+    client = a_client(tmp_path, budget_delta="1/100", agreement=Agreement("central"))
+    round = a_round(trust="central", mechanism="binomial", honest=3)
+    connection, fates = restarted(round, steps)
+    with contextlib.closing(connection):
+        outcome = take_part(client, connection, lambda *line: None)
+    assert outcome.took_part
+    sent = [path for status, path in fates if status == 200]
+    assert sent.count("/sum/2") == 1
+    assert sent[-1] == f"/sum/{STEPS - 1 if steps < 3 else 2}"
+
+
 @pytest.mark.parametrize(
     ("agreed", "shows", "is_sent"),
     [

@@ -19,6 +19,7 @@ from rknn_jax.federation.question_notice import tell_question
 from rknn_jax.federation.round_folder import Tell
 from rknn_jax.federation.secure_sum import Participant
 from rknn_jax.federation.secure_sum_keys import STEPS, SumRefusedError
+from rknn_jax.federation.server import STATUSES
 from rknn_jax.privacy.ledger import LedgerError
 
 CLOSED_SECONDS = 1.0
@@ -39,6 +40,13 @@ UNSHOWN = b""
 
 MASKED = 2
 """Step of a sum in which a client sends its vector."""
+
+ELSEWHERE = "another round"
+"""Fate at a server that is at another round, if only for a moment: a check begins after a restart.
+
+The client looks again which round that is. It would wait in vain for the statement of a round that
+came back meanwhile, and that waits for this client.
+"""
 
 
 class Outcome(NamedTuple):
@@ -85,7 +93,11 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
         if not {round_id, account, first} & set(counted):
             _clear(client, counted)
         took_part = bool({account, first} & set(counted) - {round_id})
-        took_part |= _answer(client, connection, round_id, question=question, tell=tell)
+        counts = _answer(client, connection, round_id, question=question, tell=tell)
+        if counts is None:
+            time.sleep(random.uniform(0.5, 1.5) * CLOSED_SECONDS)
+            continue
+        took_part |= counts
         try:
             statement = _statement(connection, round_id)
         except UnreachableError as error:
@@ -158,12 +170,13 @@ def _question(client: Client, connection: Connection, tell: Tell) -> tuple[str, 
 
 def _answer(
     client: Client, connection: Connection, round_id: str, question: bytes | None, tell: Tell
-) -> bool:
+) -> bool | None:
     """Answer a question, or refuse it without a reason; return True if the answer counts.
 
-    An answer on disk is sent again only to a server that shows its question, and only if the owner
-    agrees to that question now: a shuffled message is safe with those alone whom the owner trusts
-    to shuffle it. Where the question is not shown, the client's ticket asks whether it counts.
+    Return None if the server is at another round. An answer on disk is sent again only to a server
+    that shows its question, and only if the owner agrees to that question now: a shuffled message
+    is safe with those alone whom the owner trusts to shuffle it. Where the question is not shown,
+    the client's ticket asks whether it counts.
     """
     path = f"/v1/rounds/{round_id}"
     kept = client.said(round_id)
@@ -191,7 +204,8 @@ def _answer(
     except (RefusedError, LedgerError, SumRefusedError) as error:
         tell("refused", str(error))
         connection.ticket = connection.ticket or secrets.randbits(64)
-        connection.post(f"{path}/refusal")
+        if connection.post(f"{path}/refusal") == ELSEWHERE:
+            return None
         tell(
             "waiting",
             f"for the end of round {round_id[:12]}. Ctrl-C leaves; run the command again with the "
@@ -199,6 +213,8 @@ def _answer(
         )
         return False
     fate = connection.post(f"{path}/answers", payload)
+    if fate == ELSEWHERE:
+        return None
     if fate in ("counted", "again"):
         _note_counted(client, round_id, tell)
         sent = f"with {len(payload):,} bytes" if payload else "before"
@@ -211,8 +227,11 @@ def _answer(
 
 def _add(
     client: Client, connection: Connection, round_id: str, question: bytes, tell: Tell
-) -> bool:
-    """Add this client's counts to a sum; return True if they are in it."""
+) -> bool | None:
+    """Add this client's counts to a sum; return True if they are in it.
+
+    Return None if the server is at another round.
+    """
     prepared = client.ready(question)
     connection.ticket = secrets.randbits(64)
     length = prepared.round.num_cells
@@ -222,9 +241,13 @@ def _add(
     for step in range(STEPS):
         path = f"/v1/rounds/{round_id}/sum/{step}"
         received = connection.poll(path, client.agreement.most_bytes)
+        if received.status == STATUSES[ELSEWHERE] and not added:
+            return None
         if received.status != 200 or received.data is None:
             break
         fate = connection.post(path, participant.step(step, received.data))
+        if fate == ELSEWHERE and not added:
+            return None
         if fate not in ("counted", "again"):
             break
         if step == MASKED:
