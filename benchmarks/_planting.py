@@ -6,7 +6,6 @@ are found by a hash of the program, so that a program which a fault changes is c
 """
 
 import contextlib
-import hashlib
 import multiprocessing
 import os
 import resource
@@ -21,6 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks._sources import digest
 
 XLA_FLAGS = (
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"  # as in make test
@@ -139,10 +140,19 @@ def check_finders(plant: Planted, root: Path, rows: Sequence[dict[str, Any]]) ->
         )
 
 
-def state(root: Path, path: str, words: Sequence[str]) -> str:
-    """Return a hash of a module and of the tests that run for it."""
-    files = [path, *(word for word in words if word.endswith(".py"))]
-    return hashlib.sha256(b"\0".join((root / file).read_bytes() for file in files)).hexdigest()
+def state(root: Path, path: str, words: Sequence[str], finder: str | None = None) -> str:
+    """Return the digests of a module and of the tests that run for it.
+
+    The file of a test that has found the fault stands for all of them.
+
+    Args:
+      root: Folder of the project.
+      path: Path of the module.
+      words: Tests, and options of pytest.
+      finder: Test that has found the fault. Defaults to None.
+    """
+    tests = [finder.partition("::")[0]] if finder else words
+    return " ".join(digest(root / file) for file in (path, *tests) if file.endswith(".py"))
 
 
 def _copy(root: Path, folder: Path) -> Path:
@@ -262,7 +272,6 @@ def _run(
     tests = [word for word in words if not word.endswith(".py") or (project / word).exists()]
     arguments = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
     arguments += ["--basetemp", str(project.parent / "tmp"), *tests]
-    unplanted = state(project, fault.path, words)
     start = time.perf_counter()
     _replace(file, fault.code)
     try:
@@ -286,7 +295,7 @@ def _run(
         "before": fault.before,
         "after": fault.after,
         "outcome": told,
-        "state": unplanted,
+        "state": state(project, fault.path, words, found),
         "by": found,
         "error": error,
         "seconds": round(time.perf_counter() - start, 1),

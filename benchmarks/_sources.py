@@ -83,10 +83,11 @@ def digests(paths: Iterable[str]) -> dict[str, str]:
       paths: Paths from the root of the project.
     """
     chosen = sorted(path for path in paths if path.startswith(FOLDERS) and path.endswith(".py"))
-    return {path: _digest(ROOT / path) for path in chosen}
+    return {path: digest(ROOT / path) for path in chosen}
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """Return the digest of a source file, without comments and docstrings; "" if it is gone."""
     return _of_text(path.read_text()) if path.exists() else ""
 
 

@@ -10,8 +10,9 @@ of the project, in a fresh process. The tests named for the module run until the
 its reason.
 
 `make mutants` runs all of it. It writes each result as it comes, and the same command continues: a
-result is used again as long as the module and its tests are as they were. `python -m
-benchmarks.mutants --only bsvs ledger` runs the modules of these names, in this order.
+result is used again as long as the module is as it was, and the file of the test that found the
+fault; all tests, if none did. `python -m benchmarks.mutants --only bsvs ledger` runs the modules of
+these names, in this order.
 """
 
 import argparse
@@ -20,7 +21,6 @@ import collections
 import functools
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -220,10 +220,27 @@ def _name(row: dict[str, Any]) -> str:
     return f"{row['path']}: {row['before']} -> {row['after']}"
 
 
+def parts(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the date of each module's last fault, and the module's digest as it was then."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: row["date"]):
+        found[row["path"]] = {
+            "date": row["date"],
+            "sources": {row["path"]: row["state"].partition(" ")[0]},
+        }
+    return found
+
+
 def last_rows(name: str) -> list[dict[str, Any]]:
     """Return the last results."""
     file = RESULTS / f"{name}.json"
     return json.loads(file.read_text())["results"]["mutants"] if file.exists() else []
+
+
+def is_current(row: dict[str, Any], root: Path) -> bool:
+    """Return True if a fault's module, and the tests that did or did not find it, are the same."""
+    path = row["path"]
+    return path in TESTS and row["state"] == state(root, path, TESTS[path], row["by"])
 
 
 def chosen(words: list[str]) -> list[str]:
@@ -248,8 +265,7 @@ def main() -> None:
     equivalent = json.loads(EQUIVALENT.read_text())
     last = last_rows(settings.name)
     finders = [row["by"] for row in last if row["by"]]
-    states = {path: state(settings.root, path, words) for path, words in TESTS.items()}
-    current = [row for row in last if row["state"] == states.get(row["path"])]
+    current = [row for row in last if is_current(row, settings.root)]
     commit = git("-C", str(settings.root), "rev-parse", "HEAD")
     rows: list[dict[str, Any]] = []
 
@@ -259,7 +275,7 @@ def main() -> None:
         every.sort(key=lambda row: list(TESTS).index(row["path"]))
         found = {"scores": scores(every, equivalent), "mutants": every}
         about = {"sample": settings.count, "modules": len(TESTS), "commit": commit}
-        save(settings.name, found, **about, load=os.getloadavg()[0])
+        save(settings.name, found, **about, parts=parts(every))
 
     with at_work(settings.root, settings.workers, CPU_SECONDS, finders) as plant:
         for path in chosen(settings.only):

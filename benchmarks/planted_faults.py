@@ -48,7 +48,7 @@ def last_rows() -> dict[str, dict[str, Any]]:
 def is_current(known: Known, row: dict[str, Any], root: Path) -> bool:
     """Return True if the fault, its file and its tests are as they were."""
     same = (row["before"], row["after"]) == (known.before.strip(), known.after.strip())
-    return same and row["state"] == state(root, known.path, known.tests)
+    return same and row["state"] == state(root, known.path, known.tests, row["by"])
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """CPU time and memory of the decoder's public side, beside the code before kernels were rewritten.
 
-Rows are of ten groups, each along eight directions of its own. One thread works. Clustering and
-graph are the same in both; each measures the rest in a process of its own, in turns. Memory is what
-a step takes beyond its inputs.
+Rows are of ten groups, each along eight directions of its own. One thread works. Mixtures are new,
+so that labels are no longer the same. Clustering and graph are the same in both; each measures the
+rest in a process of its own, in turns. Memory is what a step takes beyond its inputs.
 """
 
 import json

@@ -12,7 +12,7 @@ def decoder_public_side() -> str:
         before, after = row["before"], row["after"]
         stages = [
             f"{after['kernels'][name]:.2f} s" if name in after["kernels"] else "–"
-            for name in ("radial", "walks", "linear")
+            for name in ("radial", "walks", "mixture")
         ]
         decodes = [sum(one["cpu_seconds"] for one in each["decode"]) for each in (before, after)]
         rows.append(
@@ -24,10 +24,11 @@ def decoder_public_side() -> str:
                 _beside(before["kernels"]["cpu_seconds"], after["kernels"]["cpu_seconds"]),
                 _beside(*decodes),
                 f"{_peak(after):.0f} MB, {_peak(before):.0f}",
+                f"{min(row['equal_labels']):.2%}",
             ]
         )
-    header = ["public rows", "queries", "clustering", "graph", "radial", "walks", "linear"]
-    header += ["kernels in all", "two decodes", "memory"]
+    header = ["public rows", "queries", "clustering", "graph", "radial", "walks", "mixtures"]
+    header += ["kernels in all", "two decodes", "memory", "labels alike"]
     return table(header, rows, "public_side")
 
 
