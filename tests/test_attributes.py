@@ -77,6 +77,15 @@ def test_a_set_is_cut_to_whole_labels(tmp_path, capsys):
     assert one["right"]["zero"] < all_["right"]["zero"], "its last one does not"
 
 
+def test_the_number_of_queries_does_not_tell_n_where_n_is_private(tmp_path, capsys):
+    """461 records got 6 queries by default, and 462 got 7."""
+    words = [word for word in WORDS if word not in ("--queries", "40")]
+    words += ["--labeler", "rknn", "--relation", "add-remove", "--out", str(tmp_path / "out")]
+    assert main.main(words) == 2
+    assert "Expected queries with relation=add-remove" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_folder_with_results_is_kept(tmp_path, capsys):
     (tmp_path / "result.json").write_text("{}")
     assert main.main([*WORDS, "--out", str(tmp_path)]) == 2

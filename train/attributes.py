@@ -59,7 +59,7 @@ class Attributes:
       num_neighbors: Number of nearest sampled records that vote on a query of `private_knn`.
       sampling_prob: Probability that a record takes part in a query of `private_knn`.
       queries: Number of queries s. Defaults to 800 public records for `private_knn`, and to as many
-        groups of them as n and epsilon support for `rknn`.
+        groups of them as n and epsilon support for `rknn`; needed where `add-remove` hides n.
       representation: Name of a representation, learned from the public images, with its defaults.
       data_dir: Folder of the data set.
       seed: Seed of the split, the queries, the samples and the noise.
@@ -176,7 +176,8 @@ def by_rknn(root: jax.Array, embedded: Embedded, settings: Attributes) -> Found:
     """Return the attributes of all public records, from one release of sets of labels.
 
     Raises:
-      ValueError: If `clip` is no whole number of attributes.
+      ValueError: If `clip` is no whole number of attributes, or if the number of queries would
+        reveal the number of records.
     """
     width = embedded.has.shape[1]
     clip = width if settings.clip is None else settings.clip
@@ -189,6 +190,7 @@ def by_rknn(root: jax.Array, embedded: Embedded, settings: Attributes) -> Found:
     config = rknn.ReverseKNN(
         epsilon=settings.epsilon, relation=settings.relation, labels_per_record=several
     )
+    config.check_queries(settings.queries)
     ballots = label_sets.ballots(embedded.has, width, several)
     size = len(embedded.private)
     number = settings.queries or bsvs.suggested_num_queries(

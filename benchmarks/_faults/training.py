@@ -195,4 +195,12 @@ FAULTS = (
         "np.asarray(jax.random.key_data(key)).tolist())",
         ("tests/test_simclr.py",),
     ),
+    Known(
+        "training",
+        "the default number of queries for attributes tells the number of records",
+        "train/attributes.py",
+        "    config.check_queries(settings.queries)\n",
+        "",
+        ("tests/test_attributes.py",),
+    ),
 )
