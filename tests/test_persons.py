@@ -97,6 +97,15 @@ def test_a_person_who_shares_has_one_unit_in_all(persons, grid):
         assert np.ptp(units[person == i]) <= 1
 
 
+@pytest.mark.parametrize(
+    ("grid", "most"), [(contributions.GRID, 16), (contributions.SIMULATED_GRID, 10)]
+)
+def test_records_of_a_person_with_few_weigh_the_same(grid, most):
+    for records in range(1, most + 1):
+        weights = contributions.shared(np.zeros(records, np.int64), grid)
+        assert (weights.units * records == grid).all()
+
+
 def test_drawn_records_are_m_of_each_person_and_any_of_them():
     """Each of a person's four records is drawn in half of 2,000 draws, within 5 deviations."""
     person = np.repeat([0, 1, 2], [4, 1, 2])
