@@ -1,12 +1,19 @@
 """Accounts of clients over several rounds, on the server's side."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from rknn_jax.cli import federation
 from rknn_jax.federation import client_accounts
+from rknn_jax.federation.collector import QUESTION, Collector, Reply
+from rknn_jax.federation.rounds import Round
 from rknn_jax.federation.settings import Serve, asked
 from rknn_jax.mechanisms import make
 from rknn_jax.privacy.accounting import compose
 from tests.options import named_settings
+from tests.test_federation_http import free_port
 
 
 def guaranteed(epsilon):
@@ -70,6 +77,43 @@ def test_a_line_that_was_cut_off_is_written_anew(tmp_path):
     path.write_bytes(whole[:-20])
     client_accounts.add(path, "b", guaranteed(0.5), {1})
     assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("checks", [0.0, 0.5])
+def test_a_round_that_publishes_nothing_has_its_clients_there(tmp_path, checks):
+    """Two clients had spent 2 in each of two rounds, and the accounts knew of one."""
+    np.savez(tmp_path / "P.npz", embeddings=np.random.default_rng(0).normal(size=(40, 3)))
+    settings = named_settings(
+        Serve,
+        tmp_path / "P.npz",
+        epsilon=2.0,
+        clients=3,
+        classes="2",
+        out=tmp_path / "out",
+        accounts=tmp_path / "accounts.jsonl",
+        make_test_certificates=tmp_path / "tls",
+        mechanism="generalized_randomized_response",
+        port=free_port(),
+        deadline=0.01,
+        check_share=checks,
+    )
+    with pytest.raises(ValueError, match="quorum of 3 clients, got 0"):
+        federation.serve(settings)
+    assert client_accounts.accounts(settings.accounts) == []
+    round = Round.of((settings.out / QUESTION).read_bytes())
+    collector = Collector(settings.out, round)
+    message = b"" if checks else b"\0" * collector._size
+    assert collector.receive([Reply(7, round.id, message), Reply(9, round.id, message)])[1] == (
+        "counted"
+    )
+    collector.close()
+    made = {"certificates": tmp_path / "tls", "keys": tmp_path / "tls/clients.pem"}
+    settings = replace(settings, make_test_certificates=None, **made)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="quorum of 3 clients, got 2"):
+            federation.serve(settings)
+        [one] = client_accounts.accounts(settings.accounts)
+        assert (one.rounds, one.clients, one.guarantees[0].epsilon) == (1, 2, 2.0)
 
 
 @pytest.mark.parametrize("other", [{"trust": "central", "honest": 4}, {"collect_only": True}, {}])

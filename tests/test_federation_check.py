@@ -732,22 +732,15 @@ def test_a_client_that_was_counted_in_the_check_alone_has_an_account(tmp_path, m
     labeled = publish.Labeled(None, None, votes.guarantee())
     asked = types.SimpleNamespace(deadline=60.0)
     (tmp_path / "check").mkdir()
-    found = checking.measure(tmp_path, votes, labeled, asked, 1, lambda _: None, lambda *_: None)
-    collector = Collector(tmp_path / "votes", votes)
-    collector.receive([Reply(1, votes.id, b"")])
-    added = []
-
-    def add(*given):
-        added.append(given)
-        stop()
-
-    monkeypatch.setattr(publish.client_accounts, "add", add)
-    with pytest.raises(KeyboardInterrupt):  # all that follows is published without clients
-        publish.publish(
-            tmp_path, None, asked, None, collector, None, checked=found, accounts=tmp_path / "A"
-        )
-    collector.close()
-    assert added == [(tmp_path / "A", votes.id, votes.guarantee(), {1, 9})]
+    counted = []
+    checking.measure(
+        tmp_path,
+        *(votes, labeled, asked, 1),
+        serve=lambda _: None,
+        counted=lambda answers: counted.append(set(answers.clients)),
+        tell=lambda *_: None,
+    )
+    assert counted == [{9}]
 
 
 def measured_of(check, folder, agree, differ):

@@ -45,6 +45,7 @@ def merge_folders(settings: Serve, mine: "Public", wanted: "Asked") -> dict[str,
     round, queries = round_folder.prepare(settings.out, mine, wanted, say)
     with contextlib.closing(Collector(settings.out, round)) as collector:
         say("merged", f"{collector.num_clients:,} clients of {len(settings.merge)} folders")
+        _note_clients(settings, round, collector)
         card = publish.publish(
             settings.out,
             mine,
@@ -113,15 +114,19 @@ def _serve_one(
     gc.collect()
     gc.freeze()  # what is there stays, and need not be looked at again
     gc.set_threshold(COLLECTIONS)
-    with progress.phase("clients", note=lambda: _progress(desk, wanted, begun)):
-        answers = _answers(folder, wanted, desk, begun)
+    try:
+        with progress.phase("clients", note=lambda: _progress(desk, wanted, begun)):
+            answers = _answers(folder, wanted, desk, begun)
+    finally:
+        _note_clients(settings, round, begun)
     if settings.collect_only:
         return answers, publish.collected(answers)
     checked = None
     if round.check_share and is_last:
         labeled = publish.labeled(folder, mine, wanted, queries=queries, collector=answers)
         shown = (folder, round, labeled, wanted, answers.num_clients)
-        checked = checking.measure(*shown, place.serve, say)
+        noted = functools.partial(_note_clients, settings, round)
+        checked = checking.measure(*shown, place.serve, noted, say)
     card = publish.publish(
         folder,
         mine,
@@ -133,6 +138,17 @@ def _serve_one(
         accounts=settings.accounts,
     )
     return answers, card
+
+
+def _note_clients(settings: Serve, votes: "Round", answers: "Collector | Sum | None") -> None:
+    """Write the clients that were counted in a round, or in its check, into the accounts."""
+    from rknn_jax.federation import client_accounts
+    from rknn_jax.federation.collector import Collector
+
+    if settings.accounts is not None:
+        assert isinstance(answers, Collector), "`settings.asked` refuses sums"
+        of_round = votes.guarantee(votes.honest or None)  # without rounds before, which have lines
+        client_accounts.add(settings.accounts, votes.id, of_round, answers.clients)
 
 
 class _Place:

@@ -35,6 +35,7 @@ def measure(
     asked: Asked,
     clients: int,
     serve: Callable[[Desk], None],
+    counted: Callable[[Collector], None],
     tell: Tell,
 ) -> Checked:
     """Ask the clients whether they agree with the labels, and return what they say.
@@ -46,10 +47,12 @@ def measure(
       asked: Request of the server's owner.
       clients: Number of clients to wait for, those who answered the round of votes.
       serve: Function that serves a desk in place of the former one.
+      counted: Function that is called with the answers that were counted. Some of their clients may
+        have come too late to vote, and have spent as much as those who voted.
       tell: Function that is called with each event.
 
     Returns:
-      The labels, their measure, and who was counted.
+      The labels and their measure.
     """
     check = prepared(folder / CHECK, votes, labeled)
     closes = round_folder.closes_at(folder / CHECK, asked.deadline)
@@ -63,8 +66,9 @@ def measure(
     try:
         hosting.collect(desk, collector, clients, tell)
         collector.seal()
-        return Checked(labeled, measured(collector), frozenset(collector.clients))
+        return Checked(labeled, measured(collector))
     finally:
+        counted(collector)
         collector.close()
 
 

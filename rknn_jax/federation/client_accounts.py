@@ -2,9 +2,10 @@
 
 A client's own ledger decides what it answers, and no server can see it. This account is the
 server's side: for each round, which clients were counted, and what the round guarantees them. A
-line of the file is a round, written before its results. Another server of the round, or a merge of
-several, adds a line of those clients that no line of the round has. A line that a crash cut off is
-written anew when its server is started again:
+line of the file is a round, written as soon as its server asks no more clients, also if nothing is
+published: they have spent all the same. Another server of the round, a merge of several, or a
+server that goes on adds a line of those clients that no line of the round has. A line that a crash
+cut off, or that a killed server did not write, comes when the server is started again:
 
     {"round": "9431fb75...", "guarantee": {...}, "clients": [146730325036251050, ...]}
 """
@@ -64,7 +65,7 @@ def add(path: Path, round_id: str, guarantee: Guarantee, clients: Collection[int
         known = _lines(path)  # refuses another file before anything of it is cut off
         of_round = [line["clients"] for line in known if line["round"] == round_id]
         new = set(clients).difference(*of_round)
-        if of_round and not new:
+        if not new:
             return
         file.truncate(path.read_bytes().rfind(b"\n") + 1)
         line = {"round": round_id, "guarantee": guarantee.asdict(), "clients": sorted(new)}

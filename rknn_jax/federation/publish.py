@@ -71,13 +71,10 @@ class Checked(NamedTuple):
     Attributes:
       labeled: Labels of the public rows.
       measured: Agreement with records that did not vote; None if it was not measured.
-      clients: Numbers of the clients whose answers to the check were counted. Some may have come
-        too late to vote, and have spent as much as those who voted. Defaults to none.
     """
 
     labeled: Labeled
     measured: Measured | None
-    clients: frozenset[int] = frozenset()
 
 
 def publish(
@@ -101,7 +98,8 @@ def publish(
       tell: Function that is called with each event.
       checked: Labels of `labeled`, with what others measured of them. Defaults to None: they are
         read here, and were not checked.
-      accounts: File in which the rounds of each client add up. Defaults to None, no accounts.
+      accounts: File in which the rounds of each client add up, for the report's table. Defaults to
+        None, no accounts.
 
     Raises:
       ValueError: If too few clients answered to publish anything.
@@ -110,11 +108,7 @@ def publish(
     checked = checked or Checked(
         labeled(folder, public, asked, queries=queries, collector=collector), None
     )
-    (found, rows_asked, guarantee), measured, checkers = checked
-    if accounts is not None:
-        assert isinstance(collector, Collector), "`settings.asked` refuses sums"
-        of_round = round.guarantee(round.honest or None)  # without rounds before, which have lines
-        client_accounts.add(accounts, round.id, of_round, collector.clients | checkers)
+    (found, rows_asked, guarantee), measured = checked
     features = rows_asked.features
     doubts = round_labels.concerns(round, found, rows_asked)
     found, listed = found.judged(doubts, measured, asked.classes)
