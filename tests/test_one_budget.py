@@ -1,13 +1,17 @@
 """One budget for the same records, whichever command meets them first and however it names them."""
 
 import shutil
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
 import pandas
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.utils import infer_storage_options
 
 from rknn_jax.cli import budget, classes
 from rknn_jax.federation import joining
@@ -16,7 +20,7 @@ from rknn_jax.formats import Columns
 from rknn_jax.formats._same_files import refuse_same
 from rknn_jax.privacy import ledger_index, source_names
 from rknn_jax.privacy.ledger import Ledger, LedgerError
-from rknn_jax.release import accounts, label, planning
+from rknn_jax.release import accounts, data_files, label, planning
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import FileShard
 from tests.options import named_settings, with_options
@@ -40,11 +44,11 @@ def folder(tmp_path, monkeypatch):
         np.savez(f"d/{name}.npz", embeddings=rng.normal(size=(30, 3)), labels=np.arange(30) % 2)
 
 
-def labelled(name, ledger):
+def labelled(name, ledger, inside=()):
     public = "public.csv" if name.endswith(".csv") else "public.npz"
     settings = named_settings(Settings, public, name, 1.0, classes="2", queries=4, ledger=ledger)
     plan = planning.prepare(replace(settings, out=Path("out")))
-    accounts.open_or_make(plan.settings, plan.cost, label.count(plan))
+    accounts.open_or_make(plan.settings, plan.cost, label.count(plan), inside)
 
 
 def selected(name, ledger):
@@ -240,6 +244,51 @@ def test_a_file_on_the_web_is_one_file_however_its_url_is_spelled(other):
     with pytest.raises(ValueError, match="the same twice"):
         refuse_same([name, other], "--private")
     refuse_same([name, *(f"{name}?version=2", "https://h/d/a.npz", "http://h:8080/d/a.npz")], "")
+
+
+class Hosted(MemoryFileSystem):
+    """A file system that keeps the host out of its paths, as those of HDFS, SFTP and SMB do."""
+
+    protocol = "hosted"
+    stores = defaultdict[str, dict[str, Any]](dict)
+
+    def __init__(self, host: str, **_):
+        super().__init__()
+        self.store = self.stores[host]
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(infer_storage_options(path)["path"])
+
+    @staticmethod
+    def _get_kwargs_from_urls(path):
+        return {"host": infer_storage_options(path)["host"]}
+
+
+def test_a_url_has_its_host_and_no_user():
+    assert source_names.of(["webhdfs://me:secret@North:50070/d/a.npz"])[-1] == (
+        "file webhdfs://north/d/a.npz"
+    )
+
+
+@pytest.mark.parametrize("name", ["{}/d/a.npz", "{}/d", "{}/d/", "{}/d/*.npz", "{}", "{}/"])
+def test_files_of_two_hosts_are_two(name):
+    """The second hospital was refused a ledger, and its folder was read from another host."""
+    fsspec.register_implementation("hosted", Hosted, clobber=True)
+    hosts = "hosted://north", "hosted://South"
+    for host, file in zip(hosts, "ab", strict=True):
+        fsspec.filesystem("hosted", host=host[9:]).put_file(f"d/{file}.npz", "/d/a.npz")
+    north, south = map(name.format, hosts)
+    refuse_same([f"{host}/d/a.npz" for host in hosts], "--private")
+    with pytest.raises(ValueError, match="the same twice"):
+        refuse_same([f"{hosts[1]}/d/a.npz", "hosted://me:secret@south/d/a.npz"], "--private")
+    assert data_files.find([south], "--private").files == [f"{hosts[1]}/d/a.npz"]
+    labelled(north, Path("one.jsonl"), data_files.find([north], "--private").files)
+    labelled(south, Path("two.jsonl"), data_files.find([south], "--private").files)
+    np.savez("d/c.npz", embeddings=np.ones((30, 3)), labels=np.arange(30) % 2)
+    fsspec.filesystem("hosted", host="north").put_file("d/c.npz", "/d/a.npz")
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        labelled(f"{hosts[0]}/d/a.npz", Path("three.jsonl"))
 
 
 @pytest.mark.parametrize("name", ["file://{}/d/a.npz", "file:{}/d/a.npz", "memory://bucket/a.npz"])

@@ -353,11 +353,19 @@ FAULTS = (
         ("tests/test_one_budget.py",),
     ),
     Known(
+        "what is remembered",
+        "files of two hosts are one where the file system keeps the host out of its paths",
+        "rknn_jax/_internal/disk.py",
+        "    return _with_place(url, named_in(name), system)\n",
+        "    return url\n",
+        ONE_BUDGET,
+    ),
+    Known(
         "budget",
         "a file on the web is another one by another spelling",
         "rknn_jax/_internal/disk.py",
-        "return _normalized(url) if url",
-        "return url if url",
+        "        return _normalized(url)\n    return _with_place",
+        "        return url\n    return _with_place",
         ("tests/test_one_budget.py",),
     ),
 )

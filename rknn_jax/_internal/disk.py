@@ -33,7 +33,8 @@ OWNER = 0o600
 """
 
 
-_PORTS = {"http": 80, "https": 443}
+_HTTP = ("http://", "https://")
+_PORTS = {"http": 80, "https": 443, "ftp": 21, "sftp": 22, "ssh": 22, "smb": 445, "webhdfs": 50070}
 
 SIGNS = re.compile(r"[*?[]")
 """Signs by which a path is a pattern."""
@@ -211,17 +212,42 @@ def is_url(name: str) -> bool:
 def plain_url(name: str) -> str:
     """Return a URL in the spelling of its file system, without a cache before it.
 
-    Those of HTTP are normalized (RFC 3986, section 6.2.2), without user and fragment.
+    Those of HTTP are normalized (RFC 3986, section 6.2.2), without user and fragment. Others have
+    the host of the given URL, if their file system leaves it out of its paths.
 
     Args:
       name: URL. One that fsspec does not know, or cannot use here, stays as it is.
     """
     system, path = _located(name)
     url = name if system is None else str(system.unstrip_protocol(path))
-    return _normalized(url) if url.startswith(("http://", "https://")) else url
+    if system is None or url.startswith(_HTTP):
+        return _normalized(url)
+    return _with_place(url, named_in(name), system)
+
+
+def named_in(name: str) -> str:
+    """Return the part of a URL that names a path, without the caches before it.
+
+    Args:
+      name: URL, or path behind a cache.
+    """
+    return next((one for one in name.split("::") if "://" in one), name)
+
+
+def _with_place(url: str, given: str, system: Any) -> str:
+    """Return a URL with the place that was given, such as a host, if it has lost it."""
+    scheme, _, path = url.rstrip("/").partition("://")
+    place, path = given.partition("://")[2].partition("/")[0], path.lstrip("/")
+    if "host" in system.storage_options:  # where else a name before an @ is no user's
+        place = place.rpartition("@")[2].lower().removesuffix(f":{_PORTS.get(scheme)}")
+    elif path.startswith(place):
+        return url.rstrip("/") if path else url
+    return f"{scheme}://{place}/{path}".rstrip("/")
 
 
 def _normalized(url: str) -> str:
+    if not url.startswith(_HTTP):
+        return url
     with suppress(ValueError):  # a host or port that is none is refused when it is read
         found = urlsplit(url)
         host = f"[{found.hostname}]" if ":" in str(found.hostname) else found.hostname

@@ -111,8 +111,26 @@ def _files(name: str, argument: str) -> Found:
     records = _hub_folders.data_files(known, system, where)
     refuse_two_formats(records, where)
     local = isinstance(system, LocalFileSystem)
-    named = [each if local else system.unstrip_protocol(each) for each in records]
+    named = records if local else [_url_of(each, name, path, system) for each in records]
     return Found(sorted(named), sorted(set(seen) - set(records)))
+
+
+def _url_of(found: str, name: str, path: str, system: Any) -> str:
+    """Return the URL of a file that was found, with all that the given one says beside its path.
+
+    Args:
+      found: Path of the file.
+      name: Folder or pattern that was given.
+      path: Path in it.
+      system: Its file system.
+    """
+    given = disk.named_in(name)
+    scheme, _, rest = given.partition("://")
+    begins, path = "/" + rest.rstrip("/"), path.rstrip("/")
+    if not begins.endswith(path):
+        return str(system.unstrip_protocol(found))
+    whole = begins.removesuffix(path) + found if path else f"{begins}/{found.lstrip('/')}"
+    return name.replace(given, f"{scheme}://{whole.lstrip('/')}", 1)
 
 
 def _matching(pattern: str, system: Any) -> list[str]:
