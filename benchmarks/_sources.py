@@ -54,24 +54,24 @@ def parts(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def changed(sources: dict[str, str]) -> list[str]:
     """Return the files that say something else now than when these digests were taken.
 
-    A file of `EQUIVALENT` that went from one digest to the other says the same.
+    A file of `EQUIVALENT` that went from one of the digests before to that after says the same.
     """
     now = digests(sources)
     return [
         path
         for path, digest in sources.items()
-        if digest not in (now[path], _before(path, now[path]))
+        if digest not in (now[path], *_before(path, now[path]))
     ]
 
 
-def _before(path: str, digest: str) -> str | None:
+def _before(path: str, digest: str) -> list[str]:
     one = equivalent().get(path, {})
-    return one["before"] if one.get("after") == digest else None
+    return one["before"].split() if one.get("after") == digest else []
 
 
 @functools.cache
 def equivalent() -> dict[str, dict[str, str]]:
-    """Return digests of files before and after a change by which no result can differ, and why."""
+    """Return digests of files before and after changes by which no result can differ, and why."""
     found: dict[str, dict[str, str]] = json.loads(EQUIVALENT.read_text())
     return found
 

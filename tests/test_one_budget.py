@@ -265,10 +265,17 @@ class Hosted(MemoryFileSystem):
         return {"host": infer_storage_options(path)["host"]}
 
 
-def test_a_url_has_its_host_and_no_user():
-    assert source_names.of(["webhdfs://me:secret@North:50070/d/a.npz"])[-1] == (
-        "file webhdfs://north/d/a.npz"
-    )
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        ("webhdfs://me:secret@North:50070/d/a.npz", "webhdfs://north/d/a.npz"),
+        ("webhdfs://north:50071/", "webhdfs://north:50071"),
+        ("simplecache::webhdfs://d/d/*.npz", "webhdfs://d/d/*.npz"),
+        ("memory://bucket/", "memory:///bucket"),
+    ],
+)
+def test_a_url_has_its_host_and_no_user(given, plain):
+    assert source_names.of([given])[-1] == f"file {plain}"
 
 
 @pytest.mark.parametrize("name", ["{}/d/a.npz", "{}/d", "{}/d/", "{}/d/*.npz", "{}", "{}/"])

@@ -410,6 +410,8 @@ def test_predictions_depend_on_their_own_record_alone(trained):
 
 def test_checkpoints_give_back_the_student(trained, data, tmp_path):
     students.save(replace(trained, interrupted=True), tmp_path / "student")
+    files = [path for path in (tmp_path / "student").rglob("*") if path.is_file()]
+    assert not [path for path in files if str(tmp_path).encode() in path.read_bytes()]
     loaded = students.load(str(tmp_path / "student"))
     chex.assert_trees_all_equal(arrays(loaded), arrays(trained))
     assert (loaded.config, loaded.num_classes, loaded.image_shape, loaded.interrupted) == (

@@ -97,6 +97,8 @@ def save(folder: str | Path, arrays: Any, record: dict[str, Any]) -> None:
             arrays=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(record)
         )
         checkpointer.save(Path(folder).absolute(), saved)
+    for mark in Path(folder).rglob("commit_success.txt"):
+        mark.write_text("saved\n")  # orbax names the folder on this machine there, and asks no more
 
 
 def load(folder: str | Path, what: str) -> tuple[Any, dict[str, Any]]:

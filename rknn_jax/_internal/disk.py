@@ -236,8 +236,8 @@ def named_in(name: str) -> str:
 
 def _with_place(url: str, given: str, system: Any) -> str:
     """Return a URL with the place that was given, such as a host, if it has lost it."""
-    scheme, _, path = url.rstrip("/").partition("://")
-    place, path = given.partition("://")[2].partition("/")[0], path.lstrip("/")
+    scheme, _, path = url.partition("://")
+    place, path = given.partition("://")[2].partition("/")[0], path.strip("/")
     if "host" in system.storage_options:  # where else a name before an @ is no user's
         place = place.rpartition("@")[2].lower().removesuffix(f":{_PORTS.get(scheme)}")
     elif path.startswith(place):

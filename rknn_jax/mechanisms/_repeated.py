@@ -67,3 +67,7 @@ class Repeated(CentralMechanism):
     def guarantee(self, num_records: int) -> Guarantee:
         """Return the guarantee of one party's noise, under the trust model."""
         return replace(self.each.guarantee(num_records), trust=self.trust)
+
+    def release_guarantee(self, num_records: int) -> Guarantee:
+        """Return the guarantee of one party's exact noise, under the trust model."""
+        return replace(self.each.release_guarantee(num_records), trust=self.trust)
