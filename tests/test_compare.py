@@ -353,6 +353,23 @@ def test_a_comparison_begins_with_labels_by_hand(whole):
     assert f"At ε = 1 the best method is {best['title']}" in told(out, "md")
 
 
+def test_labels_by_hand_of_another_data_set_are_not_taken_for_those_of_this_one(
+    tmp_path, monkeypatch
+):
+    """A page of MNIST had those of digits, which a comparison in the same folder had left."""
+    measured = []
+
+    def measure(experiment, prepared):
+        measured.append(experiment.dataset)
+        return {"10": len(measured) / 10}
+
+    monkeypatch.setattr(by_hand, "_measured", measure)
+    for dataset in ("digits", "mnist", "mnist"):
+        config = Config(dataset=dataset, out=tmp_path)
+        [row] = by_hand.rows(config, (0,), None)
+    assert (measured, row["label_accuracy"]["mean"]) == (["digits", "mnist"], 0.2)
+
+
 @pytest.mark.long
 def test_labels_by_hand_are_those_of_true_classes_of_few_records():
     rng = np.random.default_rng(0)

@@ -98,7 +98,9 @@ def test_a_person_who_shares_has_one_unit_in_all(persons, grid):
 
 
 @pytest.mark.parametrize(
-    ("grid", "most"), [(contributions.GRID, 16), (contributions.SIMULATED_GRID, 10)]
+    ("grid", "most"),
+    [(contributions.GRID, 16), (contributions.SIMULATED_GRID, 10)],
+    ids=["release", "simulation"],
 )
 def test_records_of_a_person_with_few_weigh_the_same(grid, most):
     for records in range(1, most + 1):

@@ -2,6 +2,7 @@
 
 import re
 
+from benchmarks import _sources
 from benchmarks._mutated import TESTS
 from benchmarks._tables._format import load, source, table, verdict
 
@@ -101,13 +102,16 @@ def _broken(count: int) -> str:
 
 def mutants() -> str:
     """Planted faults that the tests notice, by module, and the modules that are still to run."""
-    found = load("mutants")["results"]
+    whole = load("mutants")
+    parts, scores = _sources.parts(whole), whole["results"]["scores"]
     rows = []
-    for path, score in found["scores"].items():
+    for path, score in scores.items():
         share = f"{score['noticed']} of {score['mutants'] - score['equivalent']}"
-        last = max(row["date"] for row in found["mutants"] if row["path"] == path)
-        rows.append([_module(path), share, str(score["equivalent"]), last])
-    missing = [_module(path) for path in TESTS if path not in found["scores"]]
+        since = "; changed since" if _sources.changed(parts[path]["sources"]) else ""
+        rows.append(
+            [_module(path), share, str(score["equivalent"]), f"{parts[path]['date']}{since}"]
+        )
+    missing = [_module(path) for path in TESTS if path not in scores]
     if missing:
         rows.append([", ".join(missing), "not run yet", "", ""])
     return table(["module", "noticed", "equivalent, left out", "run"], rows, "mutants")

@@ -39,14 +39,20 @@ def rows(config: Config, seeds: Sequence[int], prepared: Prepare) -> list[dict[s
 
 
 def _of_split(config: Config, seed: int, prepared: Prepare) -> dict[str, float]:
-    """Return the accuracy by number of labels of one split, from its file if it is there."""
+    """Return the accuracy by number of labels of one split, from its file if it is there.
+
+    One of another data set is not: it is measured again, as no private record is asked.
+    """
     path = config.folder / f"by-hand-seed={seed}.json"
-    if not path.exists():
+    asked = {"dataset": config.dataset, "data_dir": str(config.data_dir)}
+    kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    if kept.get("asked") != asked:
         experiment = Experiment(dataset=config.dataset, data_dir=config.data_dir, seed=seed)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, _measured(experiment, prepared))
-    kept: dict[str, float] = json.loads(path.read_text())
-    return kept
+        kept = {"asked": asked, "label_accuracy": _measured(experiment, prepared)}
+        write_json(path, kept)
+    accuracies: dict[str, float] = kept["label_accuracy"]
+    return accuracies
 
 
 def _measured(experiment: Experiment, prepared: Prepare) -> dict[str, float]:
