@@ -261,21 +261,13 @@ def buying(found: dict[str, Any]) -> None:
 
     for ax, name, x in ((axes[0], "labels", "labels"), (axes[1], "pollution", "polluted")):
         for select, colour in colours.items():
-            rows = [
-                row for row in found["results"] if (row["figure"], row["select"]) == (name, select)
-            ]
+            rows = [row for row in found[name] if row["select"] == select]
             line(ax, rows, x, color=colour, label=select.replace("_", " "))
     for ax, select in ((axes[2], "diverse_public"), (axes[3], "near_private")):
-        names = dict.fromkeys(
-            row["figure"] for row in found["results"] if row["figure"].startswith(f"{select}:")
-        )
+        names = [name for name in found if name.startswith(f"{select}:")]
         for colour, name in zip(COLOURS, names, strict=False):
             setting = name.removeprefix(f"{select}: ")
-            rows = [
-                row
-                for row in found["results"]
-                if row["figure"] == name and isinstance(row[setting], int | float)
-            ]
+            rows = [row for row in found[name] if isinstance(row[setting], int | float)]
             if rows:
                 line(ax, rows, setting, color=colour, label=setting.replace("_", " "))
         ax.set(xscale="log", xlabel="value of the setting", title=select.replace("_", " "))
@@ -284,7 +276,7 @@ def buying(found: dict[str, Any]) -> None:
         ax.axhline(
             found["networks"]["2.0"]["mean"], color="#bbbbbb", linestyle=":", label="nothing bought"
         )
-    numbers = sorted({row["labels"] for row in found["results"]})
+    numbers = sorted({row["labels"] for row in found["labels"]})
     axes[0].set(
         xscale="log", xlabel="labels bought", ylabel="test images told right", title="a clean pool"
     )

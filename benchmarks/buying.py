@@ -1,5 +1,8 @@
 """Bought labels for a privately trained network on MNIST.
 
+    python -m benchmarks.buying
+    python -m benchmarks.buying --only labels pollution
+
 The results are accuracy by number of labels, in a polluted pool, by settings, and by the epsilon of
 the network, which the papers call a checkpoint. The networks of a split are trained by noisy SGD
 and shared by all rows. Half of the training images are private and half public. The benchmark sells
@@ -11,6 +14,7 @@ the quarters of one digit, which is farther from digits. The oracle reports such
 purchase is wasted.
 """
 
+import argparse
 import functools
 import itertools
 import time
@@ -23,7 +27,7 @@ import jax
 import numpy as np
 
 from benchmarks import _kept
-from benchmarks._measure import mnist_folder, save, summary
+from benchmarks._measure import mnist_folder, save_part, summary
 from rknn_jax import data
 from rknn_jax._internal.keys import Stage, stage_key
 from rknn_jax.labelers import noisy_sgd
@@ -214,13 +218,15 @@ def name_of(seed: int, setting: Setting) -> str:
     )
 
 
-def measure(folder: Path) -> None:
-    """Measure all runs and write the results."""
-    found: dict[Setting, list[dict[str, Any]]] = {setting: [] for setting in settings()}
-    alone: dict[float, list[float]] = {epsilon: [] for epsilon in CHECKPOINTS}
+def measure(folder: Path, figures: list[str]) -> None:
+    """Measure all runs of some figures, and write the results of each."""
+    found: dict[Setting, list[dict[str, Any]]] = {
+        setting: [] for setting in settings() if setting.figure in figures
+    }
+    alone: dict[float, list[float]] = {setting.checkpoint: [] for setting in found}
     for seed in SEEDS:
         task = data.load("mnist:half", seed, mnist_folder())
-        networks = {one: private_network(folder, task, seed, one) for one in CHECKPOINTS}
+        networks = {one: private_network(folder, task, seed, one) for one in alone}
         for epsilon, (network, _) in networks.items():
             alone[epsilon].append(accuracy(network, task))
         print(f"{seed}: the networks tell {[each[-1] for each in alone.values()]}", flush=True)
@@ -232,7 +238,24 @@ def measure(folder: Path) -> None:
             for setting in chosen:
                 one = functools.partial(run, seed, setting, pool, *networks[setting.checkpoint])
                 found[setting].append(_kept.part(folder, name_of(seed, setting), one))
-    rows = [
+    about = {
+        "seeds": SEEDS,
+        "relation": TRAINING.relation,
+        "training": asdict(TRAINING),
+        "oracle": BUYING.oracle,
+        "delta": DELTA,
+    }
+    for figure in figures:
+        rows = [row(*each) for each in found.items() if each[0].figure == figure]
+        save_part("buying", figure, rows, **about)
+    if "checkpoint" in figures:
+        told = {str(epsilon): summary(values) for epsilon, values in alone.items()}
+        save_part("buying", "networks", told, **about)
+
+
+def row(setting: Setting, same: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what the runs of a setting found."""
+    return (
         {
             "figure": setting.figure,
             "checkpoint": setting.checkpoint,
@@ -245,17 +268,18 @@ def measure(folder: Path) -> None:
             name: summary([row[name] for row in same])
             for name in ("test_accuracy", "of_the_classes", "network_right_on_them", "seconds")
         }
-        for setting, same in found.items()
-    ]
-    about = {
-        "networks": {str(epsilon): summary(values) for epsilon, values in alone.items()},
-        "training": asdict(TRAINING),
-        "oracle": BUYING.oracle,
-        "delta": DELTA,
-    }
-    save("buying", rows, seeds=SEEDS, relation=TRAINING.relation, **about)
+    )
+
+
+def main() -> None:
+    """Measure the chosen figures."""
+    every = list(dict.fromkeys(setting.figure for setting in settings()))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="+", default=every, choices=every, metavar="FIGURE")
+    figures = parser.parse_args().only
+    with _kept.parts("buying") as folder:
+        measure(folder, figures)
 
 
 if __name__ == "__main__":
-    with _kept.parts("buying") as folder:
-        measure(folder)
+    main()

@@ -38,7 +38,7 @@ def main() -> None:
     _pictures.figure5(load("local"))
     _pictures.figure6(load("appendix_b"))
     _pictures.rivals(load("rivals"))
-    _pictures.buying(load("buying"))
+    _pictures.buying(load("buying")["results"])
     _pictures.screening(load("accountants"))
     _pictures.evolution(load("evolution"))
     _pictures.scale(load("scale"))

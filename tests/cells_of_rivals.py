@@ -48,7 +48,7 @@ def dpdfd(study: str, name: str, digits: int = 1) -> str:
 
 
 def network_to_buy_for() -> str:
-    return share(_format.load("buying")["networks"]["2.0"]["mean"])
+    return share(_format.load("buying")["results"]["networks"]["2.0"]["mean"])
 
 
 # ---- speed

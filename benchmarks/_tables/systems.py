@@ -111,23 +111,17 @@ def per_example() -> str:
 
 def buying() -> str:
     """Accuracy by number of bought labels, and in a polluted pool."""
-    found = load("buying")
+    found = load("buying")["results"]
     rows = []
     for select in ("random", "entropy", "difference", "diverse_public", "near_private"):
-        mine = [row for row in found["results"] if row["select"] == select]
-        bought = {row["labels"]: row for row in mine if row["figure"] == "labels"}
-        polluted = {
-            row["polluted"]: row
-            for row in mine
-            if row["figure"] == "pollution" and row["pollution"] == "glued"
-        }
+        bought = {row["labels"]: row for row in found["labels"] if row["select"] == select}
+        polluted = {row["polluted"]: row for row in found["pollution"] if row["select"] == select}
+        in_pieces = next(row for row in found["quarters"] if row["select"] == select)
         cells = [percent(bought[number]["test_accuracy"]) for number in sorted(bought)]
         cells += [f"{polluted[share]['test_accuracy']['mean']:.2%}" for share in (0.25, 0.5)]
-        cells += [
-            f"{next(row for row in mine if row['figure'] == 'quarters')['test_accuracy']['mean']:.2%}"  # noqa: E501
-        ]
+        cells += [f"{in_pieces['test_accuracy']['mean']:.2%}"]
         rows.append([f"`{select}`", f"{bought[1000]['epsilon']:.3g}", *cells])
-    numbers = sorted({row["labels"] for row in found["results"] if row["figure"] == "labels"})
+    numbers = sorted({row["labels"] for row in found["labels"]})
     header = [
         "chosen by",
         "ε",
@@ -141,8 +135,8 @@ def buying() -> str:
 
 def checkpoints() -> str:
     """Accuracy with 1,000 bought labels, by the epsilon of the network."""
-    found = load("buying")
-    mine = [row for row in found["results"] if row["figure"] == "checkpoint"]
+    found = load("buying")["results"]
+    mine = found["checkpoint"]
     selectors = list(dict.fromkeys(row["select"] for row in mine))
     rows = []
     for epsilon, alone in found["networks"].items():
