@@ -129,6 +129,14 @@ def test_a_client_without_certificates_is_told_of_a_server_with_tls(monkeypatch)
     assert "started with certificates, pass ca, certificate, key" in dict(told)["waiting"]
 
 
+def to(handle):
+    """Return a connection to a server that is a function."""
+    connection = Connection(f"http://{HERE}", None, lambda *line: None, patience=1.0)
+    mock = httpx.Client(base_url=f"http://{HERE}", transport=httpx.MockTransport(handle))
+    connection._http = mock
+    return connection
+
+
 def stranger(round, *, shows):
     """A server that names a round it did not begin, and keeps what it is sent."""
     sent = []
@@ -143,10 +151,7 @@ def stranger(round, *, shows):
         headers = {"rknn-round": round.id}
         return httpx.Response(status, stream=httpx.ByteStream(body), headers=headers)
 
-    connection = Connection(f"http://{HERE}", None, lambda *line: None, patience=1.0)
-    mock = httpx.Client(base_url=f"http://{HERE}", transport=httpx.MockTransport(handle))
-    connection._http = mock
-    return connection, sent
+    return to(handle), sent
 
 
 def test_an_answer_that_another_client_paid_for_is_not_sent(tmp_path):
@@ -198,10 +203,7 @@ def restarted(round, steps):
         headers = {"rknn-round": round.id}
         return httpx.Response(status, stream=httpx.ByteStream(body), headers=headers)
 
-    connection = Connection(f"http://{HERE}", None, lambda *line: None, patience=1.0)
-    mock = httpx.Client(base_url=f"http://{HERE}", transport=httpx.MockTransport(handle))
-    connection._http = mock
-    return connection, fates
+    return to(handle), fates
 
 
 @pytest.mark.usefixtures("quick")
