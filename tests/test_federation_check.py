@@ -837,6 +837,11 @@ def a_federation(folder, clients, records, *, trust="local", unit="record", **se
     with concurrent.futures.ThreadPoolExecutor(clients + 1) as pool:
         server = pool.submit(serve_until_it_ends, served)
         parties = [pool.submit(federation.join, one) for one in joins]
+        # A client that fails is told at once: its server would wait for it.
+        for one in concurrent.futures.wait(
+            [*parties, server], PATIENCE, concurrent.futures.FIRST_EXCEPTION
+        ).done:
+            one.result()
         return server.result(PATIENCE), [one.result(PATIENCE) for one in parties]
 
 
