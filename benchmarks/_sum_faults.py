@@ -47,8 +47,8 @@ FAULTS = (
         "clients pay before the server has noted the sum",
         hosting,
         "sum_up",
-        "    begin()\n",
-        "",
+        "        begin()\n",
+        "        pass\n",
     ),
     WorldFault(
         "a sum that was begun is begun again",

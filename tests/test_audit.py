@@ -860,6 +860,14 @@ def test_the_command_calls_half_the_noise_broken(rknn, monkeypatch):
     assert result.json["lower_bound"] > 1
 
 
+@pytest.mark.long
+def test_a_mechanism_of_one_query_for_each_class_is_audited_at_any_size_of_its_own(rknn):
+    """Its queries were cut to those at which a local law is enumerated, so that it was refused."""
+    sizes = ("--queries", 5, "--classes", 5, "--runs", 50, "--skip-power", "--json")
+    result = rknn("audit", "--mechanism", "one_to_one", "--epsilon", 2, *sizes)
+    assert (result.status, result.json["broken"]) == (0, False)
+
+
 @pytest.mark.parametrize(
     ("words", "named"),
     [

@@ -647,7 +647,7 @@ def test_what_clients_have_paid_for_is_written_once_there_is_room(monkeypatch):
 
     hosting.when_there_is_room(write, lambda *line: told.append(line))
     assert len(tries) == 4
-    assert told == [("no room", "for sum.npz: make some; clients have paid for it")]
+    assert told == [("no room", "for sum.npz: make some; clients wait for it")]
 
     def broken():
         raise OSError(errno.EIO, "Input/output error", "sum.npz")
@@ -1137,6 +1137,21 @@ def test_too_few_clients_for_a_sum_spend_nothing(tmp_path):
         pytest.raises(ValueError, match="nothing was spent"),
     ):
         hosting.sum_up(desk, 4, 3, lambda: pytest.fail("begun"), lambda *line: None)
+
+
+def test_a_sum_waits_for_room_before_it_begins(monkeypatch):
+    """Its server ended with an error, and its clients waited."""
+    monkeypatch.setattr(hosting, "TICK", 0.01)
+    errors = [OSError(errno.EIO, "broken"), OSError(errno.ENOSPC, "full", "begun.json")]
+    told = []
+
+    def begin():
+        raise errors.pop()
+
+    round = a_round(mechanism="binomial", trust="central", honest=2)
+    with pytest.raises(OSError, match="broken"):
+        hosting.sum_up(Desk(round, time.time()), 0, 0, begin, lambda *line: told.append(line))
+    assert told == [("no room", "for begun.json: make some; clients wait for it")]
 
 
 def test_a_client_whose_answer_counts_has_taken_part_though_its_server_is_gone(

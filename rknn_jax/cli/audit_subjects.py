@@ -63,18 +63,22 @@ def find_subject(settings: Audit) -> Subject:
             games.of_mechanism(subject, settings.sampler),
             claimed(subject, settings.sampler),
             weaker=games.of_mechanism(weaker, settings.sampler),
-            exact=games.exact(mechanism(replace(settings, queries=_enumerable(settings)))),
+            exact=_exact(settings, subject),
         )
     tell(err, "labeler", str(configured(settings, epsilon)))
     weaker_games, _ = labeler_games(settings, 2 * epsilon)
     return Subject("labeler", *labeler_games(settings, epsilon), weaker_games)
 
 
-def _enumerable(settings: Audit) -> int:
-    """Return a number of queries at which the law of a local mechanism is enumerated."""
+def _exact(settings: Audit, subject: Any) -> Any:
+    """Return what the law of a local mechanism tells, at a size at which it is enumerated."""
+    from rknn_jax import mechanisms
     from rknn_jax.audit import games
 
-    return max(min(settings.queries, games.MOST_CELLS // settings.classes), settings.neighbors)
+    if mechanisms.is_central(type(subject)):
+        return None
+    most = max(min(settings.queries, games.MOST_CELLS // settings.classes), settings.neighbors)
+    return games.exact(mechanism(replace(settings, queries=most)))
 
 
 def release_games(settings: Audit) -> tuple[Any, Guarantee]:

@@ -95,13 +95,19 @@ def sum_up(
       ValueError: If too few clients are ready, or if the sum could not be opened.
     """
     refused = set[int]()
-    invited = _wait_for_clients(desk, clients, refused, tell)
-    if len(invited) < threshold:
-        raise ValueError(
-            f"Expected {threshold} clients to be ready, got {len(invited)} by the deadline; "
-            "nothing was spent, nothing is published."
-        )
-    begin()
+    invited: list[int] = []
+
+    def noted() -> None:
+        nonlocal invited
+        invited = _wait_for_clients(desk, clients, refused, tell)
+        if len(invited) < threshold:
+            raise ValueError(
+                f"Expected {threshold} clients to be ready, got {len(invited)} by the deadline; "
+                "nothing was spent, nothing is published."
+            )
+        begin()
+
+    when_there_is_room(noted, tell)
     round = desk.round
     summation = Summation(round.id, round.num_cells, invited, threshold)
     try:
@@ -182,7 +188,7 @@ def _tell_room(collector: Collector, was_full: Path | None, tell: Tell) -> None:
 
 
 def when_there_is_room(write: Callable[[], None], tell: Tell) -> None:
-    """Write what clients have paid for, as soon as the disk has room for it.
+    """Write what clients wait for or have paid for, as soon as the disk has room for it.
 
     Args:
       write: Function that writes a file, whole or not at all.
@@ -196,7 +202,7 @@ def when_there_is_room(write: Callable[[], None], tell: Tell) -> None:
             if not is_full(error):
                 raise
             if not told:
-                tell("no room", f"for {error.filename}: make some; clients have paid for it")
+                tell("no room", f"for {error.filename}: make some; clients wait for it")
             told = True
             time.sleep(TICK)
         else:

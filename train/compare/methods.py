@@ -200,6 +200,7 @@ def mnist_persons(grid: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 4.0, INF)) -> P
             "reverse k-NN, central, Gaussian noise",
             {"labeler": ReverseKNN(mechanism="gaussian")},
             tuple(epsilon for epsilon in grid if epsilon < INF),
+            sends=VOTE,
         )
     }
     for name, method in mnist(grid).methods.items():
