@@ -11,6 +11,7 @@ import itertools
 import json
 import math
 import shutil
+import time
 import types
 
 import numpy as np
@@ -26,6 +27,7 @@ from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.check_rounds import CheckRound, terms_of
 from rknn_jax.federation.collector import Collector, Reply, Sum
 from rknn_jax.federation.join_settings import Join
+from rknn_jax.federation.joining import ledger_path
 from rknn_jax.federation.rounds import Round
 from rknn_jax.federation.settings import Serve
 from rknn_jax.labelers._sum_labeler import Labeling
@@ -835,8 +837,12 @@ def a_federation(folder, clients, records, *, trust="local", unit="record", **se
         for i in range(clients)
     ]
     with concurrent.futures.ThreadPoolExecutor(clients + 1) as pool:
+        parties = []
+        for one in joins:  # which read their files one after the other: see `test_inputs`
+            parties.append(pool.submit(federation.join, one))
+            while not (ledger_path(one).exists() or parties[-1].done()):
+                time.sleep(0.002)
         server = pool.submit(serve_until_it_ends, served)
-        parties = [pool.submit(federation.join, one) for one in joins]
         # A client that fails is told at once: its server would wait for it.
         for one in concurrent.futures.wait(
             [*parties, server], PATIENCE, concurrent.futures.FIRST_EXCEPTION

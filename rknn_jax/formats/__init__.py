@@ -257,6 +257,11 @@ def clear_errors(where: str) -> Iterator[None]:
         ) from error
     except ImportError as error:
         raise ValueError(f"{where} needs a package that is not installed: {error}") from error
+    except SystemError as error:  # of Python itself: gh-106905, in headers of NumPy files
+        raise ValueError(
+            f"{where} could not be read this time ({error}), which says nothing of the file; try "
+            "again, or use Python 3.11.8 or later, which parses in several threads at once."
+        ) from error
     except Exception as error:  # a damaged file fails in many ways
         if isinstance(error, OSError) and error.strerror:
             raise ValueError(
