@@ -339,7 +339,7 @@ FAULTS = (
     Known(
         "budget",
         "a file whose name begins with `file:` is another file",
-        "rknn_jax/_internal/disk.py",
+        "rknn_jax/_internal/urls.py",
         '    if ":" not in name and',
         "    if not is_url(name) and",
         ("tests/test_one_budget.py",),
@@ -347,7 +347,7 @@ FAULTS = (
     Known(
         "budget",
         "a slash after a file makes another file of it",
-        "rknn_jax/_internal/disk.py",
+        "rknn_jax/_internal/urls.py",
         'return name.rstrip("/") or name',
         "return name",
         ("tests/test_one_budget.py",),
@@ -355,17 +355,17 @@ FAULTS = (
     Known(
         "what is remembered",
         "files of two hosts are one where the file system keeps the host out of its paths",
-        "rknn_jax/_internal/disk.py",
-        "    return _with_place(url, named_in(name), system)\n",
-        "    return url\n",
+        "rknn_jax/_internal/urls.py",
+        "return url if system is None else _with_place(url, named_in(name), system)\n",
+        "return url\n",
         ONE_BUDGET,
     ),
     Known(
         "budget",
         "a file on the web is another one by another spelling",
-        "rknn_jax/_internal/disk.py",
-        "        return _normalized(url)\n    return _with_place",
-        "        return url\n    return _with_place",
+        "rknn_jax/_internal/urls.py",
+        "        return _normalized(url)\n",
+        "        return url\n",
         ("tests/test_one_budget.py",),
     ),
 )

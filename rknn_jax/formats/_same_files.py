@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from rknn_jax._internal import disk
+from rknn_jax._internal import urls
 from rknn_jax.formats import is_compressed, suffix_of
 
 
@@ -47,9 +47,9 @@ def refuse_two_formats(files: Sequence[str], where: str) -> None:
 
 def identities(name: str) -> set[object]:
     """Return what a file has in common with itself under other names."""
-    local = disk.local_path(name)  # simplecache::file.npz is the file itself
+    local = urls.local_path(name)  # simplecache::file.npz is the file itself
     if local is None:
-        return {_plain(disk.plain_url(name))}
+        return {_plain(urls.plain_url(name))}
     real = os.path.realpath(local)
     found: set[object] = {_plain(real)}
     if os.path.exists(real):

@@ -31,7 +31,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
-from rknn_jax._internal import disk
+from rknn_jax._internal import disk, urls
 from rknn_jax._internal.option_names import option
 from rknn_jax._internal.private_warnings import warn_owner
 from rknn_jax.privacy import source_names
@@ -62,7 +62,7 @@ def folder() -> Path:
         return place
     given = os.environ.get("RKNN_STATE_DIR")
     if given:
-        if disk.is_url(given):
+        if urls.is_url(given):
             raise OSError(f"{given} is a URL")
         return Path(given).absolute()
     state = os.environ.get("XDG_STATE_HOME", "")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
 
-from rknn_jax._internal import disk
+from rknn_jax._internal import disk, urls
 
 KIND = "file "
 """Beginning of each name, which no fingerprint has."""
@@ -26,12 +26,12 @@ def of(names: Sequence[str], most: int | None = None) -> list[str]:
     """
     found: list[str] = []
     for name in names:
-        if disk.is_url(name):  # also as it is given, as earlier versions noted it
-            found += [name, disk.plain_url(name)]
-        local = disk.local_path(name)
+        if urls.is_url(name):  # also as it is given, as earlier versions noted it
+            found += [name, urls.plain_url(name)]
+        local = urls.local_path(name)
         if local is None:
             continue
-        for path in [local] if os.path.exists(local) else disk.matching(local):
+        for path in [local] if os.path.exists(local) else urls.matching(local):
             found.append(os.path.realpath(path))
             if not os.path.isdir(path):
                 continue
@@ -48,7 +48,7 @@ def of_bytes(names: Sequence[str]) -> list[str]:
     rows. A file in a folder may be a part without records, and is none.
     """
     found = []
-    for name in map(disk.local_path, names):
+    for name in map(urls.local_path, names):
         with suppress(OSError):
             if name is not None and os.path.isfile(name):
                 found.append(f"{KIND}a file with these bytes ({disk.content_mark(name)})")
@@ -70,7 +70,7 @@ def folders_above(found: Sequence[str]) -> list[str]:
 
 def folders_as_given(names: Sequence[str]) -> list[str]:
     """Return the folders in which names lie as they are given, before links to files elsewhere."""
-    local = [one for one in map(disk.local_path, names) if one is not None]
+    local = [one for one in map(urls.local_path, names) if one is not None]
     inner = {os.path.dirname(os.path.abspath(path)) for path in local}
     above = {str(one) for folder in inner for one in (folder, *PurePosixPath(folder).parents)}
     return [KIND + os.path.realpath(one) for one in above]

@@ -13,7 +13,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from rknn_jax import formats
-from rknn_jax._internal import disk
+from rknn_jax._internal import urls
 from rknn_jax.formats import _hub_folders
 from rknn_jax.formats._same_files import refuse_same, refuse_two_formats
 
@@ -98,7 +98,7 @@ def _files(name: str, argument: str) -> Found:
         ) from error
     if not inside:
         raise ValueError(f"{where} could not be opened: No such file; name a file or a folder.")
-    above = path.rstrip("/") if is_folder else disk.SIGNS.split(path)[0].rpartition("/")[0]
+    above = path.rstrip("/") if is_folder else urls.SIGNS.split(path)[0].rpartition("/")[0]
     seen = [each for each in inside if not each.endswith(formats.LEDGER)]
     if not _hidden(path[len(above) :]):  # a pattern may name hidden files itself
         seen = [each for each in seen if not _hidden(each[len(above) :])]
@@ -124,7 +124,7 @@ def _url_of(found: str, name: str, path: str, system: Any) -> str:
       path: Path in it.
       system: Its file system.
     """
-    given = disk.named_in(name)
+    given = urls.named_in(name)
     scheme, _, rest = given.partition("://")
     begins, path = "/" + rest.rstrip("/"), path.rstrip("/")
     if not begins.endswith(path):
@@ -134,7 +134,7 @@ def _url_of(found: str, name: str, path: str, system: Any) -> str:
 
 
 def _matching(pattern: str, system: Any) -> list[str]:
-    return [each for each in disk.matching(pattern, system) if not system.isdir(each)]
+    return [each for each in urls.matching(pattern, system) if not system.isdir(each)]
 
 
 def _hidden(path: str) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rknn_jax import discriminant
-from rknn_jax._internal import disk, ranges
+from rknn_jax._internal import ranges, urls
 from rknn_jax._internal.option_names import option
 from rknn_jax.formats import Columns, Layout
 from rknn_jax.formats._same_files import identities, refuse_same
@@ -432,7 +432,7 @@ def _refuse_ledger(settings: "Settings", private: Sequence[str]) -> None:
 def refuse_inside(folder: Path, settings: "Settings") -> None:
     """Raise ValueError if results would lie among the private files and be read as such."""
     for name in _listed(settings.private):
-        local = disk.local_path(name)
+        local = urls.local_path(name)
         if local is None or not Path(local).is_dir():
             continue
         if folder.resolve().is_relative_to(Path(local).resolve()):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rknn_jax import check as checks
-from rknn_jax._internal import disk
+from rknn_jax._internal import disk, urls
 from rknn_jax.labelers._sum_labeler import Words
 from rknn_jax.privacy.charges import new_ledger_affords
 from rknn_jax.privacy.fingerprints import fingerprint
@@ -347,8 +347,8 @@ def places(settings: "Settings") -> str:
 
 
 def _place(name: str) -> str:
-    local = disk.local_path(name)
-    return disk.plain_url(name) if local is None else os.path.abspath(local)
+    local = urls.local_path(name)
+    return urls.plain_url(name) if local is None else os.path.abspath(local)
 
 
 def request(settings: "Settings", data: Data) -> str:
