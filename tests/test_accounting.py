@@ -38,6 +38,7 @@ from rknn_jax.privacy.events import (
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.renyi import rdp_epsilon_as_published
 from rknn_jax.privacy.sampled_gaussian import ORDERS
+from tests.conftest import crossed
 
 DELTAS = (1e-5, 1e-6, 1e-8)
 ANALYTIC = {  # Balle & Wang's z, by epsilon, at DELTAS
@@ -784,10 +785,13 @@ def round_of(kind, delta, rounds):
     return guarantee_of
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "discrete_laplace", "pure"])
-@pytest.mark.parametrize("rounds", [2, 7, 40])
-@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-5), (1.0, 1e-9), (6.0, 1e-3)])
-def test_a_share_of_rounds_never_spends_more_and_leaves_little(kind, rounds, epsilon, delta):
+@crossed(
+    kind=["gaussian", "discrete_laplace", "pure"],
+    rounds=[2, 7, 40],
+    within=[(0.1, 1e-5), (1.0, 1e-9), (6.0, 1e-3)],
+)
+def test_a_share_of_rounds_never_spends_more_and_leaves_little(kind, rounds, within):
+    epsilon, delta = within
     guarantee_of = round_of(kind, delta, rounds)
     share = share_of_rounds(guarantee_of, epsilon, delta, rounds)
     (event,) = guarantee_of(share).events

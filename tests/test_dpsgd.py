@@ -972,7 +972,7 @@ DEAR = ("densenet121", "m3", "m7")
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow) if name in DEAR else name
+        pytest.param(name, marks=pytest.mark.slow if name in DEAR else pytest.mark.long)
         for name in students.MODELS
     ],
 )

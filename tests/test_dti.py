@@ -186,6 +186,7 @@ def test_transformations_come_in_at_the_epochs_of_the_paper():
     ]
 
 
+@pytest.mark.long
 def test_training_follows_the_curriculum(monkeypatch):
     seen = []
 

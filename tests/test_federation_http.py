@@ -1045,7 +1045,7 @@ def test_loopback_traffic_goes_to_no_proxy_and_other_traffic_to_the_one_that_is_
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("leaves", [None, 1, 2])
+@pytest.mark.parametrize("leaves", [pytest.param(None, marks=pytest.mark.long), 1, 2])
 def test_a_sum_is_opened_without_whoever_leaves_and_given_up_if_too_few_stay(
     tmp_path, monkeypatch, leaves
 ):

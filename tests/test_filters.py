@@ -33,6 +33,7 @@ from rknn_jax.privacy.ledger import (
     LedgerError,
 )
 from rknn_jax.privacy.sampled_gaussian import ORDERS
+from tests.conftest import crossed
 
 DATA = "sha256:of-some-records"
 FREE = Fraction()
@@ -247,14 +248,13 @@ def test_a_refusal_names_the_budget_that_is_enough(asked, accounting, tmp_path):
     ledger.charge(asked, "what was refused")
 
 
-@pytest.mark.parametrize("accounting", ["sum", "renyi"])
-@pytest.mark.parametrize(
-    "asked",
-    [
+@crossed(
+    asked=[
         [laplace(part) for part in (0.0523048, 0.10461, 0.1569144, 0.78456808866811)],
         [gaussian(stddev) for stddev in (9.0, 7.0, 3.1)],
         [gaussian(7.0), response(0.3), laplace(0.7)],
     ],
+    accounting=["sum", "renyi"],
 )
 def test_releases_that_fit_together_fit_one_after_the_other(asked, accounting, tmp_path):
     """In a budget that takes them all and not a digit more: sums of floats refused the last one,

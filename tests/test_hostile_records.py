@@ -27,6 +27,7 @@ from rknn_jax.labelers.public_prototypes import PublicPrototypes
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.students import dpsgd
 from rknn_jax.types import Queries, Records
+from tests.conftest import crossed
 
 pytestmark = [
     pytest.mark.filterwarnings("error"),
@@ -116,8 +117,7 @@ def test_labels_of_arrays_do_not_tell_of_a_hostile_record():
 # Private-kNN
 
 
-@pytest.mark.parametrize("unit", ["record", "person"])
-@pytest.mark.parametrize("implementation", [None, "xla"])
+@crossed(unit=["person", "record"], implementation=[None, "xla"])
 def test_private_knn_gives_a_hostile_record_one_place_and_one_vote(
     unit, implementation, monkeypatch
 ):

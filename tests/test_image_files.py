@@ -19,6 +19,7 @@ from rknn_jax.data import image_folder
 from rknn_jax.embedding.images import ImageFolder
 from rknn_jax.images import files
 from tests import tiny_network
+from tests.conftest import crossed
 
 RAMP = np.linspace(0, 255, 64).round().astype(np.uint8).reshape(8, 8)
 
@@ -193,10 +194,13 @@ def test_no_image_starts_a_program(rknn, tmp_path, monkeypatch):
     assert not (tmp_path / "started").exists()
 
 
-@pytest.mark.parametrize(("most", "white"), [(1, 1), (200, 255), (812, 1023), (40000, None)])
-@pytest.mark.parametrize("suffix", [".png", ".tif"])
-def test_small_values_of_16_bits_keep_their_content(rknn, tmp_path, most, white, suffix):
+WHITES = {1: 1, 200: 255, 812: 1023, 40000: None}
+
+
+@crossed(most=WHITES, suffix=[".png", ".tif"])
+def test_small_values_of_16_bits_keep_their_content(rknn, tmp_path, most, suffix):
     """They look as the same images with the public white in 8 bits."""
+    white = WHITES[most]
     network = tiny_network.write(tmp_path)
     deep(tmp_path / "deep", 4, most=most, suffix=suffix)
     (tmp_path / "plain/x").mkdir(parents=True)

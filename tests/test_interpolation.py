@@ -8,6 +8,7 @@ import pytest
 from rknn_jax import interpolation
 from rknn_jax.interpolation import Interpolator
 from rknn_jax.label_sets import LabelSets
+from tests.conftest import crossed
 
 NUM_CLASSES = 3
 CENTERS = np.random.default_rng(0).normal(size=(NUM_CLASSES, 16))
@@ -46,8 +47,7 @@ def test_agreement_is_the_share_of_right_public_labels_where_a_mean_of_rows_is_n
     assert of_one < found - 0.05
 
 
-@pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
-@pytest.mark.parametrize("smooth", [True, False])
+@crossed(metric=["sqeuclidean", "cosine"], smooth=[True, False])
 def test_a_place_has_the_same_labels_whatever_other_places_there_are(metric, smooth):
     function = Interpolator(ROWS, metric).between(likely(ROWS), smooth=smooth)
     places = overlapping(700, 3)[0]
@@ -156,8 +156,7 @@ def test_no_record_is_asked_about():
     assert function(np.zeros((0, 16), np.float32)).shape == (0, NUM_CLASSES)
 
 
-@pytest.mark.parametrize("smooth", [True, False])
-@pytest.mark.parametrize("several", [False, True])
+@crossed(smooth=[True, False], several=[True, False])
 def test_agreement_takes_no_memory_for_each_class_of_each_record(smooth, several):
     """A release has been paid for by then, and the server that asks a client may be hostile."""
     rng = np.random.default_rng(7)

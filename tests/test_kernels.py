@@ -168,6 +168,7 @@ SLOW_SIZES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", ["svhn hog", *SLOW_SIZES])
 def test_the_assignment_lowers_for_cuda(monkeypatch, size):
     n, s, f = shapes.NEAREST[size]

@@ -11,6 +11,7 @@ from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger, LedgerMismatchError
 from rknn_jax.release import label, planning
 from rknn_jax.release.settings import Settings
+from tests.conftest import crossed
 from tests.options import named_settings
 
 LEDGER = "pri.npz.ledger.jsonl"
@@ -96,8 +97,7 @@ def spent():
     return Ledger.open(LEDGER).spent.epsilon
 
 
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("made_for", [NAMED, UNNAMED])
+@crossed(door=DOORS, made_for=[NAMED, UNNAMED])
 def test_no_door_charges_a_ledger_of_other_persons(files, door, made_for):
     budgets = {"budget": 5.0, "budget_delta": 0.1}
     by_estimator(files, made_for, **budgets)

@@ -74,7 +74,10 @@ def test_laplace_gaps_are_those_of_bsvs():
     ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.long) if kind == "gaussian" else kind for kind in KINDS],
+)
 def test_tiny_epsilon_needs_proportionally_large_gaps(kind):
     ratio = required_gap(make(kind, 1e-9), 0.01) / required_gap(make(kind, 1e-3), 0.01)
     scale = make(kind, 1e-9).noise_scale / make(kind, 1e-3).noise_scale

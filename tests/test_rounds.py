@@ -23,6 +23,7 @@ from rknn_jax.release import choosing, counting, engines, inputs, label, plannin
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.release_folder import ROUNDS, STAGING, clear_finished
 from rknn_jax.release.settings import Settings
+from tests.conftest import crossed
 from tests.options import named_settings
 
 NUM_CLASSES = 4
@@ -183,8 +184,7 @@ def test_what_a_paid_round_is_told_to_be_finished_by_finishes_it(
     assert len(spends()) == 2
 
 
-@pytest.mark.parametrize("stop", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-@pytest.mark.parametrize("number", [1, 2])
+@crossed(stop=[OSError(28, "No space left on device"), KeyboardInterrupt()], number=[1, 2])
 def test_a_round_that_cannot_begin_says_what_was_paid_before(
     rknn, tmp_path, monkeypatch, stop, number
 ):

@@ -72,7 +72,9 @@ def test_every_record_takes_part_independently_with_the_same_probability():
     )
 
 
-@pytest.mark.parametrize(("sampling_prob", "coins"), [(0.5, True), (0.12, False)])
+@pytest.mark.parametrize(
+    ("sampling_prob", "coins"), [(0.5, True), pytest.param(0.12, False, marks=pytest.mark.long)]
+)
 def test_ranks_of_the_neighbours_are_those_of_independent_coins(sampling_prob, coins):
     """The rank among all references of the first neighbor is geometric and that of the k-th
     negative binomial, by either way to draw.

@@ -5,17 +5,15 @@ construction. They are positions in one pool, split by a permutation of the seed
 """
 
 import importlib
-import pkgutil
 from pathlib import Path
 
+from rknn_jax._internal.registry import registered
 from rknn_jax.types import Task
 
 
 def names() -> list[str]:
     """Return the names of all data sets, which are the files of this folder."""
-    return sorted(
-        module.name for module in pkgutil.iter_modules(__path__) if not module.name.startswith("_")
-    )
+    return registered(__path__)
 
 
 def load(name: str, seed: int, data_dir: Path | None = None) -> Task:

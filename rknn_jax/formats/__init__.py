@@ -16,7 +16,6 @@ values of each format.
 """
 
 import importlib
-import pkgutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
@@ -25,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rknn_jax._internal.registry import registered
 from rknn_jax.records.features import FLATTEN
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
@@ -143,10 +143,8 @@ class AbsentError(FormatError):
 def suffixes() -> dict[str, str]:
     """Return the name of the format for each suffix, from the files of this folder."""
     found: dict[str, str] = {}
-    for module in pkgutil.iter_modules(__path__):
-        if not module.name.startswith("_"):
-            format_ = importlib.import_module(f"{__name__}.{module.name}")
-            found |= dict.fromkeys(format_.SUFFIXES, module.name)
+    for name in registered(__path__):
+        found |= dict.fromkeys(importlib.import_module(f"{__name__}.{name}").SUFFIXES, name)
     return found
 
 

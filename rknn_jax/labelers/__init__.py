@@ -7,7 +7,6 @@ A labeler is a frozen dataclass, and its fields are its public settings. `Labele
 import abc
 import importlib
 import math
-import pkgutil
 from collections.abc import Mapping
 from dataclasses import Field, fields, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 from rknn_jax import postprocessing, trust
 from rknn_jax._internal.keys import fresh_noise_key
 from rknn_jax._internal.option_names import option
+from rknn_jax._internal.registry import registered
 from rknn_jax.labelers import _arrays, _persons
 from rknn_jax.labels import PublicSide
 from rknn_jax.neighbors import Metric, in_metric
@@ -408,8 +408,7 @@ class Labeler(abc.ABC, Generic[Contribution]):
 
 def names() -> list[str]:
     """Return the names of all labelers: those of the files and folders in this folder."""
-    every = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name for name in every if not name.startswith("_"))
+    return registered(__path__)
 
 
 def named(name: str) -> type[Labeler[Any]]:

@@ -4,11 +4,11 @@ A file's presence registers the mechanism. `base` and `local` hold the contracts
 """
 
 import importlib
-import pkgutil
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rknn_jax import trust as trusts
+from rknn_jax._internal.registry import registered
 
 CONTRACTS = ("base", "local")
 
@@ -18,8 +18,7 @@ def names(trust: str | None = None) -> list[str]:
 
     The names are the files of this folder.
     """
-    files = [module.name for module in pkgutil.iter_modules(__path__)]
-    every = sorted(name for name in files if name not in CONTRACTS and name[0] != "_")
+    every = [name for name in registered(__path__) if name not in CONTRACTS]
     if trust is None:
         return every
     model = trusts.named(trust)

@@ -5,13 +5,13 @@ value that learns the encoder, `Config(...).fit(key, public_images)`.
 """
 
 import importlib
-import pkgutil
 from dataclasses import Field
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import jax
 
+from rknn_jax._internal.registry import registered
 from rknn_jax.types import Array, Encoder
 
 
@@ -78,8 +78,7 @@ class Representation:
 
 def names() -> list[str]:
     """Return the names of all representations, which are the files of this folder."""
-    every = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name for name in every if not name.startswith("_"))
+    return registered(__path__)
 
 
 def named(name: str) -> type[Representation]:

@@ -6,7 +6,6 @@ unlabeled records too.
 
 import abc
 import importlib
-import pkgutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple, Self, TypeVar, get_args
@@ -15,6 +14,7 @@ import jax
 import numpy as np
 
 from rknn_jax import students as folder
+from rknn_jax._internal.registry import registered
 from rknn_jax.labels import Labels, Targets
 from rknn_jax.students import fit as students
 from rknn_jax.students import inputs as given
@@ -198,11 +198,9 @@ def named(name: str) -> type[StudentSettings]:
 def _kinds() -> dict[str, type[StudentSettings]]:
     """Return every `Config` of this folder that holds a student's settings, by its file."""
     found = {}
-    for module in pkgutil.iter_modules(folder.__path__):
-        if module.ispkg or module.name.startswith("_"):
-            continue
-        own = vars(importlib.import_module(f"{folder.__name__}.{module.name}"))
+    for name in registered(folder.__path__):
+        own = vars(importlib.import_module(f"{folder.__name__}.{name}"))
         config = own.get("Config")
         if isinstance(config, type) and issubclass(config, StudentSettings):
-            found[module.name] = config
+            found[name] = config
     return found

@@ -15,7 +15,6 @@ Nothing here sees private data: the targets are post-processing of a private rel
 """
 
 import importlib
-import pkgutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -30,11 +29,12 @@ import optax
 
 from rknn_jax._internal import checkpoints, compilation, progress, pytree
 from rknn_jax._internal.one_record import map_records
+from rknn_jax._internal.registry import registered
 from rknn_jax.images import augment
 from rknn_jax.students import inputs, models
 from rknn_jax.types import Array
 
-MODELS = tuple(module.name for module in pkgutil.iter_modules(models.__path__))
+MODELS = tuple(registered(models.__path__))
 """Names of the models, one for each file of `students/models`."""
 
 PREDICT_BLOCK = 32

@@ -6,10 +6,11 @@ the choices of a command line ask for its attributes. A protocol that is of one 
 
 import functools
 import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from rknn_jax._internal.registry import registered
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def names(fits: Callable[[TrustModel], bool] | None = None) -> list[str]:
     Args:
       fits: Function that says which models to name. Defaults to None: all.
     """
-    every = sorted(one.name for one in pkgutil.iter_modules(__path__) if one.name[0] != "_")
+    every = registered(__path__)
     return every if fits is None else [name for name in every if fits(named(name))]
 
 

@@ -4,13 +4,14 @@ The docstring of a file states its result and its duration. `EXPERIMENT` holds i
 """
 
 import importlib
-import pkgutil
 from types import ModuleType
 from typing import Any
 
+from rknn_jax._internal.registry import registered
+
 from ..experiment import Experiment
 
-NAMES = tuple(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
+NAMES = tuple(name.replace("_", "-") for name in registered(__path__))
 """Names of all files in this folder."""
 
 

@@ -6,15 +6,15 @@ the counts here, once all are in. Ledger and noise never leave this process.
 """
 
 import importlib
-import pkgutil
 from types import ModuleType
 
 from rknn_jax._internal.option_names import option
+from rknn_jax._internal.registry import registered
 
 
 def names() -> list[str]:
     """Return the names of all engines, which are the files of this folder."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return registered(__path__)
 
 
 def named(name: str) -> ModuleType:
