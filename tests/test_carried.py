@@ -95,6 +95,22 @@ def test_a_dropped_column_comes_along_even_if_it_has_the_name_of_a_role(tmp_path
     assert {name: values.tolist() for name, values in found.items()} == {"labels": ["a", "b"]}
 
 
+@pytest.mark.parametrize("name", ["long " * 20_000, "half \ud800", "zero \0"])
+def test_a_column_whose_name_no_file_can_have_stays_behind(rknn, tmp_path, name):
+    """The labels could not be written with it, and were paid for."""
+    rng = np.random.default_rng(0)
+    rows = [{"embeddings": row.tolist(), name: 1, "id": 2} for row in rng.normal(size=(40, 2))]
+    (tmp_path / "public.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    np.savez(
+        tmp_path / "private.npz", embeddings=rng.normal(size=(60, 2)), labels=np.arange(60) % 3
+    )
+    words = ("--public", "public.jsonl", "--private", "private.npz", "--classes", 3)
+    done = rknn("label", *words, "--epsilon", 1, "--queries", 4, "--out", "out")
+    assert done.status == 0, done.err
+    carried = [name for name in np.load("out/labels.npz").files if name.startswith("public")]
+    assert carried == ["public_id"]
+
+
 def test_columns_of_several_types_are_joined_without_rounding():
     signed, unsigned = np.array([BIG, -1]), np.array([2**64 - 1], np.uint64)
     assert carried.joined([signed, signed]).tolist() == [BIG, -1] * 2

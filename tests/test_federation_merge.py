@@ -331,6 +331,9 @@ def test_no_shuffled_round_has_two_results(shuffled):
     for part in ("north", "south"):
         with pytest.raises(ValueError, match="got a server that publishes"):
             begun(part, None, collects=False)
+    with pytest.raises(ValueError, match=f"name {north}"):  # which would not hear of this one
+        begun("west", south, collects=True)
+    assert not shuffled.out.with_name("west").exists()
     for parts in ((north, south), (south, east), (north, east)):
         with pytest.raises(ValueError, match="Expected all folders of a shuffled round"):
             merged(shuffled, *parts)

@@ -22,7 +22,7 @@ from rknn_jax.federation import flower, simulation
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers import rknn
 from rknn_jax.mechanisms.base import client_totals
-from rknn_jax.privacy.ledger import Ledger
+from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
 from tests.test_federation_flower import Grid, task  # noqa: F401
 
 ENVIRONMENT = {
@@ -110,6 +110,30 @@ def test_virtual_clients_without_a_seed_have_ledgers_of_their_own(settings):
     assert len(ledgers) == 24
     assert {Ledger.open(path).spent.epsilon for path in ledgers} == {2}
     assert "vectors" not in (Path(settings["out"]) / "report.html").read_text()
+
+
+def test_a_release_of_virtual_clients_is_charged_to_their_file(settings):
+    """Two folders of results had two budgets for the same records, and neither was the file's."""
+    settings |= {"seed": -1, "clients": 2}
+    flower.serve(grid_of(settings, 2), settings)
+    (path,) = Path(settings["private"]).parent.glob("*.ledger.jsonl")
+    assert Ledger.open(path).spent.epsilon == 2
+    round = Round.of(Path(settings["out"], "question.bin").read_bytes())
+    simulation.pay(Path(settings["private"]), round)
+    assert Ledger.open(path).spent.epsilon == 2, "the same round"
+    again = settings | {"out": f"{settings['out']} again"}
+    for allowed in (False, True):
+        if allowed:
+            Ledger.open(path).raise_budget(4, None, "decided by the board")
+            flower.serve(grid_of(again, 2), again)
+        else:
+            with pytest.raises(BudgetExceededError, match="has epsilon=0"):
+                flower.serve(grid_of(again, 2), again)
+            assert not Path(again["out"], "clients").exists()
+    assert Ledger.open(path).spent.epsilon == 4
+    simulated = settings | {"seed": 7, "out": f"{settings['out']} simulated"}
+    flower.serve(grid_of(simulated, 2), simulated)
+    assert Ledger.open(path).num_spends == 2
 
 
 @pytest.mark.long

@@ -1,5 +1,6 @@
 """One budget for the same records, whichever command meets them first and however it names them."""
 
+import os
 import shutil
 from collections import defaultdict
 from dataclasses import replace
@@ -154,6 +155,15 @@ def test_a_file_that_has_changed_is_no_new_one(first):
     change()
     with pytest.raises(LedgerError, match=r"one\.jsonl"):
         labelled("d/a.npz", Path("two.jsonl"))
+
+
+def test_a_file_whose_name_is_no_unicode_has_one_budget():
+    name = os.fsdecode(b"p\xff.npz")
+    shutil.copy("d/a.npz", name)
+    labelled(name, Path("one.jsonl"))
+    np.savez(name, embeddings=np.zeros((30, 3)), labels=np.arange(30) % 2)
+    with pytest.raises(LedgerError, match="one.jsonl"):
+        labelled(name, Path("two.jsonl"))
 
 
 def test_every_file_of_a_folder_is_known_though_few_are_noted(monkeypatch):

@@ -194,6 +194,22 @@ FAULTS = (
     ),
     Known(
         "rounds",
+        "a second server shares a shuffled round by a copy of its folder",
+        "rknn_jax/federation/shared_rounds.py",
+        '    if first := read_json(source / SHARED).get("source"):\n',
+        '    if first := "":\n',
+        MERGE,
+    ),
+    Known(
+        "order of charge",
+        "a release of virtual clients costs their file nothing",
+        "rknn_jax/federation/flower.py",
+        '    if settings.get("private") and round.simulated is None:\n',
+        "    if False:\n",
+        ("tests/test_federation_simulation.py",),
+    ),
+    Known(
+        "rounds",
         "a paid answer is lost where the server is at another round for a moment",
         "rknn_jax/federation/participation.py",
         '    fate = connection.post(f"{path}/answers", payload)\n    if fate == ELSEWHERE:\n',

@@ -216,6 +216,7 @@ def serve(grid: Grid, settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
       ValueError: If settings are wrong, if trust is central, or if too few clients answered.
+      LedgerError: If the ledger of the virtual clients' file does not allow the round.
     """
 
     def told(name: str, text: str) -> None:
@@ -228,6 +229,8 @@ def serve(grid: Grid, settings: Mapping[str, Any]) -> dict[str, Any]:
     wanted = asked(request, simulated=None if seed < 0 else seed)
     public = read_public(request.public, request.test)
     round, queries = round_folder.prepare(request.out, public, wanted, told)
+    if settings.get("private") and round.simulated is None:
+        simulation.pay(Path(str(settings["private"])), round)
     collector = Collector(request.out, round)
     closes = round_folder.closes_at(request.out, request.deadline)
     collect(grid, collector, request.clients, closes=closes, told=told)

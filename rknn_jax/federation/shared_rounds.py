@@ -26,8 +26,8 @@ def check(folder: Path, source: Path | None, *, collects: bool, ended: bool) -> 
       ended: True if the source is over, or was merged.
 
     Raises:
-      ValueError: If the server does not only collect a round that others ask too, or if the source
-        may publish results of its own.
+      ValueError: If the server does not only collect a round that others ask too, if the source
+        may publish results of its own, or if it is not the first server of its round.
     """
     if not collects and (source or (folder / SHARED).exists()):
         raise ValueError(
@@ -43,6 +43,11 @@ def check(folder: Path, source: Path | None, *, collects: bool, ended: bool) -> 
             f"Expected a round that others collect too as {option('question')}, got {source}, "
             "whose server publishes results or has done so; begin it anew with "
             f"{option('collect_only')}."
+        )
+    if first := read_json(source / SHARED).get("source"):
+        raise ValueError(
+            f"Expected the folder of the first server of a round as {option('question')}, got "
+            f"{source}, whose server was given the question too; name {first}."
         )
 
 

@@ -337,7 +337,8 @@ def _salt(place: Path) -> bytes:
 
 
 def _name(salt: bytes, dataset: str) -> str:
-    return f"{hmac.new(salt, dataset.encode(), hashlib.sha256).hexdigest()}.json"
+    known = dataset.encode(errors="surrogatepass")  # a file's name may be no Unicode
+    return f"{hmac.new(salt, known, hashlib.sha256).hexdigest()}.json"
 
 
 def _locked(place: Path) -> int:

@@ -30,6 +30,9 @@ ROWS_AT_ONCE = 2**14
 MOST_TEXT = 2**28
 """Most bytes of a column that is carried along to the labels."""
 
+MOST_NAME = 2**10
+"""Most characters of its name."""
+
 SOURCE_FILE = "source_file"
 SOURCE_ROW = "source_row"
 """Columns that say where a row of several files comes from."""
@@ -118,8 +121,9 @@ def read_others(
 ) -> dict[str, np.ndarray]:
     """Read the columns of public data that have no role, such as the source row, whole.
 
-    Columns that not every file has are left out, and those of text beyond `MOST_TEXT` bytes. The
-    rows of several files have `SOURCE_FILE` and `SOURCE_ROW` too.
+    Columns that not every file has are left out, and those that the labels cannot carry: of text
+    beyond `MOST_TEXT` bytes, or of names that no file can have. The rows of several files have
+    `SOURCE_FILE` and `SOURCE_ROW` too.
 
     Args:
       names: Files, folders, patterns or URLs, as for `data_files.find`.
@@ -132,10 +136,16 @@ def read_others(
     public = columns._replace(reads_label=False, public=True)
     shards = _opened(names, argument, public)
     parts = [shard.others() for shard in shards]
-    shared = set.intersection(*map(set, parts))
+    shared = filter(_names_a_file, set.intersection(*map(set, parts)))
     whole = {name: joined([part[name] for part in parts]) for name in sorted(shared)}
     whole = _sources(shards) | whole
     return {name: values for name, values in whole.items() if values.nbytes <= MOST_TEXT}
+
+
+def _names_a_file(name: str) -> bool:
+    """Return whether an archive can hold a file of this name: Unicode, not long, without zeros."""
+    halves = any("\ud800" <= sign <= "\udfff" for sign in name)
+    return len(name) <= MOST_NAME and "\0" not in name and not halves
 
 
 def _sources(shards: Sequence[FileShard]) -> dict[str, np.ndarray]:
