@@ -101,7 +101,7 @@ def posterior(counts: Array, stddev: Array) -> np.ndarray:
 
     Noise is taken as normal and independent between cells, and the prior of the counts as flat. So
     count j is normal around its noisy count. Its density, times the probability that all other
-    counts are less, is summed over a grid.
+    counts are less, is integrated over a grid.
 
     Args:
       counts: float32 `[num_queries, num_classes]`, noisy.
@@ -111,7 +111,7 @@ def posterior(counts: Array, stddev: Array) -> np.ndarray:
     Returns:
       float32 `[num_queries, num_classes]`, rows summing to 1.
     """
-    parts = min(-(-counts.shape[0] * counts.shape[1] * GRID // LARGEST_GRID), len(counts))
+    parts = min(-(-counts.size * counts.shape[1] * GRID // LARGEST_GRID), len(counts))
     blocks = zip(
         np.array_split(np.asarray(counts, np.float64), parts),
         np.array_split(np.asarray(stddev, np.float64), parts),
@@ -122,21 +122,35 @@ def posterior(counts: Array, stddev: Array) -> np.ndarray:
 
 def _posterior(counts: np.ndarray, stddev: np.ndarray) -> np.ndarray:
     certain = np.arange(counts.shape[1]) == counts.argmax(axis=1)[:, None]
-    scale = np.where(stddev > 0, stddev, 1)
-    # As fine as the sharpest cell needs.
-    points = round(GRID * float((scale.max(axis=1) / scale.min(axis=1)).max()))
-    # Below `low` some other count is almost surely greater.
-    low, high = ((counts + reach * scale).max(axis=1) for reach in (-REACH, REACH))
-    values = np.linspace(low, high, points, axis=1)[:, None]
+    # Less is less than a grid of float64 can tell.
+    least = np.abs(counts).max(axis=1, keepdims=True) * 2.0**-40
+    scale = np.where(stddev > 0, np.maximum(stddev, least), 1)
+    values, widths = (one[:, None] for one in _grid(counts, scale))
     # P[j is greatest] = ∫ φ_j(x) Π_{i≠j} Φ_i(x) dx, for all j on one grid.
     standard = (values - counts[..., None]) / scale[..., None]
     log_below = scipy.special.log_ndtr(standard)
-    log_density = -0.5 * standard**2 - np.log(scale)[..., None]
-    mass = np.exp(log_density + log_below.sum(axis=1, keepdims=True) - log_below).sum(axis=2)
+    with np.errstate(over="ignore"):  # far from a sharp cell
+        log_density = -0.5 * standard**2 - np.log(scale)[..., None]
+    others = log_below.sum(axis=1, keepdims=True) - log_below
+    mass = (np.exp(log_density + others) * widths).sum(axis=2)
     posterior: np.ndarray = np.where(
         (stddev > 0).all(axis=1, keepdims=True), mass / mass.sum(axis=1, keepdims=True), certain
     ).astype(np.float32)
     return posterior
+
+
+def _grid(counts: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return points as fine as each cell needs, and the width of each, `[num_queries, points]`."""
+    # Below `low` some other count is almost surely greater.
+    low, high = ((counts + reach * scale).max(axis=1) for reach in (-REACH, REACH))
+    finest = float((scale.max(axis=1) / scale.min(axis=1)).max())
+    if finest < counts.shape[1]:
+        values = np.linspace(low, high, round(GRID * finest), axis=1)
+    else:  # points around each cell are fewer, and reach to where float64 has no density
+        around = np.sinh(np.linspace(-1, 1, 2 * GRID) * np.arcsinh(40))
+        each = counts[..., None] + scale[..., None] * around
+        values = np.sort(each.reshape(len(counts), -1)).clip(low[:, None], high[:, None])
+    return values, np.gradient(values, axis=1)
 
 
 def soft_labels(counts: Array) -> np.ndarray:

@@ -66,6 +66,15 @@ def test_mean_variances_are_those_of_the_table(mechanism, sizes, golden):
         )
 
 
+@pytest.mark.parametrize("votes", [1, 2])
+def test_a_set_at_any_epsilon_has_a_variance(votes):
+    """Of few cells, p was greater than 1 by its last digit, and the variance NaN."""
+    for queries, classes, epsilon in itertools.product((2, 3, 7), (2, 3, 10), (1e-9, 1, 36, 700)):
+        made = SubsetSelection(epsilon, queries, classes, num_neighbors=votes)
+        assert 0 <= made.q < made.p <= 1
+        assert np.isfinite(made.stddev(np.array([0, 60]), 60)).all()
+
+
 @pytest.mark.parametrize(
     ("sizes", "golden"),
     [

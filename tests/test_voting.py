@@ -75,6 +75,22 @@ def test_the_posterior_stays_exact_where_one_cell_is_far_noisier():
     )
 
 
+@pytest.mark.parametrize("spread", [1e3, 1e10, 1e150])
+def test_the_posterior_of_any_noises_takes_no_more_memory(spread):
+    """At a large epsilon a cell without votes is e^(ε/2) times sharper: a grid as fine as that held
+    terabytes. Known: of centers at 0, each as likely to be above 0 as below; and one cell by
+    another's law.
+    """
+    around = np.array([[1, spread, 1], [spread, spread, 1], [1, 1, spread]])
+    known = [[0.25, 0.5, 0.25], [0.375, 0.375, 0.25], [0.25, 0.25, 0.5]]
+    np.testing.assert_allclose(postprocessing.posterior(np.zeros((3, 3)), around), known, atol=1e-3)
+    counts = np.array([[3, 1, 2]]) * spread
+    stddev = np.array([[spread, 1, 1]])
+    above = scipy.stats.norm.cdf(1)
+    found = postprocessing.posterior(counts, stddev)
+    np.testing.assert_allclose(found, [[above, 0, 1 - above]], atol=1e-3)
+
+
 def graph(num_points=60, seed=0):
     points = np.random.default_rng(seed).normal(size=(num_points, 3)).astype(np.float32)
     index = np.asarray(nearest(points, points, 7))[:, 1:]

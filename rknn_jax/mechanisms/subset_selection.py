@@ -219,11 +219,13 @@ class SubsetSelection(PureProtocol):
         """Return p, q and p - q for sets of `size`."""
         symbols = self.num_symbols
         odds = exp(-self.epsilon)
+        met = 0.0  # not 1 - `without`: its last digit made p greater than 1 at a large epsilon
         without = without_other = 1.0
         for i in range(self.votes_per_record):
+            met = met + without * (size / (symbols - i))
             without = without * ((symbols - size - i) / (symbols - i))
             without_other = without_other * ((symbols - size - i) / (symbols - 1 - i))
-        share = size / symbols / (1 - without + without * odds)
+        share = size / symbols / (met + without * odds)
         return (
             share,
             share * (1 - without_other + without_other * odds),

@@ -297,6 +297,7 @@ def test_extreme_epsilons_stay_finite(mechanism, epsilon):
     if isinstance(mechanism, PureProtocol):
         assert 0 < mechanism.q < mechanism.p <= 1
     assert 0 < mechanism.mean_variance < math.inf
+    assert np.isfinite(mechanism.stddev(np.array([0.0, 1, CLIENTS]), CLIENTS)).all()
     messages, _, counts = collected(mechanism, full(mechanism), seed=0)
     assert np.isfinite(counts).all()
     assert valid(mechanism, messages).all()
