@@ -1360,3 +1360,16 @@ def test_the_length_of_an_answer_tells_the_number_of_records_and_no_more(tmp_pat
         changed = dataclasses.replace(client, inputs=inputs, labels=np.array(labels, np.int32))
         lengths.add(len(changed.answer(a_round(mechanism=mechanism).data)[2]))
     assert len(lengths) == 1
+
+
+@pytest.mark.parametrize(("trust", "noise"), [("shuffle", "collision"), ("central", "binomial")])
+def test_a_round_that_nobody_could_publish_is_not_asked(tmp_path, trust, noise):
+    """Two clients of a message each paid for a round that promised 600."""
+    fields = {"unit": "client", "trust": trust, "mechanism": noise, "delta": 1e-5}
+    wanted = named_settings(
+        settings_of.Serve, tmp_path, 1.0, 2, tmp_path / "out", "3", honest=3, **fields
+    )
+    with pytest.raises(ValueError, match="got honest 3 and clients 2"):
+        settings_of.asked(wanted)
+    for enough in ({"honest": 2}, {"collect_only": True}):
+        settings_of.asked(dataclasses.replace(wanted, **enough))

@@ -13,6 +13,7 @@ import pytest
 from rknn_jax import ReverseKNNLabeler
 from rknn_jax.formats import Columns, _arrow, _objects
 from rknn_jax.privacy import contributions
+from rknn_jax.records import frames
 from rknn_jax.records.classes import parse_classes
 from rknn_jax.records.labels import encode
 from rknn_jax.release import label, planning
@@ -247,6 +248,16 @@ def test_a_missing_person_stops_no_release(persons, number):
 
 def frame_of(library, **columns):
     return pd.DataFrame(columns) if library == "pandas" else polars.DataFrame(columns)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_columns_of_an_indicator_are_numbers_or_their_text(library):
+    """Columns of Polars have no other names."""
+    held = {"7": [1, 0], "9": [1, 1]}
+    mask, classes = frames.several(frame_of(library, **held), [7, 9])
+    assert (mask.tolist(), classes.tolist()) == ([[True, True], [False, True]], [7, 9])
+    with pytest.raises(ValueError, match="columns of y to be the classes"):
+        frames.several(frame_of(library, **held), [9, 7])
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])

@@ -19,6 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rknn_jax import formats
+from rknn_jax.cli import classes
+from rknn_jax.federation.join_settings import Join
+from rknn_jax.federation.joining import open_client
 from rknn_jax.formats import Block, Columns, _csv_records
 from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.privacy.fingerprints import Digest, combined, fingerprint
@@ -29,6 +32,7 @@ from rknn_jax.release.counting import Count, Counter
 from rknn_jax.release.data_files import find, unchanged
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrowShard, FileShard, Records, regular
+from rknn_jax.settings import Spending
 from tests.options import named_settings
 
 ROWS, WIDTH, NUM_CLASSES = 157, 4, 3
@@ -601,7 +605,7 @@ def test_whole_files_are_read_by_the_same_readers(tmp_path):
 # Shards of equal content
 
 
-def test_two_shards_of_equal_content_both_count_and_the_owner_is_told(public):
+def test_two_shards_of_equal_content_both_count_and_the_owner_is_told(public, capsys):
     """Equal records in two files are two records. To refuse them would tell of one record, since a
     neighboring file differs.
     """
@@ -615,6 +619,11 @@ def test_two_shards_of_equal_content_both_count_and_the_owner_is_told(public):
     assert alone.shards == ()
     with pytest.warns(UserWarning, match="hold the same records"):
         label.count(planning.prepare(settings(public, private="parts")))
+    spending = Spending(budget=1.0, ledger=public / "ledger")
+    with pytest.warns(UserWarning, match="hold the same records"):
+        open_client(Join(public / "parts", spending=spending, rounds=public / "rounds"))
+    classes.run(named_settings(classes.SelectClasses, str(public / "parts"), 0.1, 1e-5))
+    assert "hold the same records" in " ".join(capsys.readouterr().err.split())
     write(two, EMBEDDINGS[::-1], LABELS[::-1])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

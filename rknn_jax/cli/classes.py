@@ -185,11 +185,13 @@ def _ledger(
     """Open the ledger of these people, or make their first one, and note it in the index."""
     from rknn_jax.privacy import ledger_index
     from rknn_jax.privacy.charges import exact_amount, new_ledger_affords
+    from rknn_jax.privacy.fingerprints import warn_of_copies
     from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
 
     spending, person = settings.spending, settings.columns.person
     path = spending.ledger_of(settings.private)
     ledger_index.check(path, data.prints)
+    warn_of_copies(data.shards)
     with ledger_index.held(path, data.prints, _listed(settings.private), files):
         if os.path.lexists(path):
             ledger = Ledger.open(path, data.fingerprint, spending.patience, person or "")

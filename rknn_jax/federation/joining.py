@@ -14,7 +14,7 @@ from rknn_jax.federation.inputs import read_inputs
 from rknn_jax.federation.join_settings import Join
 from rknn_jax.formats import Columns
 from rknn_jax.privacy import ledger_index
-from rknn_jax.privacy.fingerprints import fingerprint
+from rknn_jax.privacy.fingerprints import fingerprint, warn_of_copies
 from rknn_jax.privacy.ledger import DataSet, Ledger
 from rknn_jax.release import adoption, tables, widths
 from rknn_jax.release.data_files import unchanged
@@ -131,6 +131,7 @@ def opened(settings: Join, agreement: Agreement, records: Records) -> Client:
     inputs, labels, features, data = records
     path = ledger_path(settings)
     ledger_index.check(path, data.prints)
+    warn_of_copies(data.shards)
     with ledger_index.held(path, data.prints, [str(settings.private)]):
         ledger = _ledger(settings, path, data, fingerprint(inputs))
     return Client(

@@ -234,6 +234,14 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
             f"{settings.quorum}, {option('clients')} {settings.clients} and {option('deadline')} "
             f"{settings.deadline}."
         )
+    by_client = settings.unit == "client"
+    once = (settings.summed or by_client) and not (settings.collect_only or settings.merge)
+    if once and settings.honest > settings.clients:
+        raise ValueError(
+            f"Expected {option('honest')} <= {option('clients')} where each client counts once, "
+            f"got {option('honest')} {settings.honest} and {option('clients')} "
+            f"{settings.clients}: clients would pay, and nothing could be published."
+        )
     if settings.epsilon > LARGE_EPSILON and not settings.allow_large_epsilon and simulated is None:
         raise ValueError(
             f"Expected {option('epsilon')} <= {LARGE_EPSILON:g}, got {option('epsilon')} "
@@ -266,7 +274,6 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
         # Refuse now what training would refuse after the round.
         students.Config(model=student, epochs=settings.epochs)
     representations.named(settings.representation)  # refuses an unknown name
-    by_client = settings.unit == "client"
     return Asked(
         config,
         names,

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rknn_jax._internal.private_warnings import warn_owner
+
 BLOCK = 2**20  # array elements hashed at once
 _CANONICAL = {"f": "<f8", "i": "<i8", "u": "<i8", "b": "<i8"}  # by NumPy's kind of dtype
 
@@ -94,3 +96,20 @@ def combined(fingerprints: Sequence[str]) -> str:
     if len(fingerprints) == 1:
         return fingerprints[0]
     return f"sha256:{hashlib.sha256(repr(sorted(fingerprints)).encode()).hexdigest()}"
+
+
+def warn_of_copies(shards: Sequence[str]) -> None:
+    """Warn the owner of private files of which two hold the same records.
+
+    No error: whether there is a release must not depend on one private record.
+
+    Args:
+      shards: Fingerprint of each file.
+    """
+    if len({*shards}) < len(shards):
+        warn_owner(
+            "Two private files hold the same records, and each record counts. If one file is a "
+            "copy, the people in it add twice what epsilon covers; leave the copy out. Tell nobody "
+            "of this warning.",
+            stacklevel=3,
+        )

@@ -72,7 +72,8 @@ def several(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     if len(sorted_classes(classes)) < len(plain):
         raise ValueError(f"Expected every class once, got classes={plain}.")
     columns = _column_names(y)
-    if columns is not None and columns != plain:
+    names = [str(name) for name in plain]  # columns of Polars have no other names
+    if columns is not None and columns not in (plain, names):
         raise ValueError(
             f"Expected the columns of y to be the classes in their order, got {columns[:5]}; "
             "pass y[classes]."
@@ -88,7 +89,6 @@ def several(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         if kind in "biuf":
             return matrix > 0, known
         if columns is not None:  # of several types, or bool with missing values
-            names = [str(name) for name in plain]
             rows = [
                 [_indicated(cell, name) for cell, name in zip(row, names, strict=True)]
                 for row in matrix

@@ -35,7 +35,7 @@ from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labels import PublicLabels
 from rknn_jax.neighbors import in_metric
 from rknn_jax.privacy import ledger_index
-from rknn_jax.privacy.fingerprints import fingerprint
+from rknn_jax.privacy.fingerprints import fingerprint, warn_of_copies
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.statement import Statement, as_json, new_release, page
 from rknn_jax.release import engines, preview, rehearsal, release_folder, tables
@@ -151,14 +151,7 @@ def count(plan: Plan) -> Counted:
         # Only now are the fingerprints known: records of another ledger have a budget of their own.
         ledger_index.check(settings.ledger_path, counted.prints)
     open_ledger(settings, [plan.cost], counted.dataset, paid=plan.paid)
-    # Warnings, not errors: the existence of a release must not depend on one private record.
-    if len(set(counted.shards)) < len(counted.shards):
-        warn_owner(
-            "Two private files hold the same records, and each record counts. If one file is a "
-            "copy, the people in it add twice what epsilon covers; leave the copy out, or name "
-            f"{option('person')}. Tell nobody of this warning.",
-            stacklevel=2,
-        )
+    warn_of_copies(counted.shards)
     if (plan.data.digest or fingerprint(plan.data.public)) == counted.dataset:
         warn_owner(
             "The public rows are the private ones; whoever sees the labels sees which rows they "
