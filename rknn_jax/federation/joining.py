@@ -131,9 +131,9 @@ def opened(settings: Join, agreement: Agreement, records: Records) -> Client:
     inputs, labels, features, data = records
     path = ledger_path(settings)
     ledger_index.check(path, data.prints)
-    warn_of_copies(data.shards)
     with ledger_index.held(path, data.prints, [str(settings.private)]):
         ledger = _ledger(settings, path, data, fingerprint(inputs))
+    warn_of_copies(data.shards)
     return Client(
         inputs,
         labels,
