@@ -242,6 +242,16 @@ def test_the_standard_deviation_that_is_told_is_that_of_what_is_drawn(kind, epsi
     assert abs(squares.mean() - variance) < 6 * error
 
 
+def test_the_noise_of_persons_is_told_in_votes_and_none_as_none():
+    """Votes of persons are counted in parts of a vote, `grid` to each."""
+    mechanism = Gaussian(2.0, 3000, 4, relation="add-remove", unit="person", grid=60)
+    drawn = mechanism.release(np.zeros(mechanism.shape, np.int64))
+    told = mechanism.noise_scale, mechanism.noise_stddev, mechanism.sigma
+    np.testing.assert_allclose(told, drawn.std(), rtol=0.05)  # 7 standard errors
+    with np.errstate(all="raise"):
+        assert Gaussian(math.inf, 3, 4).noise_stddev == 0
+
+
 def test_a_traced_or_replaced_gaussian_never_keeps_a_stale_multiplier():
     mechanism = Gaussian(1.0, 4, 3, delta=1e-5)
     assert dataclasses.replace(mechanism, epsilon=0.1).noise_multiplier == pytest.approx(
