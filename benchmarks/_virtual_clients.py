@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rknn_jax.federation.collector import ANSWERS
+
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -33,7 +35,7 @@ def virtual(folder: Path, nodes: int) -> dict[str, Any]:
             stderr=log,
             start_new_session=True,
         )
-        samples: list[tuple[float, int, int]] = []
+        samples: list[tuple[int, int]] = []
         over = threading.Event()
         watcher = threading.Thread(target=watch, args=(superlink.pid, out, samples, over))
         watcher.start()
@@ -54,11 +56,8 @@ def virtual(folder: Path, nodes: int) -> dict[str, Any]:
             watcher.join()
             os.killpg(superlink.pid, signal.SIGKILL)
     card = json.loads((out / "privacy.json").read_text())
-    return {
-        "seconds": seconds,
-        "counted": card["clients"],
-        "ledgers": len(list((out / "clients").glob("*/ledger.jsonl"))),
-    } | memory(samples, nodes)
+    answers = (out / ANSWERS).stat().st_size
+    return {"seconds": seconds, "counted": card["clients"]} | memory(samples, answers)
 
 
 def flower_home(home: Path) -> tuple[dict[str, str], int]:
@@ -84,7 +83,9 @@ def run_command(folder: Path, out: Path, nodes: int) -> list[Any]:
         "out": out,
         "classes": 10,
     }
-    config = " ".join(f'{name}="{value}"' for name, value in settings.items()) + " epsilon=1.0"
+    config = (
+        " ".join(f'{name}="{value}"' for name, value in settings.items()) + " epsilon=1.0 seed=7"
+    )
     engine = (
         f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={os.cpu_count()}"
     )
@@ -93,28 +94,23 @@ def run_command(folder: Path, out: Path, nodes: int) -> list[Any]:
     return [*command, "--federation-config", engine, "--run-config", config]
 
 
-def memory(samples: list[tuple[float, int, int]], nodes: int) -> dict[str, Any]:
-    """Return the peak, and the memory when each tenth of the clients had begun, in bytes."""
+def memory(samples: list[tuple[int, int]], answers: int) -> dict[str, Any]:
+    """Return the peak, and the memory when each tenth of the answers was there, in bytes."""
     tenths = []
     for tenth in range(1, 11):
-        begun = [used for _, clients, used in samples if clients >= nodes * tenth / 10]
-        tenths.append(begun[0] if begun else None)
-    return {"peak_bytes": max(used for *_, used in samples), "bytes_at_tenths": tenths}
+        there = [used for written, used in samples if written >= answers * tenth / 10]
+        tenths.append(there[0] if there else None)
+    return {"peak_bytes": max(used for _, used in samples), "bytes_at_tenths": tenths}
 
 
-def watch(
-    root: int, out: Path, samples: list[tuple[float, int, int]], over: threading.Event
-) -> None:
-    """Note the clients that have begun, and the memory of a process and all below it.
+def watch(root: int, out: Path, samples: list[tuple[int, int]], over: threading.Event) -> None:
+    """Note the bytes of the answers, and the memory of a process and all below it.
 
     Shared pages are counted once (PSS).
     """
-    started = time.perf_counter()
     while not over.wait(2):
-        clients = out / "clients"
-        begun = len(os.listdir(clients)) if clients.is_dir() else 0
-        total = sum(map(resident, below(root)))
-        samples.append((time.perf_counter() - started, begun, total))
+        written = (out / ANSWERS).stat().st_size if (out / ANSWERS).exists() else 0
+        samples.append((written, sum(map(resident, below(root)))))
 
 
 def below(root: int) -> set[int]:

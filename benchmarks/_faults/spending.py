@@ -202,9 +202,9 @@ FAULTS = (
     ),
     Known(
         "order of charge",
-        "a release of virtual clients costs their file nothing",
+        "virtual clients release labels by a file that nothing is charged to",
         "rknn_jax/federation/flower.py",
-        '    if settings.get("private") and round.simulated is None:\n',
+        '    if settings["private"] and seed < 0:\n',
         "    if False:\n",
         ("tests/test_federation_simulation.py",),
     ),

@@ -105,7 +105,7 @@ def virtual() -> str:
     ]
     return table(
         [
-            "virtual one-record clients, each with a ledger",
+            "virtual one-record clients",
             "one round",
             "memory of all processes after a tenth",
             "at most",

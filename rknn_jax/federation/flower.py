@@ -216,7 +216,6 @@ def serve(grid: Grid, settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
       ValueError: If settings are wrong, if trust is central, or if too few clients answered.
-      LedgerError: If the ledger of the virtual clients' file does not allow the round.
     """
 
     def told(name: str, text: str) -> None:
@@ -226,11 +225,15 @@ def serve(grid: Grid, settings: Mapping[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
     request = _request(settings, len(list(grid.get_node_ids())))
     seed = int(settings["seed"])
+    if settings["private"] and seed < 0:
+        raise ValueError(
+            "Expected seed >= 0 with private, whose records are dealt out to virtual clients, got "
+            f"seed={seed}: their noise is simulated. To release labels by one file use rknn label; "
+            "nodes of a deployment name their own file by --node-config."
+        )
     wanted = asked(request, simulated=None if seed < 0 else seed)
     public = read_public(request.public, request.test)
     round, queries = round_folder.prepare(request.out, public, wanted, told)
-    if settings.get("private") and round.simulated is None:
-        simulation.pay(Path(str(settings["private"])), round)
     collector = Collector(request.out, round)
     closes = round_folder.closes_at(request.out, request.deadline)
     collect(grid, collector, request.clients, closes=closes, told=told)
