@@ -280,7 +280,7 @@ def test_files_that_change_while_they_are_read_are_refused(folder, monkeypatch):
 
 def test_a_ledger_of_divergences_refuses_it(folder):
     first = named_settings(Settings, "P.npz", "R.npz", 0.1, classes="cold,flu", queries=3)
-    label.run(with_options(first, budget=1, budget_delta=1e-5, accounting="renyi"))
+    label.run(with_options(first, budget=2, budget_delta=1e-5, accounting="renyi"))
     with pytest.raises(LedgerError, match="noise is known"):
         classes.run(ASKED)
 

@@ -14,7 +14,7 @@ from rknn_jax import ReverseKNNLabeler
 from rknn_jax.formats import Columns, _arrow, _objects
 from rknn_jax.privacy import contributions
 from rknn_jax.records import frames
-from rknn_jax.records.classes import parse_classes
+from rknn_jax.records.classes import Classes, parse_classes
 from rknn_jax.records.labels import encode
 from rknn_jax.release import label, planning
 from rknn_jax.release.settings import Settings
@@ -258,6 +258,39 @@ def test_columns_of_an_indicator_are_numbers_or_their_text(library):
     assert (mask.tolist(), classes.tolist()) == ([[True, True], [False, True]], [7, 9])
     with pytest.raises(ValueError, match="columns of y to be the classes"):
         frames.several(frame_of(library, **held), [9, 7])
+
+
+KINDS = (bool, np.float16, np.float64, np.longdouble, complex, np.uint64, "timedelta64[s]", object)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_one_odd_cell_of_an_indicator_is_its_own_record_s_affair(kind):
+    """It makes a column of objects, and another way of reading took all labels but 256 a record."""
+    classes = [f"tag{number}" for number in range(300)]
+    held = np.random.default_rng(0).random((40, 300)) < 0.9
+    usual = pd.DataFrame(held.astype(int).astype(kind), columns=classes)
+    others = np.arange(40) != 3
+    before = encode(frames.several(usual, classes)[0], Classes(300), 300).ids
+    for odd in (None, "x", 1 + 1j, object(), [1], pd.NaT, decimal.Decimal(2), 10**30):
+        cells = usual["tag7"].astype(object)
+        cells[3] = odd
+        after = encode(frames.several(usual.assign(tag7=cells), classes)[0], Classes(300), 300).ids
+        np.testing.assert_array_equal(before[others], after[others])
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.longdouble])
+@pytest.mark.parametrize("classes", [["0.1", "0.2"], [0, 1]])
+def test_one_odd_label_of_a_number_changes_no_other(kind, classes):
+    """Numbers of less than 64 bits were told by their shortest text, but among objects."""
+    labels = np.array([float(one) for one in classes] * 9, kind)
+    before = encode(frames.single(labels, classes)[0], parse_classes(",".join(map(str, classes))))
+    for odd in (None, "zz", object(), 1j):
+        objects = labels.astype(object)
+        objects[3] = odd
+        after = encode(
+            frames.single(objects, classes)[0], parse_classes(",".join(map(str, classes)))
+        )
+        np.testing.assert_array_equal(np.delete(before.ids, 3, 0), np.delete(after.ids, 3, 0))
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])

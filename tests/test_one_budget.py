@@ -21,7 +21,7 @@ from rknn_jax.formats import Columns
 from rknn_jax.formats._same_files import refuse_same
 from rknn_jax.privacy import ledger_index, source_names
 from rknn_jax.privacy.ledger import Ledger, LedgerError
-from rknn_jax.release import accounts, data_files, label, planning
+from rknn_jax.release import accounts, adoption, data_files, label, planning
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import FileShard
 from tests.options import named_settings, with_options
@@ -374,3 +374,16 @@ def test_a_name_with_brackets_is_a_file_if_there_is_one_and_else_a_pattern(tmp_p
         file.touch()
     assert source_names.of([str(files[1])]) == [f"file {files[1]}"]
     assert source_names.of([str(tmp_path / "a*.npz")]) == [f"file {file}" for file in files]
+
+
+@pytest.mark.parametrize("door", ["select", "join"])
+def test_another_budget_than_the_ledger_has_is_refused_at_every_door(door):
+    """Who named 5 was not told that the ledger allows 9."""
+    data = adoption.data_set(["d/a.npz"], Columns())
+    Ledger.create(Path("l.jsonl"), data.fingerprint, 9, 1e-5)
+    given = {"ledger": Path("l.jsonl"), "budget": 5.0}
+    client = with_options(JOIN, private=Path("d/a.npz"), rounds=Path("rounds"), **given)
+    chosen = named_settings(classes.SelectClasses, "d/a.npz", 1.0, 1e-5, **given)
+    call = {"join": lambda: joining.open_client(client), "select": lambda: classes.run(chosen)}
+    with pytest.raises(LedgerError, match=r"Expected budget 9\.0 as l\.jsonl has it"):
+        call[door]()

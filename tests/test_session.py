@@ -246,3 +246,22 @@ def test_a_paid_release_is_not_lost_with_its_ledger(data, monkeypatch):
     assert len(session.label(public, private, labels, **settings(0.5)).labels_) == len(public)
     with pytest.raises(LedgerError, match="put it back"):
         _ = session.left
+
+
+def test_labels_that_a_session_loses_were_paid_for(data, monkeypatch):
+    """Ctrl-C while the session looks at its ledger after the release, which nothing told."""
+    public, private, labels = data
+    session = rk.Session("l.jsonl", epsilon=3)
+    session.label(public, private, labels, **settings(0.5))
+    known = rk.Session._known
+
+    def interrupted(self):
+        if Ledger.open("l.jsonl").num_spends > 1:
+            raise KeyboardInterrupt
+        return known(self)
+
+    monkeypatch.setattr(rk.Session, "_known", interrupted)
+    with pytest.raises(KeyboardInterrupt) as error:
+        session.label(public, private, labels, **settings(0.5))
+    [note] = error.value.__notes__
+    assert "did not reach the caller, and the spend stands" in note

@@ -187,6 +187,7 @@ def _ledger(
     from rknn_jax.privacy.charges import exact_amount, new_ledger_affords
     from rknn_jax.privacy.fingerprints import warn_of_copies
     from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
+    from rknn_jax.release.accounts import check_recorded
 
     spending, person = settings.spending, settings.columns.person
     path = spending.ledger_of(settings.private)
@@ -196,6 +197,7 @@ def _ledger(
         if os.path.lexists(path):
             ledger = Ledger.open(path, data.fingerprint, spending.patience, person or "")
             ledger.check_person(person)
+            check_recorded(spending, ledger)
             return ledger
         budget = spending.first_budget(cost.epsilon, cost.delta)
         if not new_ledger_affords(budget, spending.rule, cost):

@@ -16,7 +16,7 @@ from rknn_jax.formats import Columns
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.fingerprints import fingerprint, warn_of_copies
 from rknn_jax.privacy.ledger import DataSet, Ledger
-from rknn_jax.release import adoption, tables, widths
+from rknn_jax.release import accounts, adoption, tables, widths
 from rknn_jax.release.data_files import unchanged
 
 
@@ -183,7 +183,9 @@ def _ledger(settings: Join, path: Path, data: DataSet, joined: str) -> Ledger:
     if os.path.lexists(path):
         known = [one.fingerprint for one in Ledger.open(path).datasets]
         own = joined if joined in known and data.fingerprint not in known else data.fingerprint
-        return replace(Ledger.open(path, own), patience=spending.patience)
+        ledger = Ledger.open(path, own)
+        accounts.check_recorded(spending, ledger)
+        return replace(ledger, patience=spending.patience)
     assert spending.budget is not None
     ledger = Ledger.create(
         path,

@@ -5,6 +5,7 @@ No content of a single record raises an error, because the error would reveal th
 
 import warnings
 from collections.abc import Iterable, Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ def single(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndar
       ValueError: If the labels are numbers, and the classes are names without a number.
     """
     labels = column_or_1d(in_unicode(np.asarray(y))) if _is_typed(y) else column(y)
+    if labels.dtype.kind == "f" and labels.dtype.itemsize < 8:  # as numbers among objects are
+        labels = labels.astype(np.float64)
     if classes is not None:
         known = sorted_classes(classes)
         if labels.dtype.kind in "biuf" and all(number_of(str(name)) is None for name in known):
@@ -89,11 +92,8 @@ def several(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         if kind in "biuf":
             return matrix > 0, known
         if columns is not None:  # of several types, or bool with missing values
-            rows = [
-                [_indicated(cell, name) for cell, name in zip(row, names, strict=True)]
-                for row in matrix
-            ]
-            return _lists(rows), known
+            cells = [_is_indicated(cell) for row in matrix for cell in row]
+            return np.array(cells, bool).reshape(matrix.shape), known
     if isinstance(matrix, np.ndarray) and matrix.dtype.kind == "O":
         # The lengths of lists decide the shape of an array of objects, so no shape is accepted.
         raise ValueError(
@@ -123,12 +123,21 @@ def _lists(rows: Sequence[Any]) -> np.ndarray:
     return found
 
 
-def _indicated(cell: Any, name: str) -> str | None:
-    """Return the name if the cell of an indicator has the class."""
+def _is_indicated(cell: Any) -> bool:
+    """Return whether the cell of an indicator is a number above 0.
+
+    One cell decides whether a frame is read as numbers or as objects, so both say the same of all
+    other records.
+    """
+    if type(cell) in (bool, int, float):
+        return bool(cell > 0)
     try:
-        return name if not _is_missing(cell) and cell > 0 else None
+        number = real(np.asarray(cell))
+        plain = number.dtype.kind in "biuf" and not number.ndim
+        exact = number.dtype.kind == "O" and isinstance(cell, Number)  # as a decimal
+        return bool(number > 0) if plain else exact and bool(cell > 0)
     except Exception:  # an error would reveal the record, whatever it holds
-        return _NO_CLASS
+        return False
 
 
 def column(values: Any) -> np.ndarray:

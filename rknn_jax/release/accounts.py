@@ -20,6 +20,7 @@ from rknn_jax.privacy.ledger import (
 )
 from rknn_jax.release import adoption
 from rknn_jax.release.counting import Counted
+from rknn_jax.settings import Spending
 
 if TYPE_CHECKING:
     from rknn_jax.release.settings import Settings
@@ -61,6 +62,23 @@ def open_ledger(
         raise LedgerMismatchError(adoption.advice(settings)) from error
     if not paid:
         ledger.check_person(person)
+    check_recorded(asked, ledger)
+    if not settings.dry_run and not paid and not ledger.affords(*costs):
+        raise BudgetExceededError(
+            f"This release costs {cost_of(settings)}, and {path} has {ledger.remaining} left of "
+            f"{ledger.budget}; {ledger.advice(*costs)}"
+        )
+    return ledger
+
+
+def check_recorded(asked: Spending, ledger: Ledger) -> None:
+    """Refuse a budget, or a rule of accounting, that is named otherwise than a ledger has it.
+
+    Raises:
+      LedgerError: If one is.
+    """
+    path = ledger.path
+    budget = asked.first_budget(*map(float, ledger.budget))
     for flag, given, wanted, recorded in (
         (option("budget"), asked.budget, budget.epsilon, ledger.budget.epsilon),
         (option("budget_delta"), asked.budget_delta, budget.delta, ledger.budget.delta),
@@ -77,12 +95,6 @@ def open_ledger(
             f"{option('accounting')} {asked.accounting}; leave it out, because a ledger keeps "
             "the rule that it was made with."
         )
-    if not settings.dry_run and not paid and not ledger.affords(*costs):
-        raise BudgetExceededError(
-            f"This release costs {cost_of(settings)}, and {path} has {ledger.remaining} left of "
-            f"{ledger.budget}; {ledger.advice(*costs)}"
-        )
-    return ledger
 
 
 def open_or_make(
@@ -121,6 +133,10 @@ def open_or_make(
         )
 
 
+LABELS_LOST = "The labels did not reach the caller"
+"""Words for `spend_stands`, of a call that returns labels."""
+
+
 @contextmanager
 def spend_stands(ledger: Path, loss: str) -> Iterator[None]:
     """Add a note to errors after the ledger was charged.
@@ -138,7 +154,9 @@ def spend_stands(ledger: Path, loss: str) -> Iterator[None]:
         except LedgerError:  # what a ledger cannot read counts as spent
             spent = True
         if spent:
-            error.add_note(f"{loss}, and the spend stands: {ledger} has recorded it.")
+            note = f"{loss}, and the spend stands: {ledger} has recorded it."
+            if note not in getattr(error, "__notes__", ()):  # by a call within this one
+                error.add_note(note)
         raise
 
 

@@ -52,7 +52,7 @@ from rknn_jax.records.classes import Classes
 from rknn_jax.records.persons import find_columns
 from rknn_jax.release import choosing, inputs, planning, rounds
 from rknn_jax.release import label as job
-from rknn_jax.release.accounts import open_ledger, spend_stands
+from rknn_jax.release.accounts import LABELS_LOST, open_ledger, spend_stands
 from rknn_jax.release.encoding import Scaling
 from rknn_jax.release.preview import Expected
 from rknn_jax.release.settings import Settings
@@ -436,7 +436,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         settings, data = self._asked(X, labels, named, person)
         before: Before | None = None
         with (
-            spend_stands(settings.ledger_path, "The labels did not reach the caller"),
+            spend_stands(settings.ledger_path, LABELS_LOST),
             quiet(),
         ):
             chosen: Roles | None = None

@@ -30,6 +30,7 @@ from rknn_jax.privacy.charges import exact_amount, new_ledger_affords
 from rknn_jax.privacy.filters import Accounting, Amount, less
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerError
+from rknn_jax.release.accounts import LABELS_LOST, spend_stands
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.preview import Expected
 
@@ -204,13 +205,16 @@ class Session:
                     f"session has {self.left} left; ask for less, or begin a session that may "
                     "spend more."
                 )
-            try:
-                labeler.label(private, labels, person)
-            finally:
-                with suppress(LedgerError):  # which the next call tells, and not one that is paid
-                    self._known()
-            self._seen = self._seen or ("", 0)  # a ledger was made, and has gone since
-        return labeler
+            with spend_stands(self.ledger, LABELS_LOST):
+                try:
+                    labeler.label(private, labels, person)
+                finally:
+                    with suppress(
+                        LedgerError
+                    ):  # which the next call tells, and not one that is paid
+                        self._known()
+                self._seen = self._seen or ("", 0)  # a ledger was made, and has gone since
+                return labeler
 
     def _labeler(
         self, epsilon: float, classes: ArrayLike, settings: dict[str, Any]
