@@ -143,9 +143,12 @@ def read_others(
 
 
 def _names_a_file(name: str) -> bool:
-    """Return whether an archive can hold a file of this name: Unicode, not long, without zeros."""
+    """Return whether an archive can hold an array of this name: Unicode, not long, no zeros.
+
+    NumPy takes `a.npy` for `a`.
+    """
     halves = any("\ud800" <= sign <= "\udfff" for sign in name)
-    return len(name) <= MOST_NAME and "\0" not in name and not halves
+    return len(name) <= MOST_NAME and "\0" not in name and not halves and name[-4:] != ".npy"
 
 
 def _sources(shards: Sequence[FileShard]) -> dict[str, np.ndarray]:
