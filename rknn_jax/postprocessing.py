@@ -111,7 +111,7 @@ def posterior(counts: Array, stddev: Array) -> np.ndarray:
     Returns:
       float32 `[num_queries, num_classes]`, rows summing to 1.
     """
-    parts = min(-(-counts.size * counts.shape[1] * GRID // LARGEST_GRID), len(counts))
+    parts = min(-(-counts.size * counts.shape[1] * 2 * GRID // LARGEST_GRID), len(counts))
     blocks = zip(
         np.array_split(np.asarray(counts, np.float64), parts),
         np.array_split(np.asarray(stddev, np.float64), parts),
@@ -144,7 +144,7 @@ def _grid(counts: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray
     # Below `low` some other count is almost surely greater.
     low, high = ((counts + reach * scale).max(axis=1) for reach in (-REACH, REACH))
     finest = float((scale.max(axis=1) / scale.min(axis=1)).max())
-    if finest < counts.shape[1]:
+    if finest < 2 * counts.shape[1]:
         values = np.linspace(low, high, round(GRID * finest), axis=1)
     else:  # points around each cell are fewer, and reach to where float64 has no density
         around = np.sinh(np.linspace(-1, 1, 2 * GRID) * np.arcsinh(40))

@@ -2,12 +2,14 @@
 
 import datetime
 import decimal
+import io
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import polars
+import pyarrow as pa
 import pytest
 
 from rknn_jax import ReverseKNNLabeler
@@ -258,6 +260,27 @@ def test_columns_of_an_indicator_are_numbers_or_their_text(library):
     assert (mask.tolist(), classes.tolist()) == ([[True, True], [False, True]], [7, 9])
     with pytest.raises(ValueError, match="columns of y to be the classes"):
         frames.several(frame_of(library, **held), [9, 7])
+
+
+@pytest.mark.parametrize("read", [pd.read_csv, polars.read_csv])
+@pytest.mark.parametrize(("yes", "no"), [("1", "0"), ("0.5", "-1"), ("true", "false"), ("1E0", "")])
+def test_an_indicator_that_one_cell_makes_text_of_is_read_as_before(read, yes, no):
+    lines = [f"{yes},{no}", f"{no},{yes}", f"{yes},{yes}"]
+    usual, odd = (
+        frames.several(read(io.StringIO("\n".join(["a,b", *lines, last]))), ["a", "b"])[0]
+        for last in (f"{yes},{yes}", f"x,{yes}")
+    )
+    np.testing.assert_array_equal(usual[:3], [[1, 0], [0, 1], [1, 1]])
+    np.testing.assert_array_equal(usual[:3], odd[:3])
+
+
+@pytest.mark.parametrize(
+    "frame", [lambda table: table, lambda table: table.to_pandas(types_mapper=pd.ArrowDtype)]
+)
+def test_text_of_arrow_that_is_no_unicode_indicates_nothing(frame):
+    text = pa.array([b"\xff", b"1"]).view(pa.string())
+    table = pa.table({"a": text, "b": [1, 0]})
+    np.testing.assert_array_equal(frames.several(frame(table), ["a", "b"])[0], [[0, 1], [1, 0]])
 
 
 KINDS = (bool, np.float16, np.float64, np.longdouble, complex, np.uint64, "timedelta64[s]", object)

@@ -235,12 +235,13 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
             f"{settings.deadline}."
         )
     by_client = settings.unit == "client"
-    once = (settings.summed or by_client) and not (settings.collect_only or settings.merge)
-    if once and settings.honest > settings.clients:
+    each = 1 if settings.summed else settings.records_per_client  # by unit=record any number
+    known = (settings.summed or by_client) and not (settings.collect_only or settings.merge)
+    if known and settings.honest > each * settings.clients:
         raise ValueError(
-            f"Expected {option('honest')} <= {option('clients')} where each client counts once, "
-            f"got {option('honest')} {settings.honest} and {option('clients')} "
-            f"{settings.clients}: clients would pay, and nothing could be published."
+            f"Expected {option('honest')} <= {each * settings.clients}, all that "
+            f"{option('clients')} {settings.clients} can send, got {option('honest')} "
+            f"{settings.honest}: clients would pay, and nothing could be published."
         )
     if settings.epsilon > LARGE_EPSILON and not settings.allow_large_epsilon and simulated is None:
         raise ValueError(

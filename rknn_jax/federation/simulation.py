@@ -33,6 +33,8 @@ def virtual_client(context: Context) -> Client:
     number = int(context.node_config["partition-id"])
     count = int(context.node_config["num-partitions"])
     settings: Mapping[str, Any] = context.run_config
+    if not settings["private"]:
+        raise ValueError("Expected private, whose records are dealt out to virtual clients.")
     inputs, labels = _records(Path(str(settings["private"])))
     first = number * len(labels) // count
     end = (number + 1) * len(labels) // count

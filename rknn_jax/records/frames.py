@@ -60,7 +60,8 @@ def several(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     Args:
       y: Indicator matrix of numbers or bool `[n, num_classes]`, whose columns are the classes in
         their order, dense or sparse; or a list, tuple, set or array of classes for each record. A
-        list of lists of 0 and 1 is read as classes, so pass an array.
+        list of lists of 0 and 1 is read as classes, so pass an array. Of a frame, a cell that is no
+        number above 0 has no label.
       classes: All classes.
 
     Returns:
@@ -112,7 +113,7 @@ def _dense(y: Any) -> Any:
     if isinstance(y, np.ma.MaskedArray) and y.ndim == 1:
         return y.tolist()  # with None for what is masked, and no float for a whole number
     y = unmasked(y)
-    return in_unicode(real(np.atleast_1d(np.asarray(y)))) if hasattr(y, "__array__") else list(y)
+    return in_unicode(real(np.atleast_1d(_cells(y)))) if hasattr(y, "__array__") else list(y)
 
 
 def _lists(rows: Sequence[Any]) -> np.ndarray:
@@ -124,14 +125,17 @@ def _lists(rows: Sequence[Any]) -> np.ndarray:
 
 
 def _is_indicated(cell: Any) -> bool:
-    """Return whether the cell of an indicator is a number above 0.
+    """Return whether the cell of an indicator is a number above 0, or text of one, or "true".
 
-    One cell decides whether a frame is read as numbers or as objects, so both say the same of all
-    other records.
+    One cell decides whether a frame is read as numbers, as objects or as text, so all of them say
+    the same of all other records.
     """
     if type(cell) in (bool, int, float):
         return bool(cell > 0)
     try:
+        if isinstance(cell, str):
+            value = number_of(cell.strip())
+            return (float(cell) if value is None else value) > 0
         number = real(np.asarray(cell))
         plain = number.dtype.kind in "biuf" and not number.ndim
         exact = number.dtype.kind == "O" and isinstance(cell, Number)  # as a decimal

@@ -78,12 +78,11 @@ def check_recorded(asked: Spending, ledger: Ledger) -> None:
       LedgerError: If one is.
     """
     path = ledger.path
-    budget = asked.first_budget(*map(float, ledger.budget))
-    for flag, given, wanted, recorded in (
-        (option("budget"), asked.budget, budget.epsilon, ledger.budget.epsilon),
-        (option("budget_delta"), asked.budget_delta, budget.delta, ledger.budget.delta),
+    for flag, given, recorded in (
+        (option("budget"), asked.budget, ledger.budget.epsilon),
+        (option("budget_delta"), asked.budget_delta, ledger.budget.delta),
     ):
-        if given is not None and wanted != recorded:
+        if given is not None and given != float(recorded):
             raise LedgerError(
                 f"Expected {flag} {float(recorded)} as {path} has it, got {flag} {given}; leave "
                 f"it out, or set the whole budget: rknn budget raise {shlex.quote(str(path))} "
