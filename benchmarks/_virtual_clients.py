@@ -83,9 +83,8 @@ def run_command(folder: Path, out: Path, nodes: int) -> list[Any]:
         "out": out,
         "classes": 10,
     }
-    config = (
-        " ".join(f'{name}="{value}"' for name, value in settings.items()) + " epsilon=1.0 seed=7"
-    )
+    words = [f'{name}="{value}"' for name, value in settings.items()]
+    config = " ".join([*words, "epsilon=1.0", "seed=7"])
     engine = (
         f"num-supernodes={nodes} client-resources-num-cpus=1 init-args-num-cpus={os.cpu_count()}"
     )

@@ -378,7 +378,7 @@ def test_a_name_with_brackets_is_a_file_if_there_is_one_and_else_a_pattern(tmp_p
 
 @pytest.mark.parametrize("door", ["select", "join"])
 def test_another_budget_than_the_ledger_has_is_refused_at_every_door(door):
-    """Who named 5 was not told that the ledger allows 9."""
+    """An owner who named 5 was not told that the ledger allows 9."""
     data = adoption.data_set(["d/a.npz"], Columns())
     Ledger.create(Path("l.jsonl"), data.fingerprint, 9, 1e-5)
     given = {"ledger": Path("l.jsonl"), "budget": 5.0}

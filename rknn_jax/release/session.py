@@ -209,9 +209,8 @@ class Session:
                 try:
                     labeler.label(private, labels, person)
                 finally:
-                    with suppress(
-                        LedgerError
-                    ):  # which the next call tells, and not one that is paid
+                    # The next call tells such an error, and not one that is paid.
+                    with suppress(LedgerError):
                         self._known()
                 self._seen = self._seen or ("", 0)  # a ledger was made, and has gone since
                 return labeler
