@@ -89,7 +89,7 @@ def memory() -> Iterator[dict[str, Any]]:
 
 def _pass(shards: list[FileShard], asked: Counter) -> dict[str, Any]:
     """Count in a fresh process; the library's own memory is that after a tiny count."""
-    warm = ArrayShard("warm", *rows(5000, asked.queries.shape[1], 0))
+    warm = ArrayShard("warm", *rows(5000, asked.tally.queries.shape[1], 0))
     counting.count_all(Records.of([warm]), asked)
     own = high_water()
     started = time.perf_counter()
@@ -150,7 +150,7 @@ def _assign(held: tuple[np.ndarray, np.ndarray], asked: Counter) -> None:
     """Assign 10^6 records that are in memory already: one shard's, ten times."""
     embeddings, labels = held
     for _ in range(10):
-        jax.block_until_ready(nearest_votes(embeddings, asked.queries, labels, 1, NUM_CLASSES))
+        jax.block_until_ready(nearest_votes(embeddings, asked.tally.queries, labels, 1, NUM_CLASSES))
 
 
 def command() -> Iterator[dict[str, Any]]:
@@ -302,7 +302,8 @@ def cluster() -> Iterator[dict[str, Any]]:
     """Yield time and memory of a count on Ray, of 1,000 shards of 10^6 records."""
     from rknn_jax.release.engines import ray
 
-    asked = Counter(np.random.default_rng(10**6).random((200, 16), np.float32), Classes(10))
+    queries = np.random.default_rng(10**6).random((200, 16), np.float32)
+    asked = Counter(VoteTally(queries, NUM_CLASSES), Classes(NUM_CLASSES))
     records = Records.of([MadeUpShard(i, 16) for i in range(1000)])
     memory: list[int] = []
     done = 0

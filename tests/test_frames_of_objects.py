@@ -14,6 +14,7 @@ import pytest
 
 from rknn_jax import ReverseKNNLabeler
 from rknn_jax.formats import Columns, _arrow, _objects
+from rknn_jax.neighbors import usable_rows
 from rknn_jax.privacy import contributions
 from rknn_jax.records import frames
 from rknn_jax.records.classes import Classes, parse_classes
@@ -301,19 +302,84 @@ def test_one_odd_cell_of_an_indicator_is_its_own_record_s_affair(kind):
         np.testing.assert_array_equal(before[others], after[others])
 
 
-@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.longdouble])
-@pytest.mark.parametrize("classes", [["0.1", "0.2"], [0, 1]])
-def test_one_odd_label_of_a_number_changes_no_other(kind, classes):
-    """Numbers of less than 64 bits were told by their shortest text, but among objects."""
-    labels = np.array([float(one) for one in classes] * 9, kind)
-    before = encode(frames.single(labels, classes)[0], parse_classes(",".join(map(str, classes))))
-    for odd in (None, "zz", object(), 1j):
-        objects = labels.astype(object)
-        objects[3] = odd
-        after = encode(
-            frames.single(objects, classes)[0], parse_classes(",".join(map(str, classes)))
+ABOVE = np.finfo(np.longdouble).eps + np.longdouble(1)
+"""Smallest number above 1 of its type."""
+
+VALUES = {
+    "bool": ([True, False, True], [0, 1]),
+    "whole": ([1, 0, -1, 2**60 + 1, 7], [0, 1, 2**60 + 1]),
+    "unsigned": ([1, 0, 2**63 + 1], [0, 1, 2]),
+    "double": ([0.1, -0.0, 1.0, 0.5, np.nan, np.inf, 1e300], ["0.1", "0", "1"]),
+    "half": ([*np.array([0.1, 1, 0.2], np.float16)], ["0.1", "1"]),
+    "single": ([*np.array([0.1, 1, 0.2], np.float32)], ["0.1", "1"]),
+    "longdouble": ([ABOVE, ABOVE - 1, np.longdouble("0.1"), np.longdouble(1)], ["0.1", "1"]),
+    "complex": ([1 + 0j, 0j, 1 + 1j, 0.1 + 0j], ["0.1", "1"]),
+    "text": (["1", "a", "a\0", " a", "1.0", "1\0"], ["a", "1"]),
+}
+"""Values that a column of NumPy's can hold, and classes."""
+
+
+def held_in(values):
+    """Yield the values in containers of their own type, and of objects as one odd cell makes."""
+    yield from (values, np.array(values), frames._lists(values), np.ma.array(values))
+    yield from (pd.Series(values), pd.Series(values, dtype=object))
+    yield from (pd.DataFrame({"y": values}), pd.DataFrame({"y": values}, dtype=object))
+    yield np.ma.array([*values, values[0]], mask=[False] * len(values) + [True])[:-1]
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_a_label_is_read_alike_in_every_container(kind):
+    """One odd cell changes the container's type, and must not change the other labels."""
+    values, classes = VALUES[kind]
+    for known in (classes, [0, 1]):
+        named = Classes(len(known), tuple(map(str, frames.sorted_classes(known))))
+        found = [encode(frames.single(held, known)[0], named).ids for held in held_in(values)]
+        for one in found[1:]:
+            np.testing.assert_array_equal(found[0], one)
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_a_row_is_read_alike_in_every_container(kind):
+    values = VALUES[kind][0]
+    rows = [[value] * WIDTH for value in values]
+    found = [
+        usable_rows(frames.rows_of(held, WIDTH).astype(np.float64)).view(np.int32)
+        for held in (
+            *(rows, np.array(rows), np.array(rows, object), [np.array(row) for row in rows]),
+            *(frames._lists(rows), np.ma.array(rows), pd.DataFrame(rows)),
+            pd.DataFrame(rows, dtype=object),
         )
-        np.testing.assert_array_equal(np.delete(before.ids, 3, 0), np.delete(after.ids, 3, 0))
+    ]
+    for one in found[1:]:
+        np.testing.assert_array_equal(found[0], one)
+
+
+def test_one_large_number_that_polars_makes_128_bits_for_is_its_own_row_s():
+    rows = frames.rows_of(polars.DataFrame({"x": [1, 10**30], "y": [0.5, 2]}, strict=False), 2)
+    np.testing.assert_array_equal(rows, [[1, 0.5], [1e30, 2]])
+
+
+@pytest.mark.parametrize(
+    "persons",
+    [
+        np.arange(NUM_RECORDS, dtype=np.float32),
+        pd.Series(np.arange(NUM_RECORDS, dtype=np.float16)),
+        pd.Series([None] * NUM_RECORDS, dtype="Float32"),
+        pd.Series([None] * NUM_RECORDS, dtype=pd.ArrowDtype(pa.float32())),
+        pd.DataFrame({"p": np.arange(NUM_RECORDS, dtype=np.float32)}),
+        polars.Series([1.0] * NUM_RECORDS, dtype=polars.Float32),
+        pa.array([1.0] * NUM_RECORDS, pa.float32()),
+        pa.array(np.ones(NUM_RECORDS, np.float16)),
+    ],
+    ids=lambda persons: type(persons).__module__,
+)
+def test_persons_of_short_floats_are_refused_by_their_type(persons):
+    """Two people whose numbers are one such float would have the votes of one."""
+    labeler = ReverseKNNLabeler(classes=["a", "b"], n_queries=4, ledger="ledger")
+    labeler.fit(np.load("pub.npy"))
+    with pytest.raises(ValueError, match="Expected person as whole numbers or text"):
+        labeler.label(np.zeros((NUM_RECORDS, WIDTH)), ["a"] * NUM_RECORDS, persons)
+    assert not Path("ledger").exists()
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])

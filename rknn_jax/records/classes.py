@@ -133,16 +133,17 @@ def cut(text: bytes) -> str:
 def scalar(value: Any) -> Any:
     """Return what an array without axes holds, as a real number if it has no imaginary part.
 
-    One complex number makes all numbers of a column complex. What a mask hides is None. Anything
-    else is returned as it is.
+    One complex number makes all numbers of a column complex. Floats of any length are of 64 bits,
+    as in columns. What a mask hides is None. Anything else is returned as it is.
 
     >>> scalar(2 + 0j)
     2.0
     """
     if getattr(value, "shape", None) == () and not isinstance(value, np.generic):
         value = None if np.ma.is_masked(value) else np.asarray(value)[()]
-    number = isinstance(value, complex | np.complexfloating)
-    return value.real if number and value.imag == 0 else value
+    if isinstance(value, complex | np.complexfloating) and value.imag == 0:
+        value = value.real
+    return float(value) if isinstance(value, np.floating) else value
 
 
 def number_of(text: str) -> float | None:

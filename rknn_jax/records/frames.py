@@ -3,6 +3,7 @@
 No content of a single record raises an error, because the error would reveal that record.
 """
 
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from numbers import Number
@@ -20,8 +21,9 @@ from rknn_jax.records.code_points import in_unicode
 
 NUMBER_TYPES = ("int", "uint", "float", "double", "bool", "decimal", "sparse")
 TIME_TYPES = ("date", "time", "duration", "period", "interval")
+SHORT_FLOATS = re.compile(r"(torch\.)?(b?float16|float32|half_?float|float)(\[pyarrow\])?")
 NESTED_TYPES = ("list", "array", "struct", "fixed_size_list", "large_list", "map")
-"""Beginnings of the names of types of columns, in small letters."""
+"""Names of types of columns, or their beginnings, in small letters."""
 
 _NO_CLASS = "\ufffd"
 """Text that is not a class, for what cannot be read."""
@@ -37,8 +39,9 @@ def single(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndar
       ValueError: If the labels are numbers, and the classes are names without a number.
     """
     labels = column_or_1d(in_unicode(np.asarray(y))) if _is_typed(y) else column(y)
-    if labels.dtype.kind == "f" and labels.dtype.itemsize < 8:  # as numbers among objects are
-        labels = labels.astype(np.float64)
+    if labels.dtype.kind == "f":  # as numbers among objects are
+        with np.errstate(all="ignore"):  # a warning would tell of one
+            labels = labels.astype(np.float64, copy=False)
     if classes is not None:
         known = sorted_classes(classes)
         if labels.dtype.kind in "biuf" and all(number_of(str(name)) is None for name in known):
@@ -233,9 +236,15 @@ def _only_column(values: Any) -> Any:
         raise ValueError(
             f"Expected one value a record, got a frame of {len(columns)} columns; pass one column."
         )
-    if hasattr(values, "iloc"):
-        return values.iloc[:, 0]
-    return values.column(0) if hasattr(values, "column_names") else values[columns[0]]
+    return _column_at(values, 0)
+
+
+def _column_at(frame: Any, place: int) -> Any:
+    """Return a column of a frame or table."""
+    if hasattr(frame, "iloc"):
+        return frame.iloc[:, place]
+    named = hasattr(frame, "column_names")
+    return frame.column(place) if named else frame[frame.columns[place]]
 
 
 def _column_names(values: Any) -> list[Any] | None:
@@ -271,6 +280,23 @@ def refuse_unread(**given: Any) -> None:
                 f"are not read yet; pass its frame, such as {name}.collect(), or {name}.df() of "
                 "DuckDB."
             )
+
+
+def refuse_short_floats(person: Any) -> None:
+    """Raise ValueError if persons are floats of less than 64 bits, which few numbers are.
+
+    Two people of one float would have the votes of one. Among objects, such floats are longer ones.
+
+    Args:
+      person: Whose the records are, of which the type alone is read.
+    """
+    column = _only_column(person)
+    kind = str(getattr(column, "dtype", getattr(column, "type", None)))
+    if SHORT_FLOATS.fullmatch(kind.lower()):
+        raise ValueError(
+            f"Expected person as whole numbers or text, got {kind}, in which several large numbers "
+            "are one; nothing was spent. Read the numbers again as whole ones, such as int64."
+        )
 
 
 def refuse_columns(public: Any) -> None:
@@ -325,9 +351,8 @@ def _holds_numbers(frame: Any, place: int, kind: str) -> bool:
     """Return whether a column of objects, of text or of categories holds numbers alone."""
     if kind.startswith(TIME_TYPES):
         return False
-    column = frame.iloc[:, place] if hasattr(frame, "iloc") else frame[frame.columns[place]]
     try:
-        np.asarray(column, dtype=np.float64)
+        np.asarray(_column_at(frame, place), dtype=np.float64)
     except (TypeError, ValueError):
         return False
     return True
@@ -401,31 +426,33 @@ def _cells(values: Any) -> np.ndarray:
     """Return an array or frame as an array; text of Arrow that is no Unicode is no number."""
     try:
         return np.asarray(values)
-    except Exception:
-        if not (hasattr(values, "iloc") or hasattr(values, "column_names")):
+    except Exception:  # also of integers of 128 bits, which Polars makes of one large number
+        columns = _column_names(values)
+        if columns is None:
             raise
-    places = range(len(values.columns))
-    columns = [
-        values.iloc[:, place] if hasattr(values, "iloc") else values.column(place)
-        for place in places
-    ]
-    return np.stack([_lists(_listed(one)) for one in columns], axis=1)
+    places = range(len(columns))
+    return np.stack([_lists(_listed(_column_at(values, place))) for place in places], axis=1)
 
 
 def numbers_of(row: Any, width: int) -> np.ndarray:
     """Return a row as float64 `[width]`, or NaN if it does not hold `width` numbers."""
     try:
         row = unmasked(row)
-        numbers = np.asarray(row, dtype=np.float64)
+        numbers = np.asarray(real(row) if isinstance(row, np.ndarray) else row, dtype=np.float64)
     except Exception:  # an error would reveal the record
         numbers = _real(row)
     return numbers if numbers.shape == (width,) else np.full(width, np.nan)
 
 
 def _real(row: Any) -> np.ndarray:
-    """Return a row of complex numbers without an imaginary part; others are NaN."""
+    """Return a row of complex numbers without an imaginary part; others are NaN.
+
+    NUL at the end of text is padding, as in NumPy.
+    """
     try:
-        return real(np.asarray(row, dtype=np.complex128))
+        texts = {str: "\0", bytes: b"\0"}
+        plain = [cell.rstrip(texts[type(cell)]) if type(cell) in texts else cell for cell in row]
+        return real(np.asarray(plain, dtype=np.complex128))
     except Exception:  # an error would reveal the record
         return np.empty(0)
 

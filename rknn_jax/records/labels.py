@@ -277,7 +277,7 @@ class _Lookup:
         kind = labels.dtype.kind
         if kind in "biuf" and self.counts_from_0:
             return _class_numbers(labels, self.count)
-        if kind == "f" and labels.dtype.itemsize < 8:
+        if kind == "f" and labels.dtype.itemsize != 8:
             labels = labels.astype(str).astype(np.float64)  # 0.1 stays 0.1
         values = labels.ravel().tolist()
         if kind == "O":
@@ -289,7 +289,8 @@ class _Lookup:
         return np.array(numbers, np.int64).reshape(labels.shape)
 
     def text(self, text: str) -> int:
-        """Return the class number of a text."""
+        """Return the class number of a text. NUL at its end is padding, as in NumPy."""
+        text = text.rstrip("\0")
         number = self.names.get(text)
         if number is None and NUMBERED in text:
             return self._numbered(*text.split(NUMBERED)[:2])

@@ -584,6 +584,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         """Return the settings and the input of a release, or of a dry run without labels."""
         self._validate_params()
         frames.refuse_unread(person=person)
+        frames.refuse_short_floats(person)
         persons = None if person is None else frames.column(person)
         check_consistent_length(X, persons)
         if persons is None and self.person_name is not None:
