@@ -149,8 +149,9 @@ def _read_and_hash(shards: list[FileShard]) -> None:
 def _assign(held: tuple[np.ndarray, np.ndarray], asked: Counter) -> None:
     """Assign 10^6 records that are in memory already: one shard's, ten times."""
     embeddings, labels = held
+    queries = asked.tally.queries
     for _ in range(10):
-        jax.block_until_ready(nearest_votes(embeddings, asked.tally.queries, labels, 1, NUM_CLASSES))
+        jax.block_until_ready(nearest_votes(embeddings, queries, labels, 1, NUM_CLASSES))
 
 
 def command() -> Iterator[dict[str, Any]]:

@@ -58,12 +58,13 @@ def a_check(votes, labels=(0, 1, 2, 1), **fields):
 @pytest.fixture
 def drawn(monkeypatch):
     """Let clients draw their roles by keys of the test, one after the other."""
-    keys = itertools.count(1)
+    draw_from(1, monkeypatch)
 
-    def next_key(size):
-        return bytes([next(keys)]) * size
 
-    monkeypatch.setattr(roles.secrets, "token_bytes", next_key)
+def draw_from(first, monkeypatch):
+    """Let keys be of a number each, one after the other."""
+    keys = itertools.count(first)
+    monkeypatch.setattr(roles.secrets, "token_bytes", lambda size: bytes([next(keys)]) * size)
 
 
 def asked(client, round):
@@ -333,11 +334,13 @@ def killed_at(monkeypatch, place):
     monkeypatch.setattr(ledger, "mark_drawn", dying(ledger.mark_drawn))
 
 
-@pytest.mark.parametrize("form", ["local", "clients"])
+@pytest.mark.parametrize(("form", "first"), [("local", 1), ("clients", 1), ("clients", 7)])
 @pytest.mark.parametrize("place", range(0, 28))
 def test_a_client_killed_anywhere_keeps_its_roles_and_says_and_pays_the_same(
-    form, place, tmp_path, monkeypatch
+    form, first, place, tmp_path, monkeypatch
 ):
+    """By the first number, a client checks; by the other one, it votes."""
+    draw_from(first, monkeypatch)
     votes = votes_of(form)
     check = a_check(votes)
     sent, seen = [], []

@@ -450,11 +450,16 @@ def _real(row: Any) -> np.ndarray:
     NUL at the end of text is padding, as in NumPy.
     """
     try:
-        texts = {str: "\0", bytes: b"\0"}
-        plain = [cell.rstrip(texts[type(cell)]) if type(cell) in texts else cell for cell in row]
-        return real(np.asarray(plain, dtype=np.complex128))
+        return real(np.asarray([_unpadded(cell) for cell in row], dtype=np.complex128))
     except Exception:  # an error would reveal the record
         return np.empty(0)
+
+
+def _unpadded(cell: Any) -> Any:
+    """Return text without NUL at its end, and anything else as it is."""
+    if isinstance(cell, bytes):
+        return cell.rstrip(b"\0")
+    return cell.rstrip("\0") if isinstance(cell, str) else cell
 
 
 def sorted_classes(values: ArrayLike) -> np.ndarray:
