@@ -125,18 +125,27 @@ def _posterior(counts: np.ndarray, stddev: np.ndarray) -> np.ndarray:
     # Less is less than a grid of float64 can tell.
     least = np.abs(counts).max(axis=1, keepdims=True) * 2.0**-40
     scale = np.where(stddev > 0, np.maximum(stddev, least), 1)
-    values, widths = (one[:, None] for one in _grid(counts, scale))
-    # P[j is greatest] = ∫ φ_j(x) Π_{i≠j} Φ_i(x) dx, for all j on one grid.
-    standard = (values - counts[..., None]) / scale[..., None]
-    log_below = scipy.special.log_ndtr(standard)
-    with np.errstate(over="ignore"):  # far from a sharp cell
-        log_density = -0.5 * standard**2 - np.log(scale)[..., None]
-    others = log_below.sum(axis=1, keepdims=True) - log_below
-    mass = (np.exp(log_density + others) * widths).sum(axis=2)
+    values, widths = _grid(counts, scale)
+    parts = -(-counts.size * values.shape[1] // LARGEST_GRID)  # several if one row has many points
+    split = (np.array_split(one, parts, axis=1) for one in (values, widths))
+    mass = np.sum([_mass(counts, scale, *part) for part in zip(*split, strict=True)], axis=0)
     posterior: np.ndarray = np.where(
         (stddev > 0).all(axis=1, keepdims=True), mass / mass.sum(axis=1, keepdims=True), certain
     ).astype(np.float32)
     return posterior
+
+
+def _mass(
+    counts: np.ndarray, scale: np.ndarray, values: np.ndarray, widths: np.ndarray
+) -> np.ndarray:
+    """Return a part of ∫ φ_j(x) Π_{i≠j} Φ_i(x) dx = P[j is greatest], for all j on one grid."""
+    standard = (values[:, None] - counts[..., None]) / scale[..., None]
+    log_below = scipy.special.log_ndtr(standard)
+    with np.errstate(over="ignore"):  # far from a sharp cell
+        log_density = -0.5 * standard**2 - np.log(scale)[..., None]
+    others = log_below.sum(axis=1, keepdims=True) - log_below
+    mass: np.ndarray = (np.exp(log_density + others) * widths[:, None]).sum(axis=2)
+    return mass
 
 
 def _grid(counts: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
