@@ -320,7 +320,7 @@ def scale(found: dict[str, Any]) -> None:
     records.set(xscale="log", xlabel="private records × 256", ylabel="MB", ylim=(0, 320))
     records.axhline(300, color="#bbbbbb", linewidth=0.8)
     sizes = [row["rows"] for row in results["growth"]]
-    for colour, part in zip(COLOURS, ("clustering", "graph", "spreading"), strict=False):
+    for colour, part in zip(COLOURS, ("clustering", "graph", "kernels"), strict=False):
         seconds = [row[f"{part}_seconds"] for row in results["growth"]]
         public.plot(sizes, seconds, color=colour, marker="o", label=part)
     largest = results["growth"][-1]["graph_seconds"]

@@ -19,6 +19,7 @@ from rknn_jax.privacy import contributions
 from rknn_jax.records import frames
 from rknn_jax.records.classes import Classes, parse_classes
 from rknn_jax.records.labels import encode
+from rknn_jax.records.persons import person_names
 from rknn_jax.release import label, planning
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrowShard
@@ -354,6 +355,62 @@ def test_a_row_is_read_alike_in_every_container(kind):
         np.testing.assert_array_equal(found[0], one)
 
 
+def as_bytes(values):
+    return [value.encode() for value in values]
+
+
+def test_one_label_of_bytes_makes_bytes_of_no_other():
+    """Polars and Arrow make bytes of a column of text where one cell is."""
+    texts = ["a", "b", "c", "1", "b"]
+    classes = Classes(3, ("1", "a", "b"))
+    expected = encode(np.array(texts), classes).ids
+    bytes_ = as_bytes(texts)
+    mixed = [*texts[:-1], bytes_[-1]]
+    held = [bytes_, np.array(bytes_), pd.Series(bytes_), pa.array(bytes_), polars.Series(bytes_)]
+    for y in (*held, mixed, polars.Series(mixed, strict=False), pa.array(mixed, pa.binary())):
+        found = encode(frames.single(y, ["a", "b", "1"])[0], classes).ids
+        np.testing.assert_array_equal(found, expected)
+    sets = [[text] for text in bytes_]
+    for y in (sets, polars.Series(sets), pa.array(sets)):
+        found = encode(frames.several(y, ["1", "a", "b"])[0], classes, 1).ids
+        np.testing.assert_array_equal(found[:, 0], expected)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "arrow"])
+def test_one_indicator_of_bytes_makes_bytes_of_no_other(library):
+    make = {"pandas": pd.DataFrame, "polars": polars.DataFrame, "arrow": pa.table}[library]
+    texts = {"a": ["1", "0", "x"], "b": ["0", "0.5", "1"]}
+    expected = [[1, 0], [0, 1], [0, 1]]
+    for columns in (texts, texts | {"a": as_bytes(texts["a"])}):
+        np.testing.assert_array_equal(frames.several(make(columns), ["a", "b"])[0], expected)
+
+
+PERSONS = {
+    "whole": [7, 8, 7, 2**53 - 1],
+    "large": [2**60, 2**60 + 1],
+    "double": [7.0, 8.0, 2.0**60, np.inf, np.nan, 1e300, 0.5],
+    "longdouble": [np.longdouble(7), ABOVE, np.longdouble(1), np.longdouble(2) ** 60],
+    "complex": [7 + 0j, 8 + 0j],
+    "text": ["7", "x", "y\0"],
+    "bytes": [b"7", b"x"],
+}
+
+
+@pytest.mark.parametrize("kind", PERSONS)
+def test_a_person_is_the_same_in_every_container(kind):
+    values = PERSONS[kind]
+    held = [values, np.array(values), frames._lists(values), pd.Series(values)]
+    held += [pd.Series(values, dtype=object), np.ma.array(values)]
+    if kind in ("whole", "large", "double", "text", "bytes"):
+        held += [polars.Series(values), pa.array(values), list(map(str, values))][
+            : 3 - (kind == "bytes")
+        ]
+    found = [person_names(frames.column(one), "person") for one in held]
+    for names, known in found:
+        np.testing.assert_array_equal(known, found[0][1])
+        np.testing.assert_array_equal(names[known], found[0][0][known])
+
+
 def test_one_large_number_that_polars_makes_128_bits_for_is_its_own_row_s():
     rows = frames.rows_of(polars.DataFrame({"x": [1, 10**30], "y": [0.5, 2]}, strict=False), 2)
     np.testing.assert_array_equal(rows, [[1, 0.5], [1e30, 2]])
@@ -362,6 +419,8 @@ def test_one_large_number_that_polars_makes_128_bits_for_is_its_own_row_s():
 @pytest.mark.parametrize(
     "persons",
     [
+        np.ones(NUM_RECORDS, bool),
+        pd.Series([None] * NUM_RECORDS, dtype="boolean"),
         np.arange(NUM_RECORDS, dtype=np.float32),
         pd.Series(np.arange(NUM_RECORDS, dtype=np.float16)),
         pd.Series([None] * NUM_RECORDS, dtype="Float32"),
@@ -373,7 +432,7 @@ def test_one_large_number_that_polars_makes_128_bits_for_is_its_own_row_s():
     ],
     ids=lambda persons: type(persons).__module__,
 )
-def test_persons_of_short_floats_are_refused_by_their_type(persons):
+def test_persons_of_bools_and_short_floats_are_refused_by_their_type(persons):
     """Two people whose numbers are one such float would have the votes of one."""
     labeler = ReverseKNNLabeler(classes=["a", "b"], n_queries=4, ledger="ledger")
     labeler.fit(np.load("pub.npy"))

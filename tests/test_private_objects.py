@@ -159,33 +159,39 @@ def test_a_cell_of_arrow_that_is_no_unicode_casts_no_vote(of_pandas):
     np.testing.assert_array_equal(found, expected)
 
 
-def nested(kind, day):
-    """Return a number as a value of a type of Polars."""
-    if kind.is_nested() and kind != pl.Struct:
-        return [nested(kind.inner, day)]
-    return {"a": day} if kind == pl.Struct else day
+DAY = pl.Series([1]).cast(pl.Date)
+DAYS = {
+    "a date": DAY,
+    "a time": DAY.cast(pl.Datetime("ms")),
+    "a list": pl.Series([[1]]).cast(pl.List(pl.Datetime("ms"))),
+    "a struct": pl.Series([{}]),
+    "lists of structs": pl.Series([[{"a": 1}]]),
+    "an array": pl.Series([[[1]]]).cast(pl.Array(pl.List(pl.Duration("us")), 1)),
+    "a frame": pl.DataFrame({"a": DAY}),
+    "pandas": pd.Series(pd.to_datetime(["2020-01-01"])),
+    "a period": pd.Series(pd.period_range("2020", periods=1)),
+    "numpy": np.array(["2020-01-01"], "M8[D]"),
+    "a duration": np.array([1], "m8[s]"),
+    "arrow": pa.array([{"a": 1}]),
+    "lists of arrow": pa.chunked_array([DAY.implode().to_arrow()]),
+    "a table": pa.table({"a": DAY.to_arrow()}),
+}
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pl.Date,
-        pl.Datetime("ms"),
-        pl.List(pl.Datetime("ms")),
-        pl.Struct({"a": pl.Datetime("ms")}),
-        pl.List(pl.Struct({"a": pl.Duration("ms")})),
-        pl.Array(pl.List(pl.Struct({"a": pl.Datetime("us")})), 1),
-    ],
-)
-def test_a_time_of_polars_that_python_cannot_hold_is_its_record_s_own_affair(kind):
-    """Polars panics at it, which no `except Exception` catches."""
-    read = []
-    for odd in (1, 2**31 - 1 if kind == pl.Date else 2**62):
-        days = changed(list(range(NUM_RECORDS)), odd)
-        values = pl.Series([nested(kind, day) for day in days]).cast(kind)
-        read.append(frames.column(values))
-    assert np.delete(read[0], 3).tolist() == np.delete(read[1], 3).tolist()
-    assert cast(ROWS, LABELS, values) == 0
+@pytest.mark.parametrize("kind", DAYS)
+def test_times_and_structs_are_refused_by_their_type(kind):
+    """One odd cell makes text of times, and structs of text, so that all others were others."""
+    with pytest.raises(ValueError, match="Expected y as text or numbers"):
+        cast(ROWS[:1], DAYS[kind])
+    with pytest.raises(ValueError, match="Expected person as text or numbers"):
+        cast(ROWS[:1], LABELS[:1], DAYS[kind])
+    assert not Path("ledger").exists()
+
+
+@pytest.mark.parametrize("named", ["date", "struct"])
+def test_a_class_that_is_called_as_a_type_is_a_class(named):
+    for y in (pl.Series([named, "b"], dtype=pl.Enum([named, "b"])), pd.Categorical([named, "b"])):
+        frames.refuse_times(y=y)
 
 
 def test_a_table_of_arrow_tells_names_of_columns_and_no_value():

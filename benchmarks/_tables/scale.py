@@ -75,12 +75,12 @@ def public_growth() -> str:
     rows = [
         [
             f"{row['rows']:,}",
-            *(f"{row[f'{part}_seconds']:.1f} s" for part in ("clustering", "graph", "spreading")),
+            *(f"{row[f'{part}_seconds']:.1f} s" for part in ("clustering", "graph", "kernels")),
             f"{row['peak_bytes'] / 1e9:.1f} GB",
         ]
         for row in load("scale")["results"]["growth"]
     ]
-    header = ["public rows", "clustering", "neighbor graph", "spreading labels", "memory in all"]
+    header = ["public rows", "clustering", "neighbor graph", "kernels of the decoder", "memory in all"]
     return table(header, rows, "scale", "growth")
 
 

@@ -5,7 +5,7 @@ No content of a single record raises an error, because the error would reveal th
 
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from numbers import Number
 from typing import Any
 
@@ -21,7 +21,11 @@ from rknn_jax.records.code_points import in_unicode
 
 NUMBER_TYPES = ("int", "uint", "float", "double", "bool", "decimal", "sparse")
 TIME_TYPES = ("date", "time", "duration", "period", "interval")
-SHORT_FLOATS = re.compile(r"(torch\.)?(b?float16|float32|half_?float|float)(\[pyarrow\])?")
+_TIMES = re.compile(
+    r"((large_|fixed_size_)?(list|array)[(<](\w+: )?)*(date|time|duration|period|interval|month_|"
+    "struct|map)"
+)
+_INEXACT = re.compile(r"(torch\.)?(bool(ean)?|b?float16|float32|half_?float|float)(\[pyarrow\])?")
 NESTED_TYPES = ("list", "array", "struct", "fixed_size_list", "large_list", "map")
 """Names of types of columns, or their beginnings, in small letters."""
 
@@ -39,9 +43,6 @@ def single(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndar
       ValueError: If the labels are numbers, and the classes are names without a number.
     """
     labels = column_or_1d(in_unicode(np.asarray(y))) if _is_typed(y) else column(y)
-    if labels.dtype.kind == "f":  # as numbers among objects are
-        with np.errstate(all="ignore"):  # a warning would tell of one
-            labels = labels.astype(np.float64, copy=False)
     if classes is not None:
         known = sorted_classes(classes)
         if labels.dtype.kind in "biuf" and all(number_of(str(name)) is None for name in known):
@@ -136,6 +137,8 @@ def _is_indicated(cell: Any) -> bool:
     if type(cell) in (bool, int, float):
         return bool(cell > 0)
     try:
+        if isinstance(cell, bytes):  # one of them makes bytes of a column of text
+            cell = cell.decode()
         if isinstance(cell, str):
             value = number_of(cell.strip())
             return (float(cell) if value is None else value) > 0
@@ -163,6 +166,9 @@ def column(values: Any) -> np.ndarray:
     values = _listed(values)  # series, whose missing values make no floats
     if isinstance(values, np.ma.MaskedArray):
         values = values.tolist()  # with None for what is masked, and no float for a whole number
+    if isinstance(values, np.ndarray) and values.dtype.kind == "f":  # as among objects
+        with np.errstate(all="ignore"):  # a warning would tell of one
+            values = values.astype(np.float64)
     cells = isinstance(values, np.ndarray) and values.dtype.kind in "Oc" and values.ndim > 0
     if hasattr(values, "__array__") and not cells:
         readable = in_unicode(values) if isinstance(values, np.ndarray) else values
@@ -174,11 +180,8 @@ def column(values: Any) -> np.ndarray:
 def _listed(values: Any) -> Any:
     """Return a series or an array of Arrow as a list, and anything else as it is.
 
-    Text of Arrow may be no Unicode, and an error would reveal the record. So does the panic of
-    Polars at a time that Python cannot hold, which is a number instead.
+    Text of Arrow may be no Unicode, and an error would reveal the record.
     """
-    if hasattr(values, "to_physical") and (kind := _without_times(values.dtype)) != values.dtype:
-        values = values.cast(kind)
     named = [name for name in ("to_list", "to_pylist") if hasattr(values, name)]
     if not named:
         return values
@@ -187,21 +190,6 @@ def _listed(values: Any) -> Any:
     except Exception:  # of one record or of several, whatever they hold
         places = values.iloc if hasattr(values, "iloc") else values
         return [_at(places, place) for place in range(len(values))]
-
-
-def _without_times(kind: Any) -> Any:
-    """Return a type of Polars with whole numbers in the place of times, at any depth."""
-    import polars as pl  # whoever has such a type has the package
-
-    if kind.is_temporal():
-        return pl.Int64
-    if isinstance(kind, pl.List):
-        return pl.List(_without_times(kind.inner))
-    if isinstance(kind, pl.Array):
-        return pl.Array(_without_times(kind.inner), kind.size)
-    if isinstance(kind, pl.Struct):
-        return pl.Struct({field.name: _without_times(field.dtype) for field in kind.fields})
-    return kind
 
 
 def _at(values: Any, place: int) -> Any:
@@ -216,10 +204,11 @@ def _at(values: Any, place: int) -> Any:
 def _is_typed(values: Any) -> bool:
     """Return whether NumPy reads values as they are: an array or series of a type of NumPy's.
 
-    Others may have missing values, for which NumPy makes floats of all whole numbers.
+    Others may have missing values, for which NumPy makes floats of all whole numbers. One complex
+    number or one of bytes makes all others so.
     """
     dtype = getattr(values, "dtype", None)
-    plain = isinstance(dtype, np.dtype) and dtype.kind not in "Oc"
+    plain = isinstance(dtype, np.dtype) and dtype.kind not in "OcST"
     return plain and not isinstance(values, np.ma.MaskedArray)
 
 
@@ -282,21 +271,21 @@ def refuse_unread(**given: Any) -> None:
             )
 
 
-def refuse_short_floats(person: Any) -> None:
-    """Raise ValueError if persons are floats of less than 64 bits, which few numbers are.
+def refuse_inexact(person: Any) -> None:
+    """Raise ValueError if persons are bools, or floats of less than 64 bits, by their type.
 
-    Two people of one float would have the votes of one. Among objects, such floats are longer ones.
+    Two people of one such float would have the votes of one. Among objects and in text, floats of
+    all lengths look alike, and bools are words.
 
     Args:
       person: Whose the records are, of which the type alone is read.
     """
-    column = _only_column(person)
-    kind = str(getattr(column, "dtype", getattr(column, "type", None)))
-    if SHORT_FLOATS.fullmatch(kind.lower()):
-        raise ValueError(
-            f"Expected person as whole numbers or text, got {kind}, in which several large numbers "
-            "are one; nothing was spent. Read the numbers again as whole ones, such as int64."
-        )
+    for _, kind in _kinds(person):
+        if _INEXACT.fullmatch(kind):
+            raise ValueError(
+                f"Expected person as whole numbers or text, got {kind}, in which several people "
+                "may be one; nothing was spent. Read them again as whole numbers, such as int64."
+            )
 
 
 def refuse_columns(public: Any) -> None:
@@ -324,17 +313,37 @@ def refuse_private_columns(private: Any) -> None:
     Args:
       private: Array or frame, of which the types alone are read.
     """
-    types: Iterable[tuple[Any, Any]] = ()
-    if hasattr(private, "column_names"):  # a table of Arrow
-        types = zip(private.column_names, private.schema.types, strict=True)
-    elif hasattr(private, "columns") and hasattr(private, "dtypes"):
-        types = zip(private.columns, private.dtypes, strict=True)
     others: dict[str, list[str]] = {}
-    for name, dtype in types:
-        kind = str(dtype).lower()
+    for name, kind in _kinds(private):
         if kind.startswith(TIME_TYPES + NESTED_TYPES):
-            others.setdefault(kind, []).append(str(name))
+            others.setdefault(kind, []).append(name)
     _refuse(others)
+
+
+def refuse_times(**given: Any) -> None:
+    """Raise ValueError if labels or persons are times or structs, or lists of them, by their type.
+
+    Such a column is text where one cell of it is, and then its values are others.
+
+    Args:
+      given: Columns, by their names, of which the types alone are read.
+    """
+    for name, values in given.items():
+        for _, kind in _kinds(values):
+            if _TIMES.match(kind):
+                raise ValueError(
+                    f"Expected {name} as text or numbers, got {kind}; nothing was spent. Pass "
+                    f"{name}.astype(str), or the numbers in it."
+                )
+
+
+def _kinds(values: Any) -> list[tuple[str, str]]:
+    """Return the names of columns and their types in small letters; of a series or array, one."""
+    names = _column_names(values)
+    if names is None:
+        return [("", str(getattr(values, "dtype", getattr(values, "type", ""))).lower())]
+    types = values.schema.types if hasattr(values, "column_names") else values.dtypes
+    return [(str(name), str(kind).lower()) for name, kind in zip(names, types, strict=True)]
 
 
 def _refuse(others: dict[str, list[str]]) -> None:

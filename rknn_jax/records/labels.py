@@ -277,8 +277,9 @@ class _Lookup:
         kind = labels.dtype.kind
         if kind in "biuf" and self.counts_from_0:
             return _class_numbers(labels, self.count)
-        if kind == "f" and labels.dtype.itemsize != 8:
-            labels = labels.astype(str).astype(np.float64)  # 0.1 stays 0.1
+        if kind == "f":
+            with np.errstate(all="ignore"):  # a warning would tell of one
+                labels = labels.astype(np.float64)
         values = labels.ravel().tolist()
         if kind == "O":
             numbers = [self.any(value) for value in values]
@@ -314,8 +315,11 @@ class _Lookup:
         return FOREIGN if value is None else self.number(value)
 
     def number(self, value: float) -> int:
-        """Return the class number of a number."""
+        """Return the class number of a number. A float32 of 0.1 is 0.1, also as a float64."""
         number = self.values.get(value)
+        if number is None and self.values and isinstance(value, float) and value % 1:
+            found = [self.values[one] for one in _shorter(value) if one in self.values]
+            number = found[0] if found else None
         if number is None and self.counts_from_0 and 0 <= value < self.count:
             number = int(value) if value == int(value) else None
         if number is not None:
@@ -330,9 +334,23 @@ class _Lookup:
                 return self.text(value)
             if value is None or str(value).lower() in MISSING_WORDS:
                 return MISSING
-            return self.number(value)
+            try:
+                return self.number(value)
+            except TypeError:  # of dates and UUIDs, which are text where one cell of a column is
+                return self.text(str(value))
         except Exception:  # an error would reveal the record, whatever it holds
             return FOREIGN
+
+
+def _shorter(value: float) -> list[float]:
+    """Return the shortest numbers whose floats of 32 or 16 bits are this one.
+
+    >>> _shorter(float(np.float32(0.1)))
+    [0.1]
+    """
+    with np.errstate(all="ignore"):  # a warning would tell of one
+        floats = np.float32(value), np.float16(value)
+    return [float(str(one)) for one in floats if one == value]
 
 
 _lookup = functools.lru_cache(maxsize=16)(_Lookup)

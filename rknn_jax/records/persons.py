@@ -27,6 +27,8 @@ _UUID = re.compile(
 LONGEST = 1_000
 """Characters of a name that is compared in one form."""
 
+_INFINITE = ("inf", "infinity")
+
 _PLACE = re.compile(r" at 0x[0-9a-f]+>", re.IGNORECASE)
 """Text of an object that has none of its own."""
 
@@ -63,8 +65,8 @@ def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray
     person however they are written: 7, 7.0, "07", "7E+00"; True is 1. So are UUIDs, as objects or
     as text, whose letters may be capitals. Text is compared without spaces around it and in
     Unicode's form NFKC. NUL bytes at the end are padding, as in NumPy. Missing values, the words
-    for them, a UUID of zeros, floats that are too large to be exact, and objects without a text of
-    their own name nobody. No single value raises an error.
+    for them, infinity, a UUID of zeros, floats that are too large to be exact, in text too, and
+    objects without a text of their own name nobody. No single value raises an error.
 
     Args:
       values: Numbers, text or bytes `[b]`.
@@ -125,16 +127,9 @@ def inexact(values: np.ndarray) -> np.ndarray:
         exact = 2.0 ** (np.finfo(values.dtype).nmant + 1)
         large: np.ndarray = np.isfinite(values) & (np.abs(values) >= exact)
         return large
-    if values.dtype.kind != "O":
+    if values.dtype.kind not in "USO":
         return np.zeros(len(values), bool)
-    floats = [isinstance(value, float | np.floating) for value in values]
-    return np.array(
-        [
-            is_float and np.isfinite(value) and not _is_exact(value)
-            for value, is_float in zip(values, floats, strict=True)
-        ],
-        bool,
-    )
+    return np.array([_is_inexact(value) for value in in_unicode(values).tolist()], bool)
 
 
 def _person_texts(values: Sequence[Any]) -> list[bytes]:
@@ -155,12 +150,12 @@ def _person_texts(values: Sequence[Any]) -> list[bytes]:
 def _person_text(value: Any) -> bytes:
     """Return a person's number or text in one form, which is empty if it names no person."""
     try:
-        if isinstance(value, float | np.floating) and not _is_exact(value):
+        if _is_inexact(value):
             return b""
         plain = _normal(_text(value)).rstrip("\0").strip()
     except Exception:  # an error would reveal the record, whatever it holds
         return b""
-    if not plain or plain.lower() in MISSING_WORDS:
+    if not plain or plain.lower() in MISSING_WORDS or plain.lower().lstrip("+-") in _INFINITE:
         return b""
     uuid = _UUID.fullmatch(plain)
     if uuid:
@@ -205,7 +200,17 @@ def _number(text: str) -> str:
     return f"-{whole}" if sign else whole
 
 
-def _is_exact(value: Any) -> bool:
-    """Return whether no other whole number has this float. NaN and infinity are no number."""
-    digits = 53 if isinstance(value, float) else np.finfo(type(value)).nmant + 1
-    return bool(abs(float(value)) < 2.0**digits)
+def _is_inexact(value: Any) -> bool:
+    """Return whether a float, or text of one, is so large that other whole numbers have it too.
+
+    One text makes text of a column of floats. Digits alone are a whole number.
+    """
+    if isinstance(value, float | np.floating):
+        digits = 53 if isinstance(value, float) else np.finfo(type(value)).nmant + 1
+        return 2.0**digits <= abs(float(value)) < np.inf
+    if not isinstance(value, str | bytes):
+        return False
+    text = _text(value).rstrip("\0").strip()
+    if not _NUMBER.fullmatch(text) or text.lstrip("+-").isdecimal():
+        return False
+    return abs(Decimal(text)) >= 2**53

@@ -406,8 +406,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             a person with all records, and n is the number of persons. A record that names no person
             (None, NaN, '') casts no vote. Floats are exact below 2**53, and larger ones name no
             person: pandas makes floats of whole numbers if one is missing, so keep large numbers as
-            text or `Int64`. Floats of less than 64 bits are refused. The ledger keeps the name of a
-            Series; see `person_name`. Defaults to None: epsilon protects a record.
+            text or `Int64`. Bools and floats of less than 64 bits are refused. The ledger keeps the
+            name of a Series; see `person_name`. Defaults to None: epsilon protects a record.
 
         Returns:
           `labels_`, `[m]`, or `[m, num_classes]` for sets.
@@ -418,6 +418,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
           ValueError: If the input or the parameters cannot be used; nothing was spent then.
         """
         frames.refuse_unread(y=y)
+        frames.refuse_times(y=y)
         frames.check_aligned(X, y=y, person=person)
         X = self._private(X)
         several = self.labels_per_record is not None
@@ -584,7 +585,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         """Return the settings and the input of a release, or of a dry run without labels."""
         self._validate_params()
         frames.refuse_unread(person=person)
-        frames.refuse_short_floats(person)
+        frames.refuse_times(person=person)
+        frames.refuse_inexact(person)
         persons = None if person is None else frames.column(person)
         check_consistent_length(X, persons)
         if persons is None and self.person_name is not None:
