@@ -80,7 +80,7 @@ def public_growth() -> str:
         ]
         for row in load("scale")["results"]["growth"]
     ]
-    header = ["public rows", "clustering", "neighbor graph", "kernels of the decoder", "memory in all"]
+    header = ["public rows", "clustering", "neighbor graph", "decoder's kernels", "memory in all"]
     return table(header, rows, "scale", "growth")
 
 
