@@ -436,11 +436,16 @@ def test_a_ledger_that_is_gone_is_not_replaced_in_silence(folder):
     release()
     os.rename("R.npz.ledger.jsonl", "moved.jsonl")
     again = named_settings(Settings, "P.npz", "R.npz", 0.5, queries=3, classes="3", out=Path("o"))
-    with pytest.raises(LedgerMismatchError, match=r"which is gone.*new place by ledger") as found:
+    with pytest.raises(LedgerMismatchError, match=r"which is gone.*new place by ledger"):
+        job.release(planning.prepare(again))
+    with np.load("R.npz") as whole:
+        changed = {name: whole[name].copy() for name in ("embeddings", "labels")}
+    changed["embeddings"][0] += 1
+    np.savez("R.npz", **changed)
+    with pytest.raises(LedgerMismatchError, match=r"changed since.*new place by ledger") as found:
         job.release(planning.prepare(again))
     assert not Path("R.npz.ledger.jsonl").exists()
-    entry = str(found.value).split("remove ")[1].rstrip(".")
-    os.unlink(entry)
+    subprocess.run(str(found.value).split("that name it: ")[1], shell=True, check=True)
     job.release(planning.prepare(again))
     assert account() == 0.5
 

@@ -85,7 +85,7 @@ def test_codes_of_series_are_the_classes_that_are_named_so(name):
 
 def persons():
     """Return what names a person, as all doors have to read it."""
-    known = [code for code in CODES if code.lower() not in ("nan", "none", "na", "n/a")]
+    known = [code for code in CODES if code.lower() not in ("nan", "inf", "none", "na", "n/a")]
     return known, {code: code.lstrip("+") for code in known} | {"0012": "12", "012": "12"}
 
 

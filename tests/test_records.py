@@ -120,7 +120,7 @@ def test_an_object_that_is_no_label_is_foreign_and_no_error():
             raise RuntimeError
 
     labels = np.empty(5, object)
-    labels[:] = [Odd(), [1, 2], b"cat", {"cat"}, pd.Timestamp(0)]
+    labels[:] = [Odd(), [1, 2], b"\xff", {"cat"}, pd.Timestamp(0)]
     found = encode(labels, NAMES)
     assert found.ids.tolist() == [MISSING] * 5
     assert found.told.tolist() == [1] * 5

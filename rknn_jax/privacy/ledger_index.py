@@ -3,7 +3,8 @@
 A copy of a data set, or another `--ledger`, would begin a second budget for the same people. A
 release therefore looks up its records here. It is refused if another ledger that still exists has
 them on record. A ledger that is new, or adopts, is refused too if another one was charged for a
-file of the same name: the file is likely a new version of the same people's records.
+file of the same name: the file is likely a new version of the same people's records. If that one is
+gone, a new one is refused, because it does not know what was spent.
 
 The folder is `RKNN_STATE_DIR`, or `rknn_jax/ledgers` in the user's state folder (`XDG_STATE_HOME`,
 by default `~/.local/state`). It holds a random salt, and a small JSON file for each fingerprint
@@ -140,7 +141,8 @@ def held(
 
     Raises:
       LedgerMismatchError: As in `check`, whose warnings are left out. Also if the ledger is new or
-        adopts, and another one was charged for one of the files, or for a folder that holds it.
+        adopts, and another one was charged for one of the files, or for a folder that holds it; a
+        ledger that is gone counts for a new one.
     """
     parts, names = _noted(prints), [*files, *inside]
     # All files are looked up, though few are noted: another ledger may have had one of them.
@@ -192,12 +194,9 @@ def _refuse_second(place: Path, path: Path, dataset: str) -> list[str]:
             "share one budget. If the ledger is to be kept elsewhere, move that file."
         )
     if known and not others and not os.path.lexists(path):
-        entry = place / _name((place / _SALT).read_bytes(), dataset)
         raise LedgerMismatchError(
             f"Expected the ledger of these records at {known[-1]}, which is gone or has other "
-            f"records, got no ledger yet at {path}; name its new place by {option('ledger')}, "
-            "because a new one does not know what was spent. If it is gone for good, remove "
-            f"{entry}."
+            f"records, got no ledger yet at {path}; {_gone(place, known[-1])}"
         )
     return others
 
@@ -206,22 +205,37 @@ def _refuse_changed(place: Path, path: Path, source: str, *, adopts: bool) -> No
     """Refuse a new ledger, or one that adopts, for a file that another was charged for.
 
     Raises:
-      LedgerMismatchError: If that ledger still exists.
+      LedgerMismatchError: If that ledger still exists, or if it is gone and this one is new.
     """
     known, exists = _read(place, source), os.path.lexists(path)
     if exists and (not adopts or os.path.realpath(path) in known):
         return
     others = [other for other in known if os.path.lexists(other)]
-    if others:
-        entry = place / _name((place / _SALT).read_bytes(), source)
-        raise LedgerMismatchError(
-            f"Expected the ledger that releases from {source.removeprefix(source_names.KIND)} are "
-            f"charged to, {others[0]}, got {path if exists else f'no ledger yet at {path}'}, and "
-            "the records have changed since, or are read otherwise; pass "
-            f"{option('ledger')} {shlex.quote(others[0])}, and let it adopt the records: `rknn "
-            "budget adopt`. If they are other people's, save them "
-            f"under another name, or remove {entry}."
-        )
+    if not others and (exists or not known):
+        return
+    told = (
+        f"Expected the ledger that releases from {source.removeprefix(source_names.KIND)} are "
+        f"charged to, {[*others, *known[-1:]][0]}, got "
+        f"{path if exists else f'no ledger yet at {path}'}, and the records have changed since, or "
+        "are read otherwise; "
+    )
+    if not others:
+        raise LedgerMismatchError(f"{told}{_gone(place, known[-1])}")
+    entry = place / _name((place / _SALT).read_bytes(), source)
+    raise LedgerMismatchError(
+        f"{told}pass {option('ledger')} {shlex.quote(others[0])}, and let it adopt the records: "
+        "`rknn budget adopt`. If they are other people's, save them under another name, or remove "
+        f"{entry}."
+    )
+
+
+def _gone(place: Path, ledger: str) -> str:
+    """Return the remedy where a ledger is gone."""
+    return (
+        f"name its new place by {option('ledger')}, because a new one does not know what was "
+        f"spent. If it is gone for good, remove the files of {place} that name it: "
+        f"grep -lF {shlex.quote(json.dumps(ledger))} {shlex.quote(str(place))}/*.json | xargs rm"
+    )
 
 
 def _noted(prints: Sequence[str]) -> tuple[str, ...]:

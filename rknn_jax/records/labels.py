@@ -350,7 +350,7 @@ def _shorter(value: float) -> list[float]:
     """
     with np.errstate(all="ignore"):  # a warning would tell of one
         floats = np.float32(value), np.float16(value)
-    return [float(str(one)) for one in floats if one == value]
+    return [float(str(one)) for one in floats if float(one) == value]
 
 
 _lookup = functools.lru_cache(maxsize=16)(_Lookup)
