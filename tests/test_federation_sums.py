@@ -462,7 +462,7 @@ def test_three_clients_label_the_rows_of_a_server(kind, tmp_path):
     assert told["labeler"] == card["labeler"] == round.config.name
     assert told["sum_shape"] == list(round.sum.shape)
     assert told["clients_whose_noise_suffices"] == 2
-    assert told["not_covered"][0] == "that a client took part"
+    assert told["not_covered"][0] == "that a client took part, and so has a private record"
     page = (tmp_path / "out/privacy.html").read_text()
     assert f"made by {round.config.name} from one noisy sum" in page
     assert "discrete_gaussian" in page

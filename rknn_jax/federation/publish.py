@@ -271,7 +271,7 @@ def _statement(
         else "answers that it had made random"
     )
     if asked.summed or asked.unit == "client":
-        hidden = "that a client took part"
+        hidden = "that a client took part, and so has a private record"
     else:
         hidden = "how many messages a client sent"
     student = [] if asked.student == "none" else ["a network trained on these labels"]

@@ -1,6 +1,8 @@
 """Labels and rows of a Python caller: lists, arrays, series and frames, as `labels` takes them.
 
-No content of a single record raises an error, because the error would reveal that record.
+No content of a single record raises an error, because the error would reveal that record. The type
+of a column may, also where a program has guessed it from all cells. The caller alone sees it,
+before anything is paid.
 """
 
 import re
