@@ -3,6 +3,7 @@
 import datetime
 import decimal
 import io
+import json
 import warnings
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import polars
 import pyarrow as pa
+import pyarrow.csv
 import pytest
 
 from rknn_jax import ReverseKNNLabeler
@@ -353,6 +355,76 @@ def test_a_row_is_read_alike_in_every_container(kind):
     ]
     for one in found[1:]:
         np.testing.assert_array_equal(found[0], one)
+
+
+READERS = {
+    "pandas": lambda lines: pd.read_csv(io.StringIO(lines)),
+    "pandas with Arrow": lambda lines: pd.read_csv(io.StringIO(lines), dtype_backend="pyarrow"),
+    "polars": lambda lines: polars.read_csv(lines.encode()),
+    "arrow": lambda lines: pyarrow.csv.read_csv(io.BytesIO(lines.encode())),
+    "numpy": lambda lines: np.array([json.loads(f"[{one}]") for one in lines.lower().split()[1:]]),
+    "polars, not strict": lambda lines: polars.DataFrame(
+        [json.loads(f"[{one}]") for one in lines.lower().split()[1:]],
+        schema=["x", "y", "z"],
+        orient="row",
+        strict=False,
+    ),
+}
+
+
+@pytest.mark.parametrize("read", READERS)
+@pytest.mark.parametrize("odd", ['"unknown"', "7", "2.5", "null", '""'])
+@pytest.mark.parametrize("no", ["False", "0", "0.5", "1e300"])
+def test_one_odd_cell_of_a_file_that_a_program_reads_is_its_own_row_s_affair(read, odd, no):
+    """It makes text of a column of bools, and True of all others was no number."""
+    yes = "True" if no == "False" else "1"
+    lines = ["x,y,z", f"{yes},1,{no}", f"{no},0,{no}", f"{yes},3,{yes}"]
+    usual, other = (
+        usable_rows(frames.rows_of(READERS[read]("\n".join([*lines, last])), 3).astype(np.float64))
+        for last in (f"{yes},1,{yes}", f"{odd},1,{yes}")
+    )
+    np.testing.assert_array_equal(usual[:3], other[:3])
+    assert (read == "numpy" and no == "False") or np.isfinite(usual[1]).all() or no == "1e300"
+
+
+def test_one_word_in_a_column_of_bools_is_its_own_record_s_affair_where_frames_are_counted():
+    made = frame(name_of)
+    made["z"] = made["y"] > 0
+    expected = released(made, Columns(tuple(NAMES), "diagnosis")).counts
+    cells = made["z"].map(str).astype(object)
+    cells[3] = "unknown"
+    found = released(made.assign(z=cells), Columns(tuple(NAMES), "diagnosis")).counts
+    assert np.abs(expected - found).sum() <= 1
+
+
+@pytest.mark.parametrize("read", [pd.read_csv, polars.read_csv, pyarrow.csv.read_csv])
+def test_codes_that_a_program_reads_as_numbers_are_the_classes_of_their_values(read):
+    """1E50 is a code of ICD-11, and one code with a letter makes text of all."""
+    codes = ["1E50", "1E51", "1E5Z"]
+    classes = Classes(3, tuple(codes), counts_from_0=False)
+    found = []
+    for last in ("1E50", "1E5Z"):
+        file = io.BytesIO("\n".join(["y", "1E50", "1E51", "1E50", last]).encode())
+        y = read(file)["y"]
+        found.append(encode(frames.single(y, codes)[0], classes).ids)
+    np.testing.assert_array_equal(found, [[0, 1, 0, 0], [0, 1, 0, 2]])
+
+
+@pytest.mark.parametrize("y", [np.array([12, 7]), polars.Series([12.0, 7]), pa.array([12, 7])])
+def test_numbers_are_refused_where_two_classes_are_one_number_or_none_is_one(y):
+    with pytest.raises(ValueError, match="Expected labels as text, got"):
+        frames.single(y, ["0012", "12", "7"])
+    with pytest.raises(ValueError, match="Expected labels that are classes, such as 'cat'"):
+        frames.single(y, ["cat", "dog"])
+
+
+@pytest.mark.parametrize(
+    "y", [np.array(["a"]), polars.Series(["a"]), pa.array(["a"]), pd.Series(["a"], dtype="string")]
+)
+def test_text_is_no_set_of_classes(y):
+    """Polars makes text of lists where one record has a bare name."""
+    with pytest.raises(ValueError, match="lists of classes, got text"):
+        frames.several(y, ["a", "b"])
 
 
 def as_bytes(values):

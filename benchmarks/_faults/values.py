@@ -21,6 +21,22 @@ FAULTS = (
     ),
     Known(
         "values",
+        "one word in a column of bools makes all rows unusable",
+        "rknn_jax/records/features.py",
+        "            text = TRUTH.get(text.lower(), text)",
+        "            pass",
+        ("tests/test_frames_of_objects.py",),
+    ),
+    Known(
+        "values",
+        "one code with a letter makes classes of all others",
+        "rknn_jax/records/labels.py",
+        "        self.reads_codes = not classes.counts_from_0",
+        "        self.reads_codes = False",
+        ("tests/test_frames_of_objects.py",),
+    ),
+    Known(
+        "values",
         "one label of bytes takes the labels of all others",
         "rknn_jax/records/classes.py",
         "    if isinstance(value, bytes):",

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rknn_jax.formats import Block, Columns, Layout, _arrow, _arrow_tables
+from rknn_jax.records.features import number
 
 
 def has_objects(table: Any) -> bool:
@@ -128,7 +129,7 @@ def _is_object(kind: Any) -> bool:
 
 def _number(cell: Any) -> float | None:
     try:
-        return None if np.iscomplexobj(cell) else float(cell)
+        return None if np.iscomplexobj(cell) else number(cell)
     except Exception:  # an error would reveal the record, whatever it holds
         return None
 

@@ -40,7 +40,7 @@ from rknn_jax.formats import (
 from rknn_jax.formats._csv_records import NO_UTF8, UTF8_MARK, is_utf8
 from rknn_jax.records import carried
 from rknn_jax.records.classes import CUT, LONGEST_LABEL, MOST_LABELS, cut
-from rknn_jax.records.features import FIELD
+from rknn_jax.records.features import FIELD, TRUTH
 from rknn_jax.records.labels import SEPARATOR, mask_text
 
 SUFFIXES = (".jsonl",)
@@ -333,7 +333,6 @@ def _fill(row: np.ndarray, values: list[Any], columns: Columns) -> None:
 
 
 _NUMERAL = re.compile(csv.NUMBER, re.ASCII)
-_TRUTH = {"true": 1.0, "false": 0.0}
 
 
 def _number(value: Any) -> float:
@@ -345,7 +344,7 @@ def _number(value: Any) -> float:
     if isinstance(value, str):
         if _NUMERAL.match(value):
             return float(value)
-        return _TRUTH.get(value.strip().lower(), math.nan)
+        return TRUTH.get(value.strip().lower(), math.nan)
     if not isinstance(value, int | float):
         return math.nan
     try:

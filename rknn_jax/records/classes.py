@@ -171,6 +171,16 @@ def number_of(text: str) -> float | None:
         return value if np.isfinite(value) else None
 
 
+def code_value(text: str) -> float | None:
+    """Return the number that programs make of a code such as 1E10, and None for other text.
+
+    >>> [code_value(text) for text in ("1E3", "1e+3", "1E999", "x")]
+    [1000.0, None, None, None]
+    """
+    value = float(text) if _CODE.fullmatch(text) else float("inf")
+    return value if np.isfinite(value) else None
+
+
 def parse_classes(text: str) -> Classes:
     """Return the classes of `--classes`: a number, or names with commas between them.
 

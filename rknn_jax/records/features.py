@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,9 @@ FIELD = "text or number"
 """Kinds of columns: floats, bools and decimals; integers; columns of a format without types."""
 
 NUMBERS = (NUMBER, WHOLE, FIELD)
+
+TRUTH = {"true": 1.0, "false": 0.0}
+"""Words of bools, in small letters, as numbers."""
 
 MOST_NAMED = 10
 """Most columns that an error names."""
@@ -34,6 +38,27 @@ def embed_texts() -> str:
 
 
 _UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # what pandas calls an index
+
+
+def number(cell: Any) -> float:
+    """Return a cell as a number, and NaN for what is none.
+
+    One odd cell makes text, bytes or complex numbers of a column, so each of them is the number
+    that it was: NUL at the end of text is padding, as in NumPy, and true and false are 1 and 0.
+
+    >>> [number(cell) for cell in ("2.5", b"2", "True", "(2+0j)", 2 + 0j, 1j, True, None, "x", "")]
+    [2.5, 2.0, 1.0, 2.0, 2.0, nan, 1.0, nan, nan, nan]
+    """
+    try:
+        text = cell.decode() if isinstance(cell, bytes) else cell
+        if isinstance(text, str):
+            text = text.rstrip("\0").strip()
+            text = TRUTH.get(text.lower(), text)
+        is_complex = isinstance(text, str | complex | np.complexfloating)
+        value = complex(text) if is_complex else float(text)
+    except Exception:  # an error would reveal the record, whatever it holds
+        return float("nan")
+    return float(value.real) if value.imag == 0 else float("nan")
 
 
 def real_rows(array: np.ndarray, where: str, width: int | None = None) -> np.ndarray:

@@ -18,8 +18,15 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from rknn_jax._internal.panics import called
-from rknn_jax.records.classes import MISSING_WORDS, infer_classes, number_of, scalar
+from rknn_jax.records.classes import (
+    MISSING_WORDS,
+    code_value,
+    infer_classes,
+    number_of,
+    scalar,
+)
 from rknn_jax.records.code_points import in_unicode
+from rknn_jax.records.features import number
 
 NUMBER_TYPES = ("int", "uint", "float", "double", "bool", "decimal", "sparse")
 TIME_TYPES = ("date", "time", "duration", "period", "interval")
@@ -27,6 +34,7 @@ _TIMES = re.compile(
     r"((large_|fixed_size_)?(list|array)[(<](\w+: )?)*(date|time|duration|period|interval|month_|"
     "struct|map)"
 )
+_TEXT = re.compile(r"(large_)?(str|utf8)|[<>=|]?u\d")
 _INEXACT = re.compile(r"(torch\.)?(bool(ean)?|b?float16|float32|half_?float|float)(\[pyarrow\])?")
 NESTED_TYPES = ("list", "array", "struct", "fixed_size_list", "large_list", "map")
 """Names of types of columns, or their beginnings, in small letters."""
@@ -42,22 +50,43 @@ def single(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndar
       `(labels, classes)`: labels `[n]` for `labels.encode`, and the sorted classes `[num_classes]`.
 
     Raises:
-      ValueError: If the labels are numbers, and the classes are names without a number.
+      ValueError: If the labels are numbers by their type, and the classes are names without a
+        number, or if two of them have one.
     """
     labels = column_or_1d(in_unicode(np.asarray(y))) if _is_typed(y) else column(y)
     if classes is not None:
         known = sorted_classes(classes)
-        if labels.dtype.kind in "biuf" and all(number_of(str(name)) is None for name in known):
-            raise ValueError(
-                f"Expected labels that are classes, such as {str(known[0])!r}, got {labels.dtype}; "
-                "nothing was spent. Pass the names of the classes, not their numbers."
-            )
+        _check_numbers(y, [str(name) for name in known])
         return labels, known
     values = [label for label in labels.tolist() if not _is_missing(label)]
     known = sorted_classes(values)
     if known.dtype.kind == "U":
         infer_classes(known)  # refuses text such as 'nan', which may be no class
     return labels, known
+
+
+def _check_numbers(y: Any, names: Sequence[str]) -> None:
+    """Raise ValueError if labels are numbers by their type, which cannot tell the classes."""
+    for _, kind in _kinds(y):
+        if not kind.startswith(NUMBER_TYPES):
+            continue
+        found: dict[float, str] = {}
+        for name in names:
+            value = number_of(name)
+            value = code_value(name) if value is None else value
+            if value is None:
+                continue
+            other = found.setdefault(value, name)
+            if other != name:
+                raise ValueError(
+                    f"Expected labels as text, got {kind}, where the classes {other!r} and "
+                    f"{name!r} are one number; nothing was spent. Read the labels as text."
+                )
+        if not found:
+            raise ValueError(
+                f"Expected labels that are classes, such as {names[0]!r}, got {kind}; nothing was "
+                "spent. Pass the names of the classes, not their numbers."
+            )
 
 
 def several(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
@@ -87,6 +116,11 @@ def several(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(
             f"Expected the columns of y to be the classes in their order, got {columns[:5]}; "
             "pass y[classes]."
+        )
+    if columns is None and any(_TEXT.match(kind) for _, kind in _kinds(y)):
+        raise ValueError(
+            "Expected an indicator matrix or lists of classes, got text; nothing was spent. Pass a "
+            "list for each record, such as y.to_list() with [name] for a single class."
         )
     matrix = _dense(y)
     if isinstance(matrix, np.ndarray) and matrix.ndim == 2:
@@ -451,26 +485,15 @@ def numbers_of(row: Any, width: int) -> np.ndarray:
         row = unmasked(row)
         numbers = np.asarray(real(row) if isinstance(row, np.ndarray) else row, dtype=np.float64)
     except Exception:  # an error would reveal the record
-        numbers = _real(row)
+        numbers = _each_number(row)
     return numbers if numbers.shape == (width,) else np.full(width, np.nan)
 
 
-def _real(row: Any) -> np.ndarray:
-    """Return a row of complex numbers without an imaginary part; others are NaN.
-
-    NUL at the end of text is padding, as in NumPy.
-    """
+def _each_number(row: Any) -> np.ndarray:
     try:
-        return real(np.asarray([_unpadded(cell) for cell in row], dtype=np.complex128))
+        return np.array([number(cell) for cell in row])
     except Exception:  # an error would reveal the record
         return np.empty(0)
-
-
-def _unpadded(cell: Any) -> Any:
-    """Return text without NUL at its end, and anything else as it is."""
-    if isinstance(cell, bytes):
-        return cell.rstrip(b"\0")
-    return cell.rstrip("\0") if isinstance(cell, str) else cell
 
 
 def sorted_classes(values: ArrayLike) -> np.ndarray:

@@ -29,6 +29,7 @@ from rknn_jax.records.classes import (
     MISSING_WORDS,
     MOST_LABELS,
     Classes,
+    code_value,
     cut,
     number_of,
     scalar,
@@ -270,6 +271,12 @@ class _Lookup:
             if len(text) > LONGEST_LABEL:
                 self.names.setdefault(cut(text), i)
         self.values = classes.numerals
+        self.reads_codes = not classes.counts_from_0
+        if self.reads_codes:  # where no file was read here, a program may have made numbers of them
+            codes = {code_value(name): i for name, i in self.names.items()}
+            self.values = {
+                value: i for value, i in codes.items() if value is not None
+            } | self.values
         self.named_from_0 = classes.names == tuple(map(str, range(classes.count)))
 
     def array(self, labels: np.ndarray) -> np.ndarray:
@@ -312,6 +319,8 @@ class _Lookup:
         if not text or text.lower() in MISSING_WORDS:
             return MISSING
         value = number_of(text)
+        if value is None and self.reads_codes:
+            value = code_value(text)
         return FOREIGN if value is None else self.number(value)
 
     def number(self, value: float) -> int:
