@@ -427,6 +427,15 @@ def test_text_is_no_set_of_classes(y):
         frames.several(y, ["a", "b"])
 
 
+def test_a_row_of_text_is_a_set_of_classes_and_odd_numbers_are_an_indicator():
+    masks, classes = frames.several(np.array([["a", "b"], ["b", ""]]), ["a", "b"])
+    found = encode(masks, Classes(2, tuple(classes)), 2).ids
+    np.testing.assert_array_equal(np.sort(found[:, :2]), [[0, 1], [-1, 1]])
+    for kind in (">u4", ">i2", "u1"):
+        mask = frames.several(np.array([[1, 0], [0, 2]], kind), ["a", "b"])[0]
+        np.testing.assert_array_equal(mask, [[1, 0], [0, 1]])
+
+
 def as_bytes(values):
     return [value.encode() for value in values]
 

@@ -34,7 +34,7 @@ _TIMES = re.compile(
     r"((large_|fixed_size_)?(list|array)[(<](\w+: )?)*(date|time|duration|period|interval|month_|"
     "struct|map)"
 )
-_TEXT = re.compile(r"(large_)?(str|utf8)|[<>=|]?u\d")
+_TEXT = re.compile(r"(large_)?(str|string|utf8)(_view)?\b")
 _INEXACT = re.compile(r"(torch\.)?(bool(ean)?|b?float16|float32|half_?float|float)(\[pyarrow\])?")
 NESTED_TYPES = ("list", "array", "struct", "fixed_size_list", "large_list", "map")
 """Names of types of columns, or their beginnings, in small letters."""
@@ -104,7 +104,7 @@ def several(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
       `labels.encode`; and the classes `[num_classes]`.
 
     Raises:
-      ValueError: If an indicator matrix has other columns.
+      ValueError: If an indicator matrix has other columns, or if the labels are text by their type.
     """
     plain = np.asarray(classes, dtype=object).tolist()
     known = np.array(plain)
@@ -117,12 +117,13 @@ def several(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
             f"Expected the columns of y to be the classes in their order, got {columns[:5]}; "
             "pass y[classes]."
         )
-    if columns is None and any(_TEXT.match(kind) for _, kind in _kinds(y)):
+    matrix = _dense(y)
+    of_numpy = isinstance(matrix, np.ndarray) and matrix.dtype.kind in "UST" and matrix.ndim == 1
+    if columns is None and (of_numpy or any(_TEXT.match(kind) for _, kind in _kinds(y))):
         raise ValueError(
             "Expected an indicator matrix or lists of classes, got text; nothing was spent. Pass a "
-            "list for each record, such as y.to_list() with [name] for a single class."
+            "list for each record, such as [[name] for name in y]."
         )
-    matrix = _dense(y)
     if isinstance(matrix, np.ndarray) and matrix.ndim == 2:
         kind = matrix.dtype.kind
         if kind in "biuf" and matrix.shape[1] != len(plain):
