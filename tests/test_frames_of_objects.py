@@ -7,12 +7,14 @@ import json
 import warnings
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pandas as pd
 import polars
 import pyarrow as pa
 import pyarrow.csv
 import pytest
+import scipy.sparse
 
 from rknn_jax import ReverseKNNLabeler
 from rknn_jax.formats import Columns, _arrow, _objects
@@ -20,6 +22,7 @@ from rknn_jax.neighbors import usable_rows
 from rknn_jax.privacy import contributions
 from rknn_jax.records import frames
 from rknn_jax.records.classes import Classes, parse_classes
+from rknn_jax.records.features import number
 from rknn_jax.records.labels import encode
 from rknn_jax.records.persons import person_names
 from rknn_jax.release import label, planning
@@ -357,6 +360,74 @@ def test_a_row_is_read_alike_in_every_container(kind):
         np.testing.assert_array_equal(found[0], one)
 
 
+MISSING = None
+HELD = {
+    "whole": [1, 0, 3, 2**60 + 1, 7],
+    "whole, one missing": [1, 0, MISSING, 2**52, 7],
+    "double": [0.1, -0.5, 1e300, 2.5, -0.0],
+    "double, one missing": [0.1, 0.0, MISSING, 2.5, 1.0],
+    "bool": [True, False, True, True, False],
+    "bool, one missing": [True, False, MISSING, True, False],
+    "decimal": [decimal.Decimal(one) for one in ("0.1", "0", "1.50", "-2", "7")],
+    "text": ["1", "0", "True", "0.5", "false"],
+}
+MADE = {
+    "object": lambda values: pd.Series(values, dtype=object),
+    "pandas": lambda values: pd.Series(values).convert_dtypes(),
+    "pandas with Arrow": lambda values: pd.Series(
+        pa.array(values), dtype=pd.ArrowDtype(pa.array(values).type)
+    ),
+    "category": lambda values: pd.Series(
+        pd.Categorical(values, categories=list(dict.fromkeys(v for v in values if v is not None)))
+    ),
+    "sparse": lambda values: pd.Series(pd.arrays.SparseArray(values, fill_value=values[1])),
+    "polars": lambda values: polars.Series(values),
+    "polars category": lambda values: (
+        polars.Series(values).cast(polars.String).cast(polars.Categorical)
+    ),
+    "arrow": lambda values: pa.array(values),
+    "dictionary": lambda values: pa.array(values).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("kind", HELD)
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("beside", [[0.5] * 5, ["?", *[0.5] * 4]], ids=["numbers", "one odd"])
+def test_a_cell_of_a_frame_is_the_same_number_whatever_stands_beside_it(kind, made, beside):
+    """Packages make one array of all columns, and a missing bool was True there."""
+    values = HELD[kind]
+    if made == "sparse" and kind not in ("double", "bool", "whole"):
+        pytest.skip("no such array")
+    column = MADE[made](values)
+    if isinstance(column, pd.Series):
+        held = pd.DataFrame({"x": column, "y": pd.Series(beside)})
+    elif isinstance(column, polars.Series):
+        held = polars.DataFrame({"x": column, "y": polars.Series(beside, strict=False)})
+    else:
+        held = pa.table({"x": column, "y": pa.array([str(one) for one in beside])})
+    found = frames.rows_of(held, 2)
+    np.testing.assert_array_equal(found[:, 0], [number(one) for one in values])
+    np.testing.assert_array_equal(found[1:, 1], 0.5)
+    expected = [frames._is_indicated(one) for one in values]
+    mask = frames.several(held, ["x", "y"])[0]
+    np.testing.assert_array_equal(mask[:, 0], expected)
+    np.testing.assert_array_equal(mask[1:, 1], [True] * 4)
+
+
+@pytest.mark.parametrize("make", [pd.Categorical, lambda one: pd.Series(pd.Categorical(one))])
+def test_whole_numbers_of_categories_stay_exact_beside_a_missing_one(make):
+    """pandas makes floats of them, which name no person at 2^53."""
+    held = make([2**60 + 1, None, 2**60 + 3])
+    for read in (frames.column(held), frames.single(held, [2**60 + 1, 2**60 + 3])[0]):
+        assert read.tolist() == [2**60 + 1, None, 2**60 + 3]
+
+
+def test_one_complex_person_makes_complex_numbers_of_no_other():
+    for held in (pd.array([7, 8, 1j]), pd.Categorical([7, 8, 1j]), np.array([7, 8, 1j])):
+        names, _ = person_names(frames.column(held), "person")
+        np.testing.assert_array_equal(names[:2], person_names(np.array([7, 8]), "person")[0])
+
+
 READERS = {
     "pandas": lambda lines: pd.read_csv(io.StringIO(lines)),
     "pandas with Arrow": lambda lines: pd.read_csv(io.StringIO(lines), dtype_backend="pyarrow"),
@@ -423,17 +494,29 @@ def test_numbers_are_refused_where_two_classes_are_one_number_or_none_is_one(y):
 )
 def test_text_is_no_set_of_classes(y):
     """Polars makes text of lists where one record has a bare name."""
-    with pytest.raises(ValueError, match="lists of classes, got text"):
+    with pytest.raises(ValueError, match="lists of classes, got "):
         frames.several(y, ["a", "b"])
 
 
-def test_a_row_of_text_is_a_set_of_classes_and_odd_numbers_are_an_indicator():
-    masks, classes = frames.several(np.array([["a", "b"], ["b", ""]]), ["a", "b"])
-    found = encode(masks, Classes(2, tuple(classes)), 2).ids
-    np.testing.assert_array_equal(np.sort(found[:, :2]), [[0, 1], [-1, 1]])
-    for kind in (">u4", ">i2", "u1"):
-        mask = frames.several(np.array([[1, 0], [0, 2]], kind), ["a", "b"])[0]
-        np.testing.assert_array_equal(mask, [[1, 0], [0, 1]])
+def test_numbers_of_any_byte_order_are_an_indicator():
+    for kind in (">u4", ">i2", "u1", "complex64", "V2"):
+        held = np.array([[1, 0], [0, 2]]).astype(ml_dtypes.bfloat16 if kind == "V2" else kind)
+        np.testing.assert_array_equal(frames.several(held, ["a", "b"])[0], [[1, 0], [0, 1]])
+
+
+@pytest.mark.parametrize("cell", [1j, 2 + 1j])
+def test_one_complex_cell_of_a_sparse_indicator_is_its_own_record_s_affair(cell):
+    held = np.array([[1, 0], [0, 1], [0, 1]], complex)
+    held[0, 0] = cell
+    for make in (scipy.sparse.csr_matrix, scipy.sparse.coo_array):
+        mask = frames.several(make(held), ["a", "b"])[0]
+        np.testing.assert_array_equal(mask, [[0, 0], [0, 1], [0, 1]])
+
+
+@pytest.mark.parametrize("odd", [b"x", "x", None])
+def test_an_array_that_one_cell_makes_text_of_is_no_indicator(odd):
+    with pytest.raises(ValueError, match=r"got an array of .*, which may be either"):
+        frames.several(np.array([[1, 0], [0, 1], [odd, 1]]), ["0", "1"])
 
 
 def as_bytes(values):
@@ -469,7 +552,7 @@ def test_one_indicator_of_bytes_makes_bytes_of_no_other(library):
 PERSONS = {
     "whole": [7, 8, 7, 2**53 - 1],
     "large": [2**60, 2**60 + 1],
-    "double": [7.0, 8.0, 2.0**60, np.inf, np.nan, 1e300, 0.5],
+    "double": [7.0, 8.0, 2.0**60, np.inf, np.nan, 1e300, 0.5, 1e-7, 100.25],
     "longdouble": [np.longdouble(7), ABOVE, np.longdouble(1), np.longdouble(2) ** 60],
     "complex": [7 + 0j, 8 + 0j],
     "text": ["7", "x", "y\0"],

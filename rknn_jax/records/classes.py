@@ -172,13 +172,20 @@ def number_of(text: str) -> float | None:
 
 
 def code_value(text: str) -> float | None:
-    """Return the number that programs make of a code such as 1E10, and None for other text.
+    """Return the number of a code such as 1E10, or of text of a complex number; None for others.
 
-    >>> [code_value(text) for text in ("1E3", "1e+3", "1E999", "x")]
-    [1000.0, None, None, None]
+    Programs make such numbers, and such text, where they guess the type of a column.
+
+    >>> [code_value(text) for text in ("1E3", "1e+3", "1E999", "(2+0j)", "(2+1j)", "x")]
+    [1000.0, None, None, 2.0, None, None]
     """
-    value = float(text) if _CODE.fullmatch(text) else float("inf")
-    return value if np.isfinite(value) else None
+    if not _CODE.fullmatch(text) and not text.rstrip(")").endswith("j"):
+        return None
+    try:
+        value = complex(text)
+    except ValueError:
+        return None
+    return value.real if value.imag == 0 and np.isfinite(value.real) else None
 
 
 def parse_classes(text: str) -> Classes:

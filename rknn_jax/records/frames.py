@@ -35,6 +35,7 @@ _TIMES = re.compile(
     "struct|map)"
 )
 _TEXT = re.compile(r"(large_)?(str|string|utf8)(_view)?\b")
+_PLAIN = re.compile(r"(u?int\d+|float(16|32|64)?|double|half_?float|bool(ean)?)(\[pyarrow\])?")
 _INEXACT = re.compile(r"(torch\.)?(bool(ean)?|b?float16|float32|half_?float|float)(\[pyarrow\])?")
 NESTED_TYPES = ("list", "array", "struct", "fixed_size_list", "large_list", "map")
 """Names of types of columns, or their beginnings, in small letters."""
@@ -117,44 +118,40 @@ def several(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
             f"Expected the columns of y to be the classes in their order, got {columns[:5]}; "
             "pass y[classes]."
         )
+    if columns is not None:
+        every = [_indicators_in(_column_at(y, place)) for place in range(len(columns))]
+        return np.stack(every, axis=1), known
     matrix = _dense(y)
-    of_numpy = isinstance(matrix, np.ndarray) and matrix.dtype.kind in "UST" and matrix.ndim == 1
-    if columns is None and (of_numpy or any(_TEXT.match(kind) for _, kind in _kinds(y))):
+    kind = "text" if any(_TEXT.match(kind) for _, kind in _kinds(y)) else ""
+    if isinstance(matrix, np.ndarray) and matrix.dtype.kind not in "biuf":
+        kind = f"an array of {matrix.dtype}"
+    if kind:
+        # The lengths of lists decide the shape of an array of objects, so no shape is accepted. One
+        # cell of text makes text of an indicator.
         raise ValueError(
-            "Expected an indicator matrix or lists of classes, got text; nothing was spent. Pass a "
-            "list for each record, such as [[name] for name in y]."
+            f"Expected an indicator matrix of numbers or bool, or lists of classes, got {kind}, "
+            "which may be either; nothing was spent. Pass y.astype(float), or a list for each "
+            "record, such as y.tolist(), with [name] for a single class."
         )
-    if isinstance(matrix, np.ndarray) and matrix.ndim == 2:
-        kind = matrix.dtype.kind
-        if kind in "biuf" and matrix.shape[1] != len(plain):
-            raise ValueError(
-                f"Expected an indicator matrix [n, {len(plain)}], a column a class, got shape "
-                f"{matrix.shape}; pass lists of classes otherwise."
-            )
-        if kind in "biuf":
-            return matrix > 0, known
-        if columns is not None:  # of several types, or bool with missing values
-            cells = [_is_indicated(cell) for row in matrix for cell in row]
-            return np.array(cells, bool).reshape(matrix.shape), known
-    if isinstance(matrix, np.ndarray) and matrix.dtype.kind == "O":
-        # The lengths of lists decide the shape of an array of objects, so no shape is accepted.
+    if not isinstance(matrix, np.ndarray):
+        return _lists(matrix), known
+    if matrix.ndim == 2 and matrix.shape[1] != len(plain):
         raise ValueError(
-            "Expected an indicator matrix of numbers or bool, or lists of classes, got an array of "
-            "objects, which may be either; pass y.astype(float), or y.tolist() for lists."
+            f"Expected an indicator matrix [n, {len(plain)}], a column a class, got shape "
+            f"{matrix.shape}; pass lists of classes otherwise."
         )
-    return _lists(list(matrix)), known
+    return (matrix > 0 if matrix.ndim == 2 else _lists(list(matrix))), known
 
 
 def _dense(y: Any) -> Any:
     """Return labels as an array, or as a list if each of them stands for itself."""
     if issparse(y):
-        return y.toarray()
-    if hasattr(y, "to_list") or (hasattr(y, "to_pylist") and not hasattr(y, "columns")):
-        return _listed(y)  # a series has no second axis, whatever its lists hold
+        return real(y.toarray())
+    y = _listed(y)  # a series has no second axis, whatever its lists hold
     if isinstance(y, np.ma.MaskedArray) and y.ndim == 1:
         return y.tolist()  # with None for what is masked, and no float for a whole number
     y = unmasked(y)
-    return in_unicode(real(np.atleast_1d(_cells(y)))) if hasattr(y, "__array__") else list(y)
+    return _plain(np.atleast_1d(np.asarray(y))) if hasattr(y, "__array__") else list(y)
 
 
 def _lists(rows: Sequence[Any]) -> np.ndarray:
@@ -217,13 +214,18 @@ def column(values: Any) -> np.ndarray:
 def _listed(values: Any) -> Any:
     """Return a series or an array of Arrow as a list, and anything else as it is.
 
-    Text of Arrow may be no Unicode, and an error would reveal the record.
+    Text of Arrow may be no Unicode, and an error would reveal the record. pandas makes floats of
+    categories that are whole numbers, and True of a missing bool.
     """
+    array = getattr(values, "array", values)
+    if hasattr(array, "categories") and hasattr(array, "codes"):
+        names = [*_listed(array.categories), None]
+        return [names[code] for code in array.codes.tolist()]  # -1 is the last
     named = [name for name in ("to_list", "to_pylist") if hasattr(values, name)]
-    if not named:
+    if not named and (_of_numpy(values) or not hasattr(values, "__array__")):
         return values
     try:
-        return called(getattr(values, named[0]))
+        return called(getattr(values, named[0])) if named else list(values)
     except Exception:  # of one record or of several, whatever they hold
         places = values.iloc if hasattr(values, "iloc") else values
         return [_at(places, place) for place in range(len(values))]
@@ -236,6 +238,10 @@ def _at(values: Any, place: int) -> Any:
         return value.as_py() if hasattr(value, "as_py") else value
     except Exception:  # an error would reveal the record, whatever it holds
         return _NO_CLASS
+
+
+def _of_numpy(values: Any) -> bool:
+    return isinstance(values, np.ndarray) or isinstance(getattr(values, "dtype", None), np.dtype)
 
 
 def _is_typed(values: Any) -> bool:
@@ -426,11 +432,13 @@ def rows_of(values: Any, width: int) -> np.ndarray:
     Raises:
       ValueError: If an array is neither of numbers nor of text or objects, or has no rows.
     """
+    columns = _column_names(values)
+    if columns is not None:
+        every = [_numbers_in(_column_at(values, place)) for place in range(len(columns))]
+        return np.stack(every, axis=1)
     values = unmasked(values)
     held = hasattr(values, "__array__") or np.isscalar(values)
-    cells = real(_cells(values) if held else _lists(list(values)))
-    if cells.dtype.kind == "V" and np.can_cast(cells.dtype, np.float32):  # bfloat16
-        cells = cells.astype(np.float32)
+    cells = _plain(np.asarray(values)) if held else _lists(list(values))
     kind = cells.dtype.kind
     if kind not in "biufOUST" or cells.ndim not in (1, 2) or (cells.ndim == 1 and kind != "O"):
         raise ValueError(
@@ -443,6 +451,55 @@ def rows_of(values: Any, width: int) -> np.ndarray:
         warnings.simplefilter("ignore")
         rows = [numbers_of(row, width) for row in cells]
     return np.array(rows).reshape(len(cells), width)
+
+
+def _numbers_in(column: Any) -> np.ndarray:
+    """Return a column of a frame as numbers float64 `[n]`, NaN for what is none.
+
+    A cell is the same number whatever the type of its column.
+    """
+    with warnings.catch_warnings():  # a warning would reveal a row
+        warnings.simplefilter("ignore")
+        plain = _plain_numbers(column)
+        if plain is None:
+            plain = np.array([number(cell) for cell in _listed(column)], np.float64)
+    return plain
+
+
+def _indicators_in(column: Any) -> np.ndarray:
+    """Return which cells of a column indicate its class, bool `[n]`, whatever its type."""
+    plain = _plain_numbers(column)
+    cells = [_is_indicated(cell) for cell in _listed(column)] if plain is None else plain > 0
+    return np.asarray(cells, bool)
+
+
+def _plain_numbers(column: Any) -> np.ndarray | None:
+    """Return a column of integers, floats or bools by its type as float64 `[n]`, with NaN for null.
+
+    Others are None.
+    """
+    [(_, kind)] = _kinds(column)
+    if not _PLAIN.fullmatch(kind):
+        return None
+    try:
+        if hasattr(column, "iloc"):
+            found = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        elif hasattr(column, "to_pylist"):
+            from pyarrow import compute  # whoever has such a column has the package
+
+            found = compute.cast(column, "float64", safe=False).to_numpy(zero_copy_only=False)
+        else:
+            found = column.cast(float).to_numpy()
+    except Exception:  # an error would reveal the record, whatever it holds
+        return None
+    return np.asarray(found, np.float64)
+
+
+def _plain(values: np.ndarray) -> np.ndarray:
+    """Return an array without complex numbers, bfloat16, or code points beyond Unicode."""
+    if values.dtype.kind == "V" and np.can_cast(values.dtype, np.float32):  # bfloat16
+        return values.astype(np.float32)
+    return in_unicode(real(values))
 
 
 def real(values: np.ndarray) -> np.ndarray:
@@ -466,18 +523,6 @@ def unmasked(values: Any) -> Any:
     cells = values.data.astype(object)
     cells[np.ma.getmaskarray(values)] = None
     return cells
-
-
-def _cells(values: Any) -> np.ndarray:
-    """Return an array or frame as an array; text of Arrow that is no Unicode is no number."""
-    try:
-        return np.asarray(values)
-    except Exception:  # also of integers of 128 bits, which Polars makes of one large number
-        columns = _column_names(values)
-        if columns is None:
-            raise
-    places = range(len(columns))
-    return np.stack([_lists(_listed(_column_at(values, place))) for place in places], axis=1)
 
 
 def numbers_of(row: Any, width: int) -> np.ndarray:

@@ -185,7 +185,7 @@ def _text(value: Any) -> str:
 
 
 def _number(text: str) -> str:
-    """Return a whole number in one form, and any other text as it is."""
+    """Return a number without an exponent, a whole one in one form, and other text as it is."""
     if not _NUMBER.fullmatch(text):
         return text
     found = Decimal(text)  # exact, whatever the context
@@ -194,7 +194,7 @@ def _number(text: str) -> str:
     shown = "".join(map(str, digits)).lstrip("0")
     whole = shown[:exponent] if exponent < 0 else shown + exponent * "0"
     if exponent < 0 and shown[exponent:].strip("0"):
-        return text
+        return f"{found:f}"
     if not whole.strip("0"):
         return "0"
     return f"-{whole}" if sign else whole
