@@ -205,6 +205,17 @@ def test_a_category_of_another_type_stops_nothing():
     assert released(made, Columns(("vector",), "diagnosis")).voters == NUM_RECORDS - 1
 
 
+@pytest.mark.parametrize("column", ["diagnosis", "person", "x"])
+def test_objects_of_polars_are_refused_where_frames_are_counted(column):
+    """Arrow has their places in memory, so that every record was a person of its own."""
+    made = polars.from_pandas(frame(name_of).astype({"x": float}).drop(columns="vector"))
+    columns = Columns(tuple(NAMES), "diagnosis", person="person")
+    assert released(made, columns, person="person").voters == NUM_RECORDS
+    held = polars.Series(made[column].to_list(), dtype=polars.Object)
+    with pytest.raises(ValueError, match=rf"got \['{column}'\] of objects"):
+        released(made.with_columns(held.alias(column)), columns, person="person")
+
+
 def test_persons_and_labels_may_be_levels_of_the_index():
     made = frame(name_of)
     columns = Columns(("vector",), "diagnosis", person="person")
@@ -593,6 +604,7 @@ def test_one_large_number_that_polars_makes_128_bits_for_is_its_own_row_s():
         polars.Series([1.0] * NUM_RECORDS, dtype=polars.Float32),
         pa.array([1.0] * NUM_RECORDS, pa.float32()),
         pa.array(np.ones(NUM_RECORDS, np.float16)),
+        polars.Series([object()] * NUM_RECORDS, dtype=polars.Object).to_arrow(),
     ],
     ids=lambda persons: type(persons).__module__,
 )

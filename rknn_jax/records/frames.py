@@ -36,7 +36,9 @@ _TIMES = re.compile(
 )
 _TEXT = re.compile(r"(large_)?(str|string|utf8)(_view)?\b")
 _PLAIN = re.compile(r"(u?int\d+|float(16|32|64)?|double|half_?float|bool(ean)?)(\[pyarrow\])?")
-_INEXACT = re.compile(r"(torch\.)?(bool(ean)?|b?float16|float32|half_?float|float)(\[pyarrow\])?")
+_INEXACT = re.compile(
+    r"fixed_size_binary\[8\]|(torch\.)?(bool(ean)?|b?float16|float32|half_?float|float)(\[pyarrow\])?"
+)
 NESTED_TYPES = ("list", "array", "struct", "fixed_size_list", "large_list", "map")
 """Names of types of columns, or their beginnings, in small letters."""
 
@@ -171,15 +173,12 @@ def _is_indicated(cell: Any) -> bool:
     if type(cell) in (bool, int, float):
         return bool(cell > 0)
     try:
-        if isinstance(cell, bytes):  # one of them makes bytes of a column of text
-            cell = cell.decode()
-        if isinstance(cell, str):
-            value = number_of(cell.strip())
-            return (float(cell) if value is None else value) > 0
-        number = real(np.asarray(cell))
-        plain = number.dtype.kind in "biuf" and not number.ndim
-        exact = number.dtype.kind == "O" and isinstance(cell, Number)  # as a decimal
-        return bool(number > 0) if plain else exact and bool(cell > 0)
+        if isinstance(cell, str | bytes):
+            return number(cell) > 0
+        value = real(np.asarray(cell))
+        plain = value.dtype.kind in "biuf" and not value.ndim
+        exact = value.dtype.kind == "O" and isinstance(cell, Number)  # as a decimal
+        return bool(value > 0) if plain else exact and bool(cell > 0)
     except Exception:  # an error would reveal the record, whatever it holds
         return False
 
@@ -318,7 +317,7 @@ def refuse_inexact(person: Any) -> None:
     """Raise ValueError if persons are bools, or floats of less than 64 bits, by their type.
 
     Two people of one such float would have the votes of one. Among objects and in text, floats of
-    all lengths look alike, and bools are words.
+    all lengths look alike, and bools are words. Eight bytes are the place of an object of Polars.
 
     Args:
       person: Whose the records are, of which the type alone is read.

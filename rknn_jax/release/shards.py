@@ -213,11 +213,23 @@ class ArrowShard:
 
 
 def _schema(table: Any) -> Any:
+    """Return the schema of a table or data frame.
+
+    Raises:
+      ValueError: If a column of Polars holds objects.
+    """
     import pyarrow as pa
     import pyarrow.dataset
 
     if isinstance(table, pa.Table | pa.dataset.Dataset):
         return table.schema
+    schema = table.schema if type(table).__module__.startswith("polars.") else {}
+    objects = [name for name, kind in schema.items() if str(kind) == "Object"]
+    if objects:  # Polars gives Arrow the places of Python's objects in memory
+        raise ValueError(
+            f"Expected columns of numbers or text, got {objects[:MOST_NAMED]} of objects, which "
+            "Polars cannot tell; cast them to text, or leave them out."
+        )
     return pa.RecordBatchReader.from_stream(table).schema
 
 
