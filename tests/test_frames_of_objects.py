@@ -433,6 +433,12 @@ def test_whole_numbers_of_categories_stay_exact_beside_a_missing_one(make):
         assert read.tolist() == [2**60 + 1, None, 2**60 + 3]
 
 
+def test_a_record_may_be_called_as_an_attribute():
+    """pandas has values of a series as attributes, by the names of their records."""
+    held = pd.Series(["a", "b", "a"], index=["columns", "column_names", "array"])
+    assert frames.single(held, ["a", "b"])[0].tolist() == ["a", "b", "a"]
+
+
 def test_one_complex_person_makes_complex_numbers_of_no_other():
     for held in (pd.array([7, 8, 1j]), pd.Categorical([7, 8, 1j]), np.array([7, 8, 1j])):
         names, _ = person_names(frames.column(held), "person")
@@ -602,6 +608,9 @@ def test_one_large_number_that_polars_makes_128_bits_for_is_its_own_row_s():
         pd.Series([None] * NUM_RECORDS, dtype=pd.ArrowDtype(pa.float32())),
         pd.DataFrame({"p": np.arange(NUM_RECORDS, dtype=np.float32)}),
         polars.Series([1.0] * NUM_RECORDS, dtype=polars.Float32),
+        pd.Categorical(np.ones(NUM_RECORDS, np.float32)),
+        pd.Series(pd.arrays.SparseArray(np.ones(NUM_RECORDS, np.float32))),
+        pa.array(np.ones(NUM_RECORDS, np.float32)).dictionary_encode(),
         pa.array([1.0] * NUM_RECORDS, pa.float32()),
         pa.array(np.ones(NUM_RECORDS, np.float16)),
         polars.Series([object()] * NUM_RECORDS, dtype=polars.Object).to_arrow(),

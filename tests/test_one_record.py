@@ -178,8 +178,6 @@ def test_a_number_that_is_no_character_stops_no_call_in_python():
     calls = (
         lambda y: encode(frames.single(y, ["a", "b"])[0], classes).ids,
         lambda y: encode(frames.single(y, None)[0], classes).ids,
-        lambda y: encode(frames.several(y, ["a", "b"])[0], classes, 1).ids,
-        lambda y: encode(frames.several(y[:, None], ["a", "b"])[0], classes, 1).ids,
         frames.column,
     )
     for call in calls:

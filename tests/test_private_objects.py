@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute
 import pytest
 
 from rknn_jax import ReverseKNNLabeler
@@ -172,6 +173,15 @@ DAYS = {
     "a duration": np.array([1], "m8[s]"),
     "arrow": pa.array([{"a": 1}]),
     "lists of arrow": pa.chunked_array([DAY.implode().to_arrow()]),
+    "a category": pd.Series(pd.to_datetime(["2020-01-01"])).astype("category"),
+    "a categorical": pd.Categorical(pd.to_datetime(["2020-01-01"])),
+    "a sparse array": pd.Series(pd.arrays.SparseArray(pd.to_datetime(["2020-01-01"]))),
+    "a dictionary": DAY.to_arrow().dictionary_encode(),
+    "a dictionary of pandas": pd.Series(
+        DAY.to_arrow().dictionary_encode(),
+        dtype=pd.ArrowDtype(DAY.to_arrow().dictionary_encode().type),
+    ),
+    "runs": pa.compute.run_end_encode(DAY.to_arrow()),
     "a table": pa.table({"a": DAY.to_arrow()}),
 }
 

@@ -34,6 +34,9 @@ _TIMES = re.compile(
     r"((large_|fixed_size_)?(list|array)[(<](\w+: )?)*(date|time|duration|period|interval|month_|"
     "struct|map)"
 )
+_INSIDE = re.compile(
+    r"(?:sparse\[|dictionary<values=|run_end_encoded<run_ends: \w+, values: )([^,>]*)"
+)
 _TEXT = re.compile(r"(large_)?(str|string|utf8)(_view)?\b")
 _PLAIN = re.compile(r"(u?int\d+|float(16|32|64)?|double|half_?float|bool(ean)?)(\[pyarrow\])?")
 _INEXACT = re.compile(
@@ -283,8 +286,9 @@ def _column_names(values: Any) -> list[Any] | None:
 
     The `columns` of a table of Arrow are its values.
     """
-    names = getattr(values, "column_names", getattr(values, "columns", None))
-    return None if names is None else list(names)
+    # Of the class: those of a series of pandas are values too, by the names of records.
+    names = [name for name in ("column_names", "columns") if hasattr(type(values), name)]
+    return list(getattr(values, names[0])) if names else None
 
 
 def _only(value: Any) -> Any:
@@ -380,12 +384,23 @@ def refuse_times(**given: Any) -> None:
 
 
 def _kinds(values: Any) -> list[tuple[str, str]]:
-    """Return the names of columns and their types in small letters; of a series or array, one."""
+    """Return the names of columns and their types in small letters; of a series or array, one.
+
+    Of categories, dictionaries and sparse arrays, it is the type of their values.
+    """
     names = _column_names(values)
     if names is None:
-        return [("", str(getattr(values, "dtype", getattr(values, "type", ""))).lower())]
-    types = values.schema.types if hasattr(values, "column_names") else values.dtypes
-    return [(str(name), str(kind).lower()) for name, kind in zip(names, types, strict=True)]
+        return [("", _kind(getattr(values, "dtype", getattr(values, "type", ""))))]
+    types = values.schema.types if hasattr(type(values), "column_names") else values.dtypes
+    return [(str(name), _kind(kind)) for name, kind in zip(names, types, strict=True)]
+
+
+def _kind(dtype: Any) -> str:
+    if str(dtype) == "category":
+        dtype = dtype.categories.dtype
+    kind = str(dtype).lower()
+    inside = _INSIDE.match(kind)
+    return inside[1] if inside else kind
 
 
 def _refuse(others: dict[str, list[str]]) -> None:
@@ -477,8 +492,8 @@ def _plain_numbers(column: Any) -> np.ndarray | None:
 
     Others are None.
     """
-    [(_, kind)] = _kinds(column)
-    if not _PLAIN.fullmatch(kind):
+    kind = str(getattr(column, "dtype", getattr(column, "type", "")))
+    if not _PLAIN.fullmatch(kind.lower()):
         return None
     try:
         if hasattr(column, "iloc"):
