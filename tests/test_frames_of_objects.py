@@ -13,6 +13,7 @@ import pandas as pd
 import polars
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.parquet
 import pytest
 import scipy.sparse
 
@@ -214,6 +215,19 @@ def test_objects_of_polars_are_refused_where_frames_are_counted(column):
     held = polars.Series(made[column].to_list(), dtype=polars.Object)
     with pytest.raises(ValueError, match=rf"got \['{column}'\] of objects"):
         released(made.with_columns(held.alias(column)), columns, person="person")
+
+
+@pytest.mark.parametrize("column", ["diagnosis", "person", "x"])
+def test_periods_are_refused_where_frames_are_counted(column, tmp_path):
+    """They are numbers in Arrow, and text among objects."""
+    made = frame(name_of).astype({"x": float}).drop(columns="vector")
+    made = made.astype({"diagnosis": "string", "person": "string"})
+    made[column] = pd.period_range("2020", periods=NUM_RECORDS)
+    columns = Columns(tuple(NAMES), "diagnosis", person="person")
+    made.to_parquet(tmp_path / "a.parquet", index=False)
+    for held in (made, pyarrow.parquet.read_table(tmp_path / "a.parquet")):
+        with pytest.raises(ValueError, match="period"):
+            released(held, columns, person="person")
 
 
 def test_persons_and_labels_may_be_levels_of_the_index():

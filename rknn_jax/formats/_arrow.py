@@ -33,7 +33,11 @@ def pyarrow() -> Any:
 
 
 def plain(column: Any) -> Any:
-    """Return a column without extension types, dictionaries, runs and views."""
+    """Return a column without extension types, dictionaries, runs and views.
+
+    Raises:
+      FormatError: If it holds periods of pandas, whose numbers are none.
+    """
     pa = pyarrow()
     types = pa.types
     if isinstance(column, pa.ChunkedArray):
@@ -41,6 +45,8 @@ def plain(column: Any) -> Any:
     if kind_of(column.type) == rules.NUMBER and types.is_primitive(column.type):
         return column
     if isinstance(column.type, pa.BaseExtensionType):
+        if column.type.extension_name == "pandas.period":
+            raise FormatError(f"Expected numbers or text, got {column.type}; save them as text.")
         return plain(column.storage)
     if types.is_dictionary(column.type):  # cast and take have no kernels of views
         return plain(column.dictionary).take(column.indices)
