@@ -3,6 +3,7 @@ that know nothing of this package.
 """
 
 import csv
+import dataclasses
 import functools
 import itertools
 import json
@@ -545,6 +546,12 @@ def test_safetensors_hold_every_weight_by_name(name, tmp_path):
             key = ".".join([str(number), *(part.key for part in path_of)])
             np.testing.assert_array_equal(found.pop(key), leaf)
     assert not found
+
+
+def test_a_weight_that_is_no_number_is_damage():
+    head = dataclasses.replace(made("mlp head"), centre=np.array([b"x"] * 6))
+    with pytest.raises(ValueError, match=r"got \|S1 in centre; the model is damaged"):
+        networks.safetensors(head, {})
 
 
 @pytest.mark.slow  # in one process tests/test_interchange.py: a network is one function

@@ -156,7 +156,7 @@ def safetensors(model: Network, metadata: dict[str, str]) -> bytes:
     `[height, width, in, out]`. The metadata name the network of each member, and its inputs.
 
     Raises:
-      ValueError: If safetensors is not installed.
+      ValueError: If safetensors is not installed, or if a weight is no number.
     """
     try:
         from safetensors.numpy import save
@@ -180,6 +180,12 @@ def safetensors(model: Network, metadata: dict[str, str]) -> bytes:
         }
     flat = flatten_dict(arrays, sep=".")
     plain = {name: np.ascontiguousarray(array) for name, array in flat.items()}
+    for name, array in plain.items():
+        if array.dtype.kind not in "biuf":
+            raise ValueError(
+                f"Expected weights that are numbers, got {array.dtype} in {name}; the model is "
+                "damaged, so train it again."
+            )
     return bytes(save(plain, metadata=metadata | about))
 
 
