@@ -622,6 +622,8 @@ def test_one_large_number_that_polars_makes_128_bits_for_is_its_own_row_s():
         pd.Series([None] * NUM_RECORDS, dtype=pd.ArrowDtype(pa.float32())),
         pd.DataFrame({"p": np.arange(NUM_RECORDS, dtype=np.float32)}),
         polars.Series([1.0] * NUM_RECORDS, dtype=polars.Float32),
+        pa.array([decimal.Decimal("1.0")] * NUM_RECORDS),
+        polars.Series([decimal.Decimal("1.0")] * NUM_RECORDS),
         pd.Categorical(np.ones(NUM_RECORDS, np.float32)),
         pd.Series(pd.arrays.SparseArray(np.ones(NUM_RECORDS, np.float32))),
         pa.array(np.ones(NUM_RECORDS, np.float32)).dictionary_encode(),

@@ -40,7 +40,7 @@ _INSIDE = re.compile(
 _TEXT = re.compile(r"(large_)?(str|string|utf8)(_view)?\b")
 _PLAIN = re.compile(r"(u?int\d+|float(16|32|64)?|double|half_?float|bool(ean)?)(\[pyarrow\])?")
 _INEXACT = re.compile(
-    r"fixed_size_binary\[8\]|(torch\.)?(bool(ean)?|b?float16|float32|half_?float|float)(\[pyarrow\])?"
+    r"fixed_size_binary\[8\]|decimal.*|(torch\.)?(bool(ean)?|b?float16|float32|half_?float|float)(\[pyarrow\])?"
 )
 NESTED_TYPES = ("list", "array", "struct", "fixed_size_list", "large_list", "map")
 """Names of types of columns, or their beginnings, in small letters."""
@@ -318,7 +318,7 @@ def refuse_unread(**given: Any) -> None:
 
 
 def refuse_inexact(person: Any) -> None:
-    """Raise ValueError if persons are bools, or floats of less than 64 bits, by their type.
+    """Raise ValueError if persons are bools, decimals, or floats of less than 64 bits, by type.
 
     Two people of one such float would have the votes of one. Among objects and in text, floats of
     all lengths look alike, and bools are words. Eight bytes are the place of an object of Polars.

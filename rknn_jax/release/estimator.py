@@ -406,8 +406,9 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             a person with all records, and n is the number of persons. A record that names no person
             (None, NaN, '') casts no vote. Floats are exact below 2**53, and larger ones name no
             person: pandas makes floats of whole numbers if one is missing, so keep large numbers as
-            text or `Int64`. Bools and floats of less than 64 bits are refused. The ledger keeps the
-            name of a Series; see `person_name`. Defaults to None: epsilon protects a record.
+            text or `Int64`. Bools, decimals and floats of less than 64 bits are refused. The ledger
+            keeps the name of a Series; see `person_name`. Defaults to None: epsilon protects a
+            record.
 
         Returns:
           `labels_`, `[m]`, or `[m, num_classes]` for sets.
