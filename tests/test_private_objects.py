@@ -142,6 +142,8 @@ def test_text_of_arrow_that_is_no_unicode_is_its_record_s_own_affair(of_pandas):
     given = {"classes": ["no", "yes"]}
     assert cast(ROWS, form(names, False), form(range(NUM_RECORDS), False), **given) == 0
     assert cast(ROWS, form(names, True), form(range(NUM_RECORDS), True), ledger="b", **given) == 1
+    if of_pandas:
+        assert cast(ROWS, form(names, True).array, ledger="c", **given) == 1
 
 
 @pytest.mark.parametrize("of_pandas", [False, True])

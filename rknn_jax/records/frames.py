@@ -533,7 +533,8 @@ def unmasked(values: Any) -> Any:
     if not isinstance(values, np.ma.MaskedArray) or values.dtype.names:
         return values
     if values.dtype.kind in "biuf":
-        return np.ma.filled(values.astype(np.float64), np.nan)
+        with np.errstate(all="ignore"):  # a warning would tell of one
+            return np.ma.filled(values.astype(np.float64), np.nan)
     cells = values.data.astype(object)
     cells[np.ma.getmaskarray(values)] = None
     return cells
