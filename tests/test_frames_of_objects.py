@@ -453,6 +453,16 @@ def test_a_record_may_be_called_as_an_attribute():
     assert frames.single(held, ["a", "b"])[0].tolist() == ["a", "b", "a"]
 
 
+@pytest.mark.parametrize("make", [list, np.array, pd.Series, polars.Series, pa.array])
+def test_bytes_that_are_no_text_are_persons_of_their_own(make):
+    """Two people of one name would have the votes of one."""
+    names, known = person_names(frames.column(make([b"\xff", b"\xfe", b"\xff"])), "person")
+    assert known.all()
+    assert len(np.unique(names, axis=0)) == 2
+    held = [decimal.Decimal("1.10"), decimal.Decimal("1.1")]
+    assert len(np.unique(person_names(frames.column(held), "person")[0], axis=0)) == 2
+
+
 def test_one_complex_person_makes_complex_numbers_of_no_other():
     for held in (pd.array([7, 8, 1j]), pd.Categorical([7, 8, 1j]), np.array([7, 8, 1j])):
         names, _ = person_names(frames.column(held), "person")

@@ -86,7 +86,7 @@ FAULTS = (
     Known(
         "values",
         "one label of bytes takes the labels of all others",
-        "rknn_jax/records/classes.py",
+        "rknn_jax/records/labels.py",
         "    if isinstance(value, bytes):",
         "    if False:",
         ("tests/test_frames_of_objects.py",),

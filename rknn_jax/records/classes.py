@@ -5,8 +5,6 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
-from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -135,22 +133,16 @@ def cut(text: bytes) -> str:
 def scalar(value: Any) -> Any:
     """Return what an array without axes holds, as a real number if it has no imaginary part.
 
-    One complex number makes all numbers of a column complex, one of bytes makes bytes of text, and
-    one float makes floats of decimals. Floats of any length are of 64 bits. What a mask hides is
-    None. Anything else is returned as it is.
+    One complex number makes all numbers of a column complex. Floats of any length are of 64 bits.
+    What a mask hides is None. Anything else is returned as it is.
 
-    >>> scalar(2 + 0j), scalar(Decimal("0.1")), scalar(Decimal(10**20)), scalar(b"cat")
-    (2.0, 0.1, 100000000000000000000, 'cat')
+    >>> scalar(2 + 0j)
+    2.0
     """
     if getattr(value, "shape", None) == () and not isinstance(value, np.generic):
         value = None if np.ma.is_masked(value) else np.asarray(value)[()]
     if isinstance(value, complex | np.complexfloating) and value.imag == 0:
         value = value.real
-    if isinstance(value, Decimal | Fraction):
-        rounded = float(value)
-        return int(value) if rounded.is_integer() and int(value) == value else rounded
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
     return float(value) if isinstance(value, np.floating) else value
 
 

@@ -16,6 +16,8 @@ the error would reveal that record.
 import functools
 import re
 from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -338,7 +340,7 @@ class _Lookup:
     def any(self, value: Any) -> int:
         """Return the class number of any object."""
         try:
-            value = scalar(value)
+            value = _as_text_or_number(scalar(value))
             if isinstance(value, str):
                 return self.text(value)
             if value is None or str(value).lower() in MISSING_WORDS:
@@ -349,6 +351,22 @@ class _Lookup:
                 return self.text(str(value))
         except Exception:  # an error would reveal the record, whatever it holds
             return FOREIGN
+
+
+def _as_text_or_number(value: Any) -> Any:
+    """Return bytes as text, decimals and fractions as numbers, and anything else as it is.
+
+    One cell of bytes makes bytes of a column of text, and one float makes floats of decimals.
+
+    >>> [_as_text_or_number(one) for one in (b"cat", Decimal("0.1"), Decimal(10**20))]
+    ['cat', 0.1, 100000000000000000000]
+    """
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, Decimal | Fraction):
+        rounded = float(value)
+        return int(value) if rounded.is_integer() and int(value) == value else rounded
+    return value
 
 
 def _shorter(value: float) -> list[float]:
