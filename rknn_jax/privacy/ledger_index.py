@@ -234,8 +234,8 @@ def _gone(place: Path, ledger: str) -> str:
     return (
         f"name its new place by {option('ledger')}, because a new one does not know what was "
         f"spent. If it is gone for good, remove the files of {place} that name it: "
-        f"grep -lF --null {shlex.quote(json.dumps(ledger))} {shlex.quote(str(place))}/*.json | "
-        "xargs -0 rm"
+        f"find {shlex.quote(str(place))} -name '*.json' "
+        f"-exec grep -qF {shlex.quote(json.dumps(ledger))} {{}} ';' -delete"
     )
 
 
