@@ -12,7 +12,7 @@ import pyarrow.compute
 import pytest
 
 from rknn_jax import ReverseKNNLabeler
-from rknn_jax.records import frames
+from rknn_jax.records import column_types, frames
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.labels import encode
 from tests.conftest import crossed
@@ -201,7 +201,7 @@ def test_times_and_structs_are_refused_by_their_type(kind):
 @pytest.mark.parametrize("named", ["date", "struct"])
 def test_a_class_that_is_called_as_a_type_is_a_class(named):
     for y in (pl.Series([named, "b"], dtype=pl.Enum([named, "b"])), pd.Categorical([named, "b"])):
-        frames.refuse_times(y=y)
+        column_types.refuse_times(y=y)
 
 
 def test_a_table_of_arrow_tells_names_of_columns_and_no_value():

@@ -70,7 +70,7 @@ FAULTS = (
     Known(
         "values",
         "dates of a category are labels and persons",
-        "rknn_jax/records/frames.py",
+        "rknn_jax/records/column_types.py",
         '    if str(dtype) == "category":',
         "    if False:",
         ("tests/test_private_objects.py",),
@@ -110,7 +110,7 @@ FAULTS = (
     Known(
         "values",
         "dates are labels and persons, and others in text",
-        "rknn_jax/records/frames.py",
+        "rknn_jax/records/column_types.py",
         "            if _TIMES.match(kind):",
         "            if False:",
         ("tests/test_private_objects.py",),
@@ -118,7 +118,7 @@ FAULTS = (
     Known(
         "values",
         "two people of one short float are one",
-        "rknn_jax/records/frames.py",
+        "rknn_jax/records/column_types.py",
         "        if _INEXACT.fullmatch(kind):",
         "        if False:",
         ("tests/test_frames_of_objects.py",),

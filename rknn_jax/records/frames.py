@@ -1,11 +1,9 @@
 """Labels and rows of a Python caller: lists, arrays, series and frames, as `labels` takes them.
 
 No content of a single record raises an error, because the error would reveal that record. The type
-of a column may, also where a program has guessed it from all cells. The caller alone sees it,
-before anything is paid.
+of a column may (`column_types`).
 """
 
-import re
 import warnings
 from collections.abc import Sequence
 from numbers import Number
@@ -18,32 +16,16 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from rknn_jax._internal.panics import called
-from rknn_jax.records.classes import (
-    MISSING_WORDS,
-    code_value,
-    infer_classes,
-    number_of,
-    scalar,
-)
+from rknn_jax.records.classes import MISSING_WORDS, infer_classes, scalar
 from rknn_jax.records.code_points import in_unicode
+from rknn_jax.records.column_types import (
+    column_at,
+    column_names,
+    is_plain,
+    is_text,
+    refuse_numbers,
+)
 from rknn_jax.records.features import number
-
-NUMBER_TYPES = ("int", "uint", "float", "double", "bool", "decimal", "sparse")
-TIME_TYPES = ("date", "time", "duration", "period", "interval")
-_TIMES = re.compile(
-    r"((large_|fixed_size_)?(list|array)[(<](\w+: )?)*(date|time|duration|period|interval|month_|"
-    "struct|map)"
-)
-_INSIDE = re.compile(
-    r"(?:sparse\[|dictionary<values=|run_end_encoded<run_ends: \w+, values: )([^,>]*)"
-)
-_TEXT = re.compile(r"(large_)?(str|string|utf8)(_view)?\b")
-_PLAIN = re.compile(r"(u?int\d+|float(16|32|64)?|double|half_?float|bool(ean)?)(\[pyarrow\])?")
-_INEXACT = re.compile(
-    r"fixed_size_binary\[8\]|decimal.*|(torch\.)?(bool(ean)?|b?float16|float32|half_?float|float)(\[pyarrow\])?"
-)
-NESTED_TYPES = ("list", "array", "struct", "fixed_size_list", "large_list", "map")
-"""Names of types of columns, or their beginnings, in small letters."""
 
 _NO_CLASS = "\ufffd"
 """Text that is not a class, for what cannot be read."""
@@ -62,37 +44,13 @@ def single(y: ArrayLike, classes: ArrayLike | None) -> tuple[np.ndarray, np.ndar
     labels = column_or_1d(in_unicode(np.asarray(y))) if _is_typed(y) else column(y)
     if classes is not None:
         known = sorted_classes(classes)
-        _check_numbers(y, [str(name) for name in known])
+        refuse_numbers(y, [str(name) for name in known])
         return labels, known
     values = [label for label in labels.tolist() if not _is_missing(label)]
     known = sorted_classes(values)
     if known.dtype.kind == "U":
         infer_classes(known)  # refuses text such as 'nan', which may be no class
     return labels, known
-
-
-def _check_numbers(y: Any, names: Sequence[str]) -> None:
-    """Raise ValueError if labels are numbers by their type, which cannot tell the classes."""
-    for _, kind in _kinds(y):
-        if not kind.startswith(NUMBER_TYPES):
-            continue
-        found: dict[float, str] = {}
-        for name in names:
-            value = number_of(name)
-            value = code_value(name) if value is None else value
-            if value is None:
-                continue
-            other = found.setdefault(value, name)
-            if other != name:
-                raise ValueError(
-                    f"Expected labels as text, got {kind}, where the classes {other!r} and "
-                    f"{name!r} are one number; nothing was spent. Read the labels as text."
-                )
-        if not found:
-            raise ValueError(
-                f"Expected labels that are classes, such as {names[0]!r}, got {kind}; nothing was "
-                "spent. Pass the names of the classes, not their numbers."
-            )
 
 
 def several(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
@@ -116,7 +74,7 @@ def several(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     known = np.array(plain)
     if len(sorted_classes(classes)) < len(plain):
         raise ValueError(f"Expected every class once, got classes={plain}.")
-    columns = _column_names(y)
+    columns = column_names(y)
     names = [str(name) for name in plain]  # columns of Polars have no other names
     if columns is not None and columns not in (plain, names):
         raise ValueError(
@@ -124,10 +82,10 @@ def several(y: Any, classes: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
             "pass y[classes]."
         )
     if columns is not None:
-        every = [_indicators_in(_column_at(y, place)) for place in range(len(columns))]
+        every = [_indicators_in(column_at(y, place)) for place in range(len(columns))]
         return np.stack(every, axis=1), known
     matrix = _dense(y)
-    kind = "text" if any(_TEXT.match(kind) for _, kind in _kinds(y)) else ""
+    kind = "text" if is_text(y) else ""
     if isinstance(matrix, np.ndarray) and matrix.dtype.kind not in "biuf":
         kind = f"an array of {matrix.dtype}"
     if kind:
@@ -263,32 +221,14 @@ def _only_column(values: Any) -> Any:
     Raises:
       ValueError: If a frame or table has none or several.
     """
-    columns = _column_names(values)
+    columns = column_names(values)
     if columns is None:
         return values
     if len(columns) != 1:
         raise ValueError(
             f"Expected one value a record, got a frame of {len(columns)} columns; pass one column."
         )
-    return _column_at(values, 0)
-
-
-def _column_at(frame: Any, place: int) -> Any:
-    """Return a column of a frame or table."""
-    if hasattr(frame, "iloc"):
-        return frame.iloc[:, place]
-    named = hasattr(frame, "column_names")
-    return frame.column(place) if named else frame[frame.columns[place]]
-
-
-def _column_names(values: Any) -> list[Any] | None:
-    """Return the names of the columns of a frame or table, or None for anything else.
-
-    The `columns` of a table of Arrow are its values.
-    """
-    # Of the class: those of a series of pandas are values too, by the names of records.
-    names = [name for name in ("column_names", "columns") if hasattr(type(values), name)]
-    return list(getattr(values, names[0])) if names else None
+    return column_at(values, 0)
 
 
 def _only(value: Any) -> Any:
@@ -299,138 +239,6 @@ def _only(value: Any) -> Any:
         return scalar(value)
     except Exception:  # an error would reveal the record, whatever it holds
         return _NO_CLASS
-
-
-def refuse_unread(**given: Any) -> None:
-    """Raise ValueError if values are a query that has not run, such as a lazy frame of Polars.
-
-    Args:
-      given: Rows or columns, by their names.
-    """
-    for name, held in given.items():
-        unread = hasattr(held, "collect") or hasattr(held, "fetchall")
-        if unread and not hasattr(held, "__array__"):
-            raise ValueError(
-                f"Expected an array or a frame in {name}, got {type(held).__name__}, whose rows "
-                f"are not read yet; pass its frame, such as {name}.collect(), or {name}.df() of "
-                "DuckDB."
-            )
-
-
-def refuse_inexact(person: Any) -> None:
-    """Raise ValueError if persons are bools, decimals, or floats of less than 64 bits, by type.
-
-    Two people of one such float would have the votes of one. Among objects and in text, floats of
-    all lengths look alike, and bools are words. Eight bytes are the place of an object of Polars.
-
-    Args:
-      person: Whose the records are, of which the type alone is read.
-    """
-    for _, kind in _kinds(person):
-        if _INEXACT.fullmatch(kind):
-            raise ValueError(
-                f"Expected person as whole numbers or text, got {kind}, in which several people "
-                "may be one; nothing was spent. Read them again as whole numbers, such as int64."
-            )
-
-
-def refuse_columns(public: Any) -> None:
-    """Raise ValueError if a public frame has columns of other types than numbers.
-
-    Args:
-      public: Array or frame.
-    """
-    if not (hasattr(public, "columns") and hasattr(public, "dtypes")):
-        return
-    others: dict[str, list[str]] = {}
-    for place, (name, dtype) in enumerate(zip(public.columns, public.dtypes, strict=True)):
-        kind = str(dtype).lower()
-        if not kind.startswith(NUMBER_TYPES) and not _holds_numbers(public, place, kind):
-            others.setdefault(kind, []).append(str(name))
-    _refuse(others)
-
-
-def refuse_private_columns(private: Any) -> None:
-    """Raise ValueError if a private frame has columns of times or of nested values.
-
-    No cell can have made a column of such a type, unless a program guessed the type. One of text
-    may be numbers but for one record, whose row alone cannot be used then.
-
-    Args:
-      private: Array or frame, of which the types alone are read.
-    """
-    others: dict[str, list[str]] = {}
-    for name, kind in _kinds(private):
-        if kind.startswith(TIME_TYPES + NESTED_TYPES):
-            others.setdefault(kind, []).append(name)
-    _refuse(others)
-
-
-def refuse_times(**given: Any) -> None:
-    """Raise ValueError if labels or persons are times or structs, or lists of them, by their type.
-
-    Such a column is text where one cell of it is, and then its values are others.
-
-    Args:
-      given: Columns, by their names, of which the types alone are read.
-    """
-    for name, values in given.items():
-        for _, kind in _kinds(values):
-            if _TIMES.match(kind):
-                raise ValueError(
-                    f"Expected {name} as text or numbers, got {kind}; nothing was spent. Pass "
-                    f"{name}.astype(str), or the numbers in it."
-                )
-
-
-def _kinds(values: Any) -> list[tuple[str, str]]:
-    """Return the names of columns and their types in small letters; of a series or array, one.
-
-    Of categories, dictionaries and sparse arrays, it is the type of their values.
-    """
-    names = _column_names(values)
-    if names is None:
-        return [("", _kind(getattr(values, "dtype", getattr(values, "type", ""))))]
-    types = values.schema.types if hasattr(type(values), "column_names") else values.dtypes
-    return [(str(name), _kind(kind)) for name, kind in zip(names, types, strict=True)]
-
-
-def _kind(dtype: Any) -> str:
-    if str(dtype) == "category":
-        dtype = dtype.categories.dtype
-    kind = str(dtype).lower()
-    inside = _INSIDE.match(kind)
-    return inside[1] if inside else kind
-
-
-def _refuse(others: dict[str, list[str]]) -> None:
-    """Raise ValueError if there are columns of these types, each with the columns' names."""
-    if others:
-        told = [f"{names} of {kind} ({_remedy(kind)})" for kind, names in others.items()]
-        raise ValueError(
-            f"Expected columns of numbers in X, got {', '.join(told)}; leave them out, or make "
-            "numbers of them on both sides."
-        )
-
-
-def _holds_numbers(frame: Any, place: int, kind: str) -> bool:
-    """Return whether a column of objects, of text or of categories holds numbers alone."""
-    if kind.startswith(TIME_TYPES):
-        return False
-    try:
-        np.asarray(_column_at(frame, place), dtype=np.float64)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _remedy(kind: str) -> str:
-    """Return how numbers are made of columns of a type."""
-    if kind.startswith(TIME_TYPES):
-        return "such as days since a fixed date"
-    if kind.startswith(NESTED_TYPES):
-        return "a column for each number"
-    return "such as one-hot columns by scikit-learn's OneHotEncoder"
 
 
 def rows_of(values: Any, width: int) -> np.ndarray:
@@ -446,9 +254,9 @@ def rows_of(values: Any, width: int) -> np.ndarray:
     Raises:
       ValueError: If an array is neither of numbers nor of text or objects, or has no rows.
     """
-    columns = _column_names(values)
+    columns = column_names(values)
     if columns is not None:
-        every = [_numbers_in(_column_at(values, place)) for place in range(len(columns))]
+        every = [_numbers_in(column_at(values, place)) for place in range(len(columns))]
         return np.stack(every, axis=1)
     values = unmasked(values)
     held = hasattr(values, "__array__") or np.isscalar(values)
@@ -492,8 +300,7 @@ def _plain_numbers(column: Any) -> np.ndarray | None:
 
     Others are None.
     """
-    kind = str(getattr(column, "dtype", getattr(column, "type", "")))
-    if not _PLAIN.fullmatch(kind.lower()):
+    if not is_plain(column):
         return None
     try:
         if hasattr(column, "iloc"):
@@ -590,7 +397,7 @@ def name_of(person: Any, name: str | None) -> str:
     Raises:
       ValueError: If the user gives another name than the series has.
     """
-    columns = _column_names(person)
+    columns = column_names(person)
     found = getattr(person, "name", None) if columns is None else next(iter(columns), None)
     own = "" if found is None else str(found)
     if name and own and name != own:

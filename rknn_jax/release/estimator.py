@@ -47,7 +47,7 @@ from rknn_jax.privacy.responsible import Responsible
 from rknn_jax.privacy.roles import Roles
 from rknn_jax.privacy.statement import as_json
 from rknn_jax.question import Before
-from rknn_jax.records import features, frames, public_values
+from rknn_jax.records import column_types, features, frames, public_values
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.persons import find_columns
 from rknn_jax.release import choosing, inputs, planning, rounds
@@ -314,8 +314,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         for name in ("X_", *_RELEASED):
             self.__dict__.pop(name, None)
         self._validate_params()
-        frames.refuse_unread(X=X)
-        frames.refuse_columns(X)
+        column_types.refuse_unread(X=X)
+        column_types.refuse_columns(X)
         # A copy: a program may read private rows into the same array later.
         rows = validate_data(self, frames.unmasked(X), dtype=np.float32, copy=True)
         names = getattr(self, "feature_names_in_", ())
@@ -418,8 +418,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
             is a `BudgetExceededError` if not enough is left.
           ValueError: If the input or the parameters cannot be used; nothing was spent then.
         """
-        frames.refuse_unread(y=y)
-        frames.refuse_times(y=y)
+        column_types.refuse_unread(y=y)
+        column_types.refuse_times(y=y)
         frames.check_aligned(X, y=y, person=person)
         X = self._private(X)
         several = self.labels_per_record is not None
@@ -534,7 +534,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
 
     def _checked(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self, "X_")
-        frames.refuse_unread(X=X)
+        column_types.refuse_unread(X=X)
         checked: np.ndarray = validate_data(self, frames.unmasked(X), dtype=np.float32, reset=False)
         return checked
 
@@ -553,8 +553,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         row alone, and no error quotes a row.
         """
         check_is_fitted(self, "X_")
-        frames.refuse_unread(X=X)
-        frames.refuse_private_columns(X)
+        column_types.refuse_unread(X=X)
+        column_types.refuse_private_columns(X)
         if issparse(X):
             validate_data(self, X, reset=False)  # refuses them by type
         if hasattr(X, "columns"):
@@ -585,9 +585,9 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Settings, inputs.Data]:
         """Return the settings and the input of a release, or of a dry run without labels."""
         self._validate_params()
-        frames.refuse_unread(person=person)
-        frames.refuse_times(person=person)
-        frames.refuse_inexact(person)
+        column_types.refuse_unread(person=person)
+        column_types.refuse_times(person=person)
+        column_types.refuse_inexact(person)
         persons = None if person is None else frames.column(person)
         check_consistent_length(X, persons)
         if persons is None and self.person_name is not None:
