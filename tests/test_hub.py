@@ -5,6 +5,7 @@ Class numbers have names in the schema, so that another order of the classes cha
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -320,7 +321,7 @@ def test_other_folders_and_columns_are_refused_by_name(tmp_path, monkeypatch):
         assert error in run("embed", *words, "--out", "o.parquet")["error"]
     write(tmp_path / "two", pictures(4), "parquet")
     other = clusters(4).replace_schema_metadata(features())
-    pq.write_table(other, tmp_path / "two/data/train-00002-of-00003.parquet")
+    pq.write_table(other, tmp_path / "two/data/other.parquet")
     told = run("embed", "--images", "two", "--model", network, "--out", "o.parquet")
     assert "the same columns and features in all files of --images" in told["error"]
     parts = "two/data/train-*-of-00002.parquet"
@@ -423,13 +424,47 @@ def test_a_stream_that_was_cut_is_refused_wherever_that_was(tmp_path):
             list(FileShard(str(cut), "--private", columns).blocks(100))
 
 
-def test_splits_are_named_and_a_folder_is_whole(tmp_path, monkeypatch):
+@pytest.mark.parametrize("left", ["train-00002-of-00003", "train-00000-of-00001"])
+def test_parts_of_two_versions_are_refused(tmp_path, monkeypatch, left):
+    monkeypatch.chdir(tmp_path)
+    write(Path("hub"), clusters(30), "parquet")
+    shutil.copy("hub/data/train-00001-of-00002.parquet", f"hub/data/{left}.parquet")
+    for name in ("hub", "hub/data/*.parquet"):
+        with pytest.raises(ValueError, match="--private .* a part of one version, got .*of-00002"):
+            data_files.find([name], "--private")
+        with pytest.raises(ValueError, match="a part of one version"):
+            table_files.files(Path(name), "--table")
+    assert len(data_files.find(["hub/data/train-*-of-00002.parquet"], "--private").files) == 2
+
+
+@pytest.mark.parametrize("log", ["_delta_log/00.json", "metadata/v1.metadata.json", ".hoodie/x"])
+@pytest.mark.parametrize("place", ["lake", "lake/[1]"])
+def test_a_table_that_keeps_earlier_versions_is_refused(tmp_path, monkeypatch, log, place):
+    """An update leaves the records of before in files that its log alone leaves out."""
+    monkeypatch.chdir(tmp_path)
+    part = Path(place) / "year=1/a.parquet"
+    part.parent.mkdir(parents=True)
+    pq.write_table(clusters(9), part)
+    (Path(place) / log).parent.mkdir()
+    (Path(place) / log).write_text("{}")
+    for name in ("lake", str(Path("lake") / "**" / "*.parquet")):
+        with pytest.raises(ValueError, match="of one version in --private .*, got a table of"):
+            data_files.find([name], "--private")
+        with pytest.raises(ValueError, match="of one version in --table .*, got a table of"):
+            table_files.files(Path(name), "--table")
+    assert data_files.find([str(part)], "--private").files == [str(part)]
+    shutil.rmtree((Path(place) / log).parent)
+    assert len(data_files.find(["lake"], "--private").files) == 1
+
+
+@pytest.mark.parametrize("marked", ["", "-7eb0a3d40df7abb1"])
+def test_splits_are_named_and_a_folder_is_whole(tmp_path, monkeypatch, marked):
     monkeypatch.chdir(tmp_path)
     write(Path("both/train"), clusters(30), "arrow")
     write(Path("both/test"), clusters(12), "arrow")
     Path("both/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     write(Path("hub"), clusters(30), "parquet")
-    pq.write_table(clusters(9), "hub/data/test-00000-of-00001.parquet")
+    pq.write_table(clusters(9), f"hub/data/test-00000-of-00001{marked}.parquet")
     for name in ("both", "hub", "hub/data/*.parquet"):
         with pytest.raises(ValueError, match="Expected one split in --private .*, got te?"):
             data_files.find([name], "--private")

@@ -136,6 +136,17 @@ def test_a_line_is_a_record_and_moves_no_other(tmp_path, line, place):
     assert not usable
 
 
+def test_how_deep_lists_may_be_is_the_same_at_every_call():
+    """Python's own limit is that of its stack, so a record could be read here and not there."""
+    for depth in (1, 98, 99, 100, 101, *range(950, 1010)):
+        note = "[" * depth + "]" * depth
+        words = '"[{\\"' + "[" * 200 + '"'
+        line = f'{{"x": 1, {words}: {words}, "note": {note}}}'.encode()
+        for each in (line, line[:-1] + b', "rest": [' + b"[]," * 300 + b"[]]}"):
+            (record,) = jsonl.parsed([each], public=False)
+            assert (record is not None) == (depth < jsonl.DEEPEST), depth
+
+
 def test_a_mark_of_utf8_counts_alike_in_every_line(tmp_path):
     """Files that were joined have marks inside; a record must not be read by its place."""
     line = b'\xef\xbb\xbf{"x": 1, "y": 2, "labels": 1}\n'

@@ -46,7 +46,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def labelled(name, ledger, inside=()):
-    public = "public.csv" if name.endswith(".csv") else "public.npz"
+    public = "public.csv" if Path("public.csv").exists() else "public.npz"
     settings = named_settings(Settings, public, name, 1.0, classes="2", queries=4, ledger=ledger)
     plan = planning.prepare(replace(settings, out=Path("out")))
     accounts.open_or_make(plan.settings, plan.cost, label.count(plan), inside)
@@ -134,6 +134,30 @@ def test_a_copy_whose_columns_are_read_in_another_order_has_no_second_budget():
     selected("a.csv", Path("one.jsonl"))
     with pytest.raises(LedgerError, match=r"one\.jsonl, got no ledger yet at two\.jsonl"):
         labelled("b.csv", Path("two.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("name", "copy"), [("d", "e"), ("d/*.csv", "e"), ("d", "e/*.csv"), ("d", "e/b.csv")]
+)
+def test_a_copied_folder_whose_columns_are_read_in_another_order_has_no_second_budget(name, copy):
+    frame = pandas.DataFrame(np.random.default_rng(0).normal(size=(30, 3)), columns=["x", "y", "z"])
+    frame[["z", "x", "y"]].to_csv("public.csv", index=False)
+    frame = frame.assign(labels=np.arange(30) % 2)
+    for part, rows in (("a", frame), ("b", frame + 1), ("empty", frame[:0])):
+        rows.to_csv(f"d/{part}.csv", index=False)
+    for part in "ab":
+        Path(f"d/{part}.npz").unlink()
+    selected(name, Path("one.jsonl"))
+    shutil.copytree("d", "e")
+    with pytest.raises(LedgerError, match=r"one\.jsonl, got no ledger yet at two\.jsonl"):
+        DOORS["label"](copy, Path("two.jsonl"), data_files.find([copy], "--private").files)
+    assert not Path("two.jsonl").exists()
+    # A part without records is no data set: other people's folders may have the same one.
+    Path("others").mkdir()
+    shutil.copy("d/empty.csv", "others/empty.csv")
+    frame.assign(x=7.0).to_csv("others/a.csv", index=False)
+    files = data_files.find(["others"], "--private").files
+    labelled("others", Path("others.jsonl"), files)
 
 
 @pytest.mark.parametrize("name", ["d/a.npz", pytest.param("d", marks=pytest.mark.long)])

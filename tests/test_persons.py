@@ -253,6 +253,10 @@ def test_names_keep_persons_apart_and_kinds_of_numbers_together():
     assert person_names(mixed, "")[1].tolist() == [False, False, False, True, True]
     assert person_names(np.array(["\ud800", "b"], object), "")[1].all()
     numbers = np.array([1.0, np.nan, 2.5])
+    assert num_names([1.1, *np.array([1.1], np.float32)]) == 1
+    for short in (np.float16, np.float32):  # in one shard, beside longer floats in another
+        names = [person_names(np.array([1.1, 7], kind), "")[0] for kind in (short, float)]
+        np.testing.assert_array_equal(*names)
     names, known = person_names(numbers, "")
     assert known.tolist() == [True, False, True]
     np.testing.assert_array_equal(names[0], person_names(np.array([1]), "")[0][0])

@@ -5,6 +5,38 @@ from benchmarks._faults._known import Known
 FAULTS = (
     Known(
         "values",
+        "parts of two versions of a data set count twice",
+        "rknn_jax/formats/_same_files.py",
+        "        if int(count) != int(part[2]):",
+        "        if False:",
+        ("tests/test_hub.py",),
+    ),
+    Known(
+        "values",
+        "earlier versions of a table of Delta Lake count",
+        "rknn_jax/formats/_same_files.py",
+        '"Delta Lake": "_delta_log"',
+        '"Delta Lake": "_delta"',
+        ("tests/test_hub.py",),
+    ),
+    Known(
+        "values",
+        "how deep a line may be depends on the stack",
+        "rknn_jax/formats/jsonl.py",
+        "            if line is not None and not _is_deep(line):",
+        "            if line is not None:",
+        ("tests/test_jsonl.py",),
+    ),
+    Known(
+        "values",
+        "a person of a short float is another one in a file of long ones",
+        "rknn_jax/records/persons.py",
+        "        if values.itemsize < 8:",
+        "        if False:",
+        ("tests/test_persons.py",),
+    ),
+    Known(
+        "values",
         "what lies under a mask counts",
         "rknn_jax/records/frames.py",
         "return np.ma.filled(values.astype(np.float64), np.nan)",

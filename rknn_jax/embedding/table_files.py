@@ -40,7 +40,7 @@ from rknn_jax.formats import (
     suffix_of,
 )
 from rknn_jax.formats._csv_records import NO_UTF8
-from rknn_jax.formats._same_files import refuse_same, refuse_two_formats
+from rknn_jax.formats._same_files import refuse_same, refuse_two_formats, refuse_versions
 from rknn_jax.records.features import FLATTEN, MOST_NAMED
 
 TYPED = (*parquet.SUFFIXES, *feather.SUFFIXES)
@@ -88,9 +88,11 @@ def files(path: Path, argument: str) -> list[Path]:
     if path.exists() and not path.is_dir():
         return known
     where = f"{argument} {path}"
-    records = _hub_folders.data_files([*map(str, known)], LocalFileSystem(), where)
+    system = LocalFileSystem()
+    records = _hub_folders.data_files([*map(str, known)], system, where)
     # As a release reads folders: a record that is read twice would count twice.
     refuse_two_formats(records, where)
+    refuse_versions(records, system, where)
     refuse_same(records, argument)
     return [Path(one) for one in records]
 

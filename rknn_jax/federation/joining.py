@@ -17,7 +17,7 @@ from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.fingerprints import fingerprint, warn_of_copies
 from rknn_jax.privacy.ledger import DataSet, Ledger
 from rknn_jax.release import accounts, adoption, tables, widths
-from rknn_jax.release.data_files import unchanged
+from rknn_jax.release.data_files import find, unchanged
 
 
 class Records(NamedTuple):
@@ -130,8 +130,9 @@ def opened(settings: Join, agreement: Agreement, records: Records) -> Client:
     check_budget(settings)
     inputs, labels, features, data = records
     path = ledger_path(settings)
+    files = find([str(settings.private)], option("private")).files
     ledger_index.check(path, data.prints)
-    with ledger_index.held(path, data.prints, [str(settings.private)]):
+    with ledger_index.held(path, data.prints, [str(settings.private)], files):
         ledger = _ledger(settings, path, data, fingerprint(inputs))
     warn_of_copies(data.shards)
     return Client(

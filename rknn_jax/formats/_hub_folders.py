@@ -13,8 +13,8 @@ from typing import Any
 
 STATE, INFO, SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 
-_PART = re.compile(r"(.+)-\d{5}-of-\d{5}\.(?:arrow|parquet)")
-"""Name of a part of a split."""
+_PART = re.compile(r"(.+)-\d{5}-of-\d{5}(?:-[0-9a-f]+)?\.(?:arrow|parquet)")
+"""Name of a part of a split; until 2023, it had a hash."""
 
 
 def data_files(files: Sequence[str], system: Any, where: str) -> list[str]:

@@ -1,11 +1,21 @@
-"""Files that are the same under several names, or in several formats: a record counts once."""
+"""Files that are the same under several names, formats or versions: a record counts once."""
 
+import glob
 import os
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import PurePosixPath
+from typing import Any
 
 from rknn_jax._internal import urls
 from rknn_jax.formats import is_compressed, suffix_of
+
+_PART = re.compile(r"(.*\D)?\d+-of-(\d+)(?!\d)")
+"""Beginning of the path of a part, and the number of all parts."""
+
+LOGS = {"Delta Lake": "_delta_log", "Hudi": ".hoodie", "Iceberg": "metadata/*.metadata.json"}
+"""Files by which libraries tell the present version of a table from earlier ones."""
 
 
 def refuse_same(files: Sequence[str], argument: str) -> None:
@@ -43,6 +53,40 @@ def refuse_two_formats(files: Sequence[str], where: str) -> None:
                 f"Expected every file of {where} in one format, got {other} and {file}, which may "
                 "hold the same records twice; name the files, or move one of them away."
             )
+
+
+def refuse_versions(files: Sequence[str], system: Any, where: str) -> None:
+    """Raise ValueError if files of a folder or pattern may be of several versions of their records.
+
+    Parts of an earlier version stay when a data set is written again in another number of parts,
+    and in tables whose log alone says which files are of the present version.
+
+    Args:
+      files: Paths of files, with slashes.
+      system: File system of `fsspec` that holds them.
+      where: Argument and name of the folder or pattern, for the error.
+    """
+    first: dict[str, tuple[str, str]] = {}
+    for file in files:
+        part = _PART.match(file)
+        if not part:
+            continue
+        count, other = first.setdefault(part[1] or "", (part[2], file))
+        if int(count) != int(part[2]):
+            raise ValueError(
+                f"Expected every file of {where} to be a part of one version, got {other} and "
+                f"{file}, which may hold the same records; move those of the other version away."
+            )
+    folders = {each for file in files for each in PurePosixPath(file).parents}
+    for folder in sorted(folder for folder in folders if "=" not in folder.name):
+        for kind, log in LOGS.items():
+            with suppress(OSError):
+                if system.glob(f"{glob.escape(str(folder))}/{log}"):
+                    raise ValueError(
+                        f"Expected files of one version in {where}, got a table of {kind} in "
+                        f"{folder}, whose earlier versions may hold the same records; read it by "
+                        "its own library, and save the records as Parquet elsewhere."
+                    )
 
 
 def identities(name: str) -> set[object]:

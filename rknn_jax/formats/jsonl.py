@@ -51,6 +51,11 @@ LINES_WITH_NAMES = 100
 LONGEST = 2**26
 """Most bytes of a line that is read, so that memory is bounded."""
 
+DEEPEST = 100
+"""Most lists and objects inside each other. Python's own limit is another at each call."""
+
+_SIGNS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[{]|[]}]', re.DOTALL)
+
 NO_OBJECT = "no object of JSON, or more than 64 MiB"
 """Reason why a line is broken."""
 
@@ -188,7 +193,8 @@ def parsed(lines: Sequence[bytes | None], *, public: bool, row: int = 0) -> Iter
     for number, line in enumerate(lines, row):
         found = None
         try:
-            found = None if line is None else json.loads(line.decode(errors="replace"))
+            if line is not None and not _is_deep(line):
+                found = json.loads(line.decode(errors="replace"))
         except (ValueError, RecursionError):
             pass
         if isinstance(found, dict):
@@ -203,6 +209,15 @@ def parsed(lines: Sequence[bytes | None], *, public: bool, row: int = 0) -> Iter
             )
         else:
             yield None
+
+
+def _is_deep(line: bytes) -> bool:
+    """Return whether there are more than `DEEPEST` lists and objects inside each other."""
+    if line.count(b"[") + line.count(b"{") <= DEEPEST:
+        return False
+    signs = (found[0] for found in _SIGNS.finditer(line))
+    steps = (1 if sign in b"[{" else -1 for sign in signs if sign[:1] != b'"')
+    return max(itertools.accumulate(steps), default=0) > DEEPEST
 
 
 def _is_plain(line: bytes) -> bool:

@@ -14,7 +14,8 @@ path, as with a ledger, and learns no more.
 
 **Limits.** The index stops mistakes, not intent. It does not know other users, other machines, or
 records that were changed, reordered or cut into other shards and saved under another name: those
-are for `Ledger.adopt`, and `notice` says so where a budget is made. The ledgers decide, not the
+are for `Ledger.adopt`, and `notice` says so where a budget is made. Of more than `MOST_SHARDS`
+files, it knows all together, and not the copy of each. The ledgers decide, not the
 index. An index that is absent, damaged or cannot be written is a warning, and changes no release.
 """
 
@@ -135,8 +136,8 @@ def held(
       files: Names of the private files, folders, patterns or URLs, as they were given. Folders and
         patterns on this machine stand for their files too, and names of no file are left out.
         Defaults to none.
-      inside: Names of the files that were found in them, which tell those of a folder elsewhere.
-        The first `MOST_SHARDS` are noted, and all are looked up. Defaults to none.
+      inside: Names of the files that were found in them, which tell those of a folder elsewhere,
+        and copies. The first `MOST_SHARDS` are noted, and all are looked up. Defaults to none.
       adopts: Flag for an existing ledger to which the records are new. Defaults to False.
 
     Raises:
@@ -147,10 +148,10 @@ def held(
     parts, names = _noted(prints), [*files, *inside]
     # All files are looked up, though few are noted: another ledger may have had one of them.
     every = source_names.of(names)
-    contents = source_names.of_bytes(files)
+    contents, known = source_names.of_bytes(files, inside, MOST_SHARDS)
     sought = [
         *every,
-        *contents,
+        *known,
         *source_names.folders_above(every),
         *source_names.folders_as_given(names),
     ]

@@ -5,9 +5,10 @@ bytes. A folder or pattern stands for the files in it.
 """
 
 import glob
+import hashlib
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
 
@@ -41,18 +42,40 @@ def of(names: Sequence[str], most: int | None = None) -> list[str]:
     return [KIND + one for one in dict.fromkeys(found)]
 
 
-def of_bytes(names: Sequence[str]) -> list[str]:
+def of_bytes(names: Sequence[str], inside: Sequence[str], most: int) -> tuple[list[str], list[str]]:
     """Return names of files by their bytes, whatever these are called.
 
     The fingerprint of a copy is another one if its columns are read in the order of other public
-    rows. A file in a folder may be a part without records, and is none.
+    rows. A file of a folder may be a part without records, which others have too. So parts are the
+    same if all of them are, or if one is a file that was named by itself.
+
+    Args:
+      names: Paths, patterns or URLs, as they were given.
+      inside: Files that were found in them.
+      most: Most parts that are noted.
+
+    Returns:
+      `(noted, sought)`: names to note for a data set, and those under which it may be known.
     """
+    own, every = _marks(names), _marks((*names, *inside))
+    parts = [mark for mark in every if mark not in own]
+    together = hashlib.sha256("".join(sorted(every)).encode()).hexdigest()
+    whole = [f"{KIND}files with these bytes ({together})"] if every else []
+    file, part = (f"{KIND}a {what} with these bytes ({{}})".format for what in ("file", "part"))
+    return (
+        [*whole, *map(file, own), *map(part, parts[:most])],
+        [*whole, *map(file, every), *map(part, own)],
+    )
+
+
+def _marks(names: Iterable[str]) -> list[str]:
+    """Return the marks of local files' bytes, each once."""
     found = []
-    for name in map(urls.local_path, names):
+    for path in dict.fromkeys(map(urls.local_path, names)):
         with suppress(OSError):
-            if name is not None and os.path.isfile(name):
-                found.append(f"{KIND}a file with these bytes ({disk.content_mark(name)})")
-    return found
+            if path is not None and os.path.isfile(path):
+                found.append(disk.content_mark(path))
+    return list(dict.fromkeys(found))
 
 
 def folders_above(found: Sequence[str]) -> list[str]:

@@ -86,6 +86,8 @@ def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray
     if values.dtype.kind == "f":
         exact = 2.0 ** (np.finfo(values.dtype).nmant + 1)
         values = np.where(np.abs(values) < exact, values, np.nan)
+        if values.itemsize < 8:  # as they are written, since other files have longer ones
+            values = values.astype(str)
     texts = _person_texts(in_unicode(values).tolist())
     digests = {text: blake2b(text, digest_size=16).digest() for text in set(texts)}
     joined = b"".join([digests[text] for text in texts])

@@ -15,7 +15,7 @@ from fsspec.implementations.local import LocalFileSystem
 from rknn_jax import formats
 from rknn_jax._internal import urls
 from rknn_jax.formats import _hub_folders
-from rknn_jax.formats._same_files import refuse_same, refuse_two_formats
+from rknn_jax.formats._same_files import refuse_same, refuse_two_formats, refuse_versions
 
 
 class Found(NamedTuple):
@@ -110,6 +110,7 @@ def _files(name: str, argument: str) -> Found:
         )
     records = _hub_folders.data_files(known, system, where)
     refuse_two_formats(records, where)
+    refuse_versions(records, system, where)
     local = isinstance(system, LocalFileSystem)
     named = records if local else [_url_of(each, name, path, system) for each in records]
     return Found(sorted(named), sorted(set(seen) - set(records)))
