@@ -640,6 +640,9 @@ def test_one_large_number_that_polars_makes_128_bits_for_is_its_own_row_s():
         pa.array([1.0] * NUM_RECORDS, pa.float32()),
         pa.array(np.ones(NUM_RECORDS, np.float16)),
         polars.Series([object()] * NUM_RECORDS, dtype=polars.Object).to_arrow(),
+        polars.Series([[1]] * NUM_RECORDS),
+        pa.array([[1]] * NUM_RECORDS),
+        np.zeros(NUM_RECORDS, [("p", "i8")]),
     ],
     ids=lambda persons: type(persons).__module__,
 )

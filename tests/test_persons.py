@@ -216,6 +216,9 @@ def test_names_keep_persons_apart_and_kinds_of_numbers_together():
     assert (
         num_names([b"7\0\0", "7\0", 7]) == 1
     )  # NumPy's bytes end before zeros, and Arrow's do not
+    keys = [(1, 7), [1.0, "07"], np.array([1, 7]), (np.float64(1), 7 + 0j), (True, Decimal("7.0"))]
+    assert num_names(keys) == num_names([*keys, ("1", b"7"), np.rec.array([(1, 7.0)])[0]]) == 1
+    assert num_names([(1, 7), (17,), "17", (1, (7,)), (7, 1), (1, 7, 7), "(1, 7)", "1, 7"]) == 8
     # No number in one form is taken for text in another, whatever its size.
     assert num_names(["1.5", "1.50", "1e400", "1e4000", ".001", "1,000", "e5", "1e"]) == 8
     one = uuid.UUID("A987fbc9-4bed-3078-af07-9141ba07c9f3")
@@ -241,8 +244,13 @@ def test_names_keep_persons_apart_and_kinds_of_numbers_together():
         "<NA>",
         object(),
         memoryview(b" "),
-        [memoryview(b"7")],
+        (),
+        [memoryview(b"7"), None],
+        (1, np.nan),
+        (1, 2.0**53),
         (object(),),
+        {"site": 1},
+        np.array([7, np.nan]),
         {0, 8},
         frozenset("a"),
     ]

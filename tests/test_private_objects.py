@@ -15,6 +15,7 @@ from rknn_jax import ReverseKNNLabeler
 from rknn_jax.records import column_types, frames
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.labels import encode
+from rknn_jax.records.persons import person_names
 from tests.conftest import crossed
 
 NUM_RECORDS = 40
@@ -102,17 +103,28 @@ def test_a_label_of_several_values_is_no_class(form, label):
     assert cast(ROWS, objects(changed(LABELS, label)), ledger="other") == 1
 
 
-@pytest.mark.parametrize("person", [[["p"]], ["p"], ("p", "q"), 7, {}])
+@pytest.mark.parametrize("person", [[["p"]], ["p"], ("p", "q"), 7, ("p",)])
 def test_a_person_may_be_any_object(person):
     persons = [("p", row // 2) for row in range(NUM_RECORDS)]
     assert cast(ROWS, LABELS, persons) == 0
     assert cast(ROWS, LABELS, changed(persons, person), ledger="other") == 0
 
 
-def test_an_object_without_a_text_names_no_person():
+@pytest.mark.parametrize("person", [object(), {}])
+def test_an_object_without_a_text_names_no_person(person):
     """Its text is its place: each record of one person would be a person of its own."""
     persons = [("p", row // 2) for row in range(NUM_RECORDS)]
-    assert cast(ROWS, LABELS, changed(persons, object())) == 1
+    assert cast(ROWS, LABELS, changed(persons, person)) == 1
+
+
+def test_a_key_of_several_columns_is_the_same_person_beside_a_missing_one():
+    """One missing number makes floats of the others, whose text is another."""
+    frame = pd.DataFrame({"site": 1, "patient": [row // 2 for row in range(NUM_RECORDS)]})
+    other = frame.assign(patient=[None, *frame["patient"][1:].tolist()])
+    keys = [pd.MultiIndex.from_frame(each).to_numpy() for each in (frame, other)]
+    held = [person_names(frames.column(each), "")[0] for each in keys]
+    np.testing.assert_array_equal(held[0][1:], held[1][1:])
+    assert len(np.unique(held[0], axis=0)) == NUM_RECORDS // 2
 
 
 @pytest.mark.long
@@ -185,6 +197,10 @@ DAYS = {
     ),
     "runs": pa.compute.run_end_encode(DAY.to_arrow()),
     "a table": pa.table({"a": DAY.to_arrow()}),
+    "a struct of numpy": np.zeros(1, [("a", "i8")]),
+    "records": pd.DataFrame({"a": [1]}).to_records(index=False),
+    "bytes": np.zeros(1, "V8"),
+    "an extension": pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1], pa.int8())),
 }
 
 
@@ -193,7 +209,7 @@ def test_times_and_structs_are_refused_by_their_type(kind):
     """One odd cell makes text of times, and structs of text, so that all others were others."""
     with pytest.raises(ValueError, match="Expected y as text or numbers"):
         cast(ROWS[:1], DAYS[kind])
-    with pytest.raises(ValueError, match="Expected person as text or numbers"):
+    with pytest.raises(ValueError, match="Expected person as whole numbers or text"):
         cast(ROWS[:1], LABELS[:1], DAYS[kind])
     assert not Path("ledger").exists()
 
@@ -201,7 +217,7 @@ def test_times_and_structs_are_refused_by_their_type(kind):
 @pytest.mark.parametrize("named", ["date", "struct"])
 def test_a_class_that_is_called_as_a_type_is_a_class(named):
     for y in (pl.Series([named, "b"], dtype=pl.Enum([named, "b"])), pd.Categorical([named, "b"])):
-        column_types.refuse_times(y=y)
+        column_types.refuse_labels(y)
 
 
 def test_a_table_of_arrow_tells_names_of_columns_and_no_value():

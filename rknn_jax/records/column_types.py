@@ -17,19 +17,25 @@ TIME_TYPES = ("date", "time", "duration", "period", "interval")
 NESTED_TYPES = ("list", "array", "struct", "fixed_size_list", "large_list", "map")
 """Names of types of columns, or their beginnings, in small letters."""
 
-_TIMES = re.compile(
-    r"((large_|fixed_size_)?(list|array)[(<](\w+: )?)*(date|time|duration|period|interval|month_|"
-    "struct|map)"
+_WORDS = (
+    r"(large_)?(str|string|stringdtype|utf8|binary)(_view)?\b|[<>|=]?[us]\d|object|bytes|categorical|"
+    r"enum|null|uuid|extension<arrow\.uuid|fixed_size_binary"
+)
+_VALUE = re.compile(
+    rf"((large_|fixed_size_)?(list|array)(_view)?[(<](\w+: )?)*(dictionary<values=)?({_WORDS}|"
+    r"(torch\.)?(u?int\d|b?float|double|half_?float|bool|complex|decimal))"
+)
+"""Labels, or sets of them."""
+
+_PERSON = re.compile(
+    rf"$|(?!fixed_size_binary\[8\])({_WORDS})|"
+    r"(torch\.)?(u?int\d|float64|float128|longdouble|double|complex128)"
 )
 _INSIDE = re.compile(
     r"(?:sparse\[|dictionary<values=|run_end_encoded<run_ends: \w+, values: )([^,>]*)"
 )
 _TEXT = re.compile(r"(large_)?(str|string|utf8)(_view)?\b")
 _PLAIN = re.compile(r"(u?int\d+|float(16|32|64)?|double|half_?float|bool(ean)?)(\[pyarrow\])?")
-_INEXACT = re.compile(
-    r"fixed_size_binary\[8\]|decimal.*|"
-    r"(torch\.)?(bool(ean)?|b?float16|float32|half_?float|float)(\[pyarrow\])?"
-)
 
 
 def column_at(frame: Any, place: int) -> Any:
@@ -77,20 +83,21 @@ def refuse_unread(**given: Any) -> None:
             )
 
 
-def refuse_inexact(person: Any) -> None:
-    """Raise ValueError if persons are bools, decimals, or floats of less than 64 bits, by type.
+def refuse_persons(person: Any) -> None:
+    """Raise ValueError if persons are anything but whole numbers, floats of 64 bits, or text.
 
-    Two people of one such float would have the votes of one. Among objects and in text, floats of
-    all lengths look alike, and bools are words. Eight bytes are the place of an object of Polars.
+    Two people of one shorter float would have the votes of one. Among objects and in text, floats
+    of all lengths look alike, and bools are words. Where a program reads times or structs, one cell
+    can make text of all of them. Eight bytes are the place of an object of Polars.
 
     Args:
       person: Whose the records are, of which the type alone is read.
     """
     for _, kind in _kinds(person):
-        if _INEXACT.fullmatch(kind):
+        if not _PERSON.match(kind):
             raise ValueError(
-                f"Expected person as whole numbers or text, got {kind}, in which several people "
-                "may be one; nothing was spent. Read them again as whole numbers, such as int64."
+                f"Expected person as whole numbers or text, got {kind}; nothing was spent. Read "
+                "them again as whole numbers, such as int64, or pass person.astype(str)."
             )
 
 
@@ -126,21 +133,20 @@ def refuse_private_columns(private: Any) -> None:
     _refuse(others)
 
 
-def refuse_times(**given: Any) -> None:
-    """Raise ValueError if labels or persons are times or structs, or lists of them, by their type.
+def refuse_labels(y: Any) -> None:
+    """Raise ValueError if labels are anything but numbers or text, or lists of them, by their type.
 
-    Such a column is text where one cell of it is, and then its values are others.
+    Times and structs are text where one cell is, and then all values are others.
 
     Args:
-      given: Columns, by their names, of which the types alone are read.
+      y: Labels, of which the type alone is read.
     """
-    for name, values in given.items():
-        for _, kind in _kinds(values):
-            if _TIMES.match(kind):
-                raise ValueError(
-                    f"Expected {name} as text or numbers, got {kind}; nothing was spent. Pass "
-                    f"{name}.astype(str), or the numbers in it."
-                )
+    for _, kind in _kinds(y):
+        if kind and not _VALUE.match(kind):
+            raise ValueError(
+                f"Expected y as text or numbers, got {kind}; nothing was spent. Pass "
+                "y.astype(str), or the numbers in it."
+            )
 
 
 def refuse_numbers(y: Any, classes: Sequence[str]) -> None:

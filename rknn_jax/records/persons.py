@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rknn_jax.records.classes import MISSING_WORDS
+from rknn_jax.records.classes import MISSING_WORDS, scalar
 from rknn_jax.records.code_points import in_unicode
 
 _NUMBER = re.compile(
@@ -63,10 +63,12 @@ def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray
 
     A name is 128 bits of BLAKE2b, so that two persons do not share one. Whole numbers are one
     person however they are written: 7, 7.0, "07", "7E+00"; True is 1. So are UUIDs, as objects or
-    as text, whose letters may be capitals. Text is compared without spaces around it and in
+    as text, whose letters may be capitals. A tuple or list is a key of several such values, as
+    `zip` of columns has them. Text is compared without spaces around it and in
     Unicode's form NFKC. NUL bytes at the end are padding, as in NumPy. Missing values, the words
-    for them, infinity, a UUID of zeros, floats that are too large to be exact, in text too, and
-    objects without a text of their own name nobody. No single value raises an error.
+    for them, infinity, a UUID of zeros, floats that are too large to be exact, in text too, keys
+    with such a part, sets, and objects without a text of their own name nobody. No single value
+    raises an error.
 
     Args:
       values: Numbers, text or bytes `[b]`.
@@ -89,7 +91,7 @@ def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray
         if values.itemsize < 8:  # as they are written, since other files have longer ones
             values = values.astype(str)
     texts = _person_texts(in_unicode(values).tolist())
-    digests = {text: blake2b(text, digest_size=16).digest() for text in set(texts)}
+    digests = {text: _digest(text) for text in set(texts)}
     joined = b"".join([digests[text] for text in texts])
     known = np.array([bool(text) for text in texts], bool)
     return np.frombuffer(joined, "<u8").reshape(-1, 2), known
@@ -134,6 +136,11 @@ def inexact(values: np.ndarray) -> np.ndarray:
     return np.array([_is_inexact(value) for value in in_unicode(values).tolist()], bool)
 
 
+def _digest(text: bytes) -> bytes:
+    """Return the 128 bits of a name."""
+    return blake2b(text, digest_size=16).digest()
+
+
 def _person_texts(values: Sequence[Any]) -> list[bytes]:
     """Return the text of each value, each of which is looked at by itself."""
     known: dict[bytes | str | int, bytes] = {}
@@ -150,8 +157,17 @@ def _person_texts(values: Sequence[Any]) -> list[bytes]:
 
 
 def _person_text(value: Any) -> bytes:
-    """Return a person's number or text in one form, which is empty if it names no person."""
+    """Return a person's number or text in one form, which is empty if it names no person.
+
+    So is each part of a composite key, all of which together name a person.
+    """
     try:
+        if isinstance(value, np.ndarray | np.void):
+            value = value.tolist()
+        if isinstance(value, tuple | list):
+            parts = [_person_text(scalar(part)) for part in value]
+            named = b"\0" if all(parts) else b""
+            return named and b"".join(named + _digest(part) for part in parts)
         if _is_inexact(value):
             return b""
         plain = _normal(_text(value)).rstrip("\0").strip()
@@ -180,7 +196,7 @@ def _text(value: Any) -> str:
         return bytes(value).decode(errors="surrogateescape")
     if isinstance(value, bool | np.bool_):
         return str(int(value))
-    if isinstance(value, set | frozenset):  # its order is that of this process
+    if isinstance(value, set | frozenset | dict):  # its order is that of this process, or no key's
         return ""
     text = str(value)
     return text if isinstance(value, str) or not _PLACE.search(text) else ""

@@ -419,7 +419,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
           ValueError: If the input or the parameters cannot be used; nothing was spent then.
         """
         column_types.refuse_unread(y=y)
-        column_types.refuse_times(y=y)
+        column_types.refuse_labels(y)
         frames.check_aligned(X, y=y, person=person)
         X = self._private(X)
         several = self.labels_per_record is not None
@@ -586,8 +586,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
         """Return the settings and the input of a release, or of a dry run without labels."""
         self._validate_params()
         column_types.refuse_unread(person=person)
-        column_types.refuse_times(person=person)
-        column_types.refuse_inexact(person)
+        column_types.refuse_persons(person)
         persons = None if person is None else frames.column(person)
         check_consistent_length(X, persons)
         if persons is None and self.person_name is not None:
