@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -369,6 +370,21 @@ def test_a_text_is_the_mean_of_its_tokens_vectors(vectors):
     np.testing.assert_array_equal(made.features[3], (matrix[0] + matrix[1]) / 2)
     assert made.reasons == {2: "no text"}
     assert np.isnan(made.features[2]).all()
+
+
+def test_a_long_text_takes_no_memory_for_the_vectors_of_its_tokens(vectors):
+    """A private text of 64 MiB asked for 34 GB, and ended `rknn embed`."""
+    model = text.load(str(vectors))
+    model = dataclasses.replace(model, vectors=np.repeat(model.vectors, 500, axis=1))
+    record = pa.table({"text": ["cat dog runs " * 20_000]})
+    tracemalloc.start()
+    try:
+        features = model(record).features[0]
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_allclose(features, model.vectors[1:4].mean(axis=0), rtol=1e-5)
+    assert most < 60_000 * 4 * model.width / 2
 
 
 def test_the_digest_is_that_of_the_vectors_and_of_the_tokenizer(vectors):

@@ -6,6 +6,7 @@ or `.npy` file, with `tokenizer.json` beside it, or those that the package `word
 
 import functools
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ DEFAULT = "wordllama"
 """Package whose vectors are used if no model is named."""
 
 SUFFIXES = (".npy", ".safetensors")
+
+AT_ONCE = 2**14
+"""Tokens whose vectors are added at once."""
 
 PACKAGED = ("weights/l2_supercat_256.safetensors", "tokenizers/l2_supercat_tokenizer_config.json")
 """Files of the package: vectors of 256 dimensions, and their tokenizer."""
@@ -75,8 +79,15 @@ class StaticModel:
             elif not tokenized.ids:
                 reasons[row] = "no text"
             else:
-                features[row] = self.vectors[tokenized.ids].mean(axis=0)
+                features[row] = _mean(self.vectors, tokenized.ids)
         return Embedded(features, reasons)
+
+
+def _mean(vectors: np.ndarray, ids: Sequence[int]) -> np.ndarray:
+    """Return the mean of some vectors, float32 `[f]`, in memory that does not grow with the text."""
+    starts = range(0, len(ids), AT_ONCE)
+    total = sum(vectors[ids[start : start + AT_ONCE]].sum(axis=0) for start in starts)
+    return np.asarray(total / np.float32(len(ids)))
 
 
 def load(model: str) -> StaticModel:
