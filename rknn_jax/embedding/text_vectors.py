@@ -84,7 +84,7 @@ class StaticModel:
 
 
 def _mean(vectors: np.ndarray, ids: Sequence[int]) -> np.ndarray:
-    """Return the mean of some vectors, float32 `[f]`, in memory that does not grow with the text."""
+    """Return the mean of some vectors, float32 `[f]`, in memory that the text does not decide."""
     starts = range(0, len(ids), AT_ONCE)
     total = sum(vectors[ids[start : start + AT_ONCE]].sum(axis=0) for start in starts)
     return np.asarray(total / np.float32(len(ids)))
