@@ -465,7 +465,10 @@ def test_splits_are_named_and_a_folder_is_whole(tmp_path, monkeypatch, marked):
     Path("both/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     write(Path("hub"), clusters(30), "parquet")
     pq.write_table(clusters(9), f"hub/data/test-00000-of-00001{marked}.parquet")
-    for name in ("both", "hub", "hub/data/*.parquet"):
+    for split in ("train", "test"):
+        Path(f"converted/{split}").mkdir(parents=True)
+        pq.write_table(clusters(9), f"converted/{split}/0000.parquet")
+    for name in ("both", "hub", "hub/data/*.parquet", "converted", "converted/**/*.parquet"):
         with pytest.raises(ValueError, match="Expected one split in --private .*, got te?"):
             data_files.find([name], "--private")
         with pytest.raises(ValueError, match="Expected one split in --table"):

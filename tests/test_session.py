@@ -4,6 +4,7 @@ import concurrent.futures
 import threading
 import warnings
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -74,10 +75,12 @@ def test_a_session_caps_what_a_richer_ledger_allows_and_counts_every_charge(data
 def test_threads_do_not_pass_the_cap_together(data):
     public, private, labels = data
     rk.Session("l.jsonl", epsilon=5).label(public, private, labels, **settings(0.1))
-    session = rk.Session("l.jsonl", epsilon=1)
+    Path("link.jsonl").symlink_to("l.jsonl")
+    one, other = (rk.Session(name, epsilon=1) for name in ("l.jsonl", "link.jsonl"))
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         calls = [
-            pool.submit(session.label, public, private, labels, **settings(0.6)) for _ in range(3)
+            pool.submit(session.label, public, private, labels, **settings(0.6))
+            for session in (one, one, other)
         ]
     refused = [call.exception() for call in calls if call.exception()]
     assert [type(one) for one in refused] == [BudgetExceededError] * 2

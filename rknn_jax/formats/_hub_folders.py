@@ -13,6 +13,9 @@ from typing import Any
 
 STATE, INFO, SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
 
+CONVERTED = ("train", "validation", "test")
+"""Folders of splits in the branch where the hub converts data sets, with numbered files."""
+
 _PART = re.compile(r"(.+)-\d{5}-of-\d{5}(?:-[0-9a-f]+)?\.(?:arrow|parquet)")
 """Name of a part of a split; until 2023, it had a hash."""
 
@@ -86,5 +89,9 @@ def _split(path: PurePosixPath, system: Any) -> str | None:
     """Return the split of a file, or None if it is of no data set with splits."""
     if system.exists(f"{path.parent.parent / SPLITS}"):
         return path.parent.name
+    if path.suffix != ".parquet":
+        return None
+    if path.stem.isdecimal() and path.parent.name in CONVERTED:
+        return path.parent.name
     part = _PART.fullmatch(path.name)
-    return part.group(1) if part and path.suffix == ".parquet" else None
+    return part.group(1) if part else None

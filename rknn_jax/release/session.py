@@ -10,7 +10,7 @@
 
 A session is a ledger with a cap: whatever is charged from its beginning on, by this program or
 another, counts against the session's epsilon and delta, and against the ledger's budget. The cap is
-checked before a charge, and threads of this program take turns. If another program charges at that
+checked before a charge, and all sessions of this program on one ledger take turns. If another program charges at that
 moment, the ledger's budget alone stops it. An offer reads no label, draws nothing and costs
 nothing.
 """
@@ -33,6 +33,9 @@ from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerError
 from rknn_jax.release.accounts import LABELS_LOST, spend_stands
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.preview import Expected
+
+_TURNS: dict[str, threading.Lock] = {}
+"""Locks of the ledgers on which sessions of this program were begun."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class Session:
         self._accounting = accounting
         self._first = 0
         self._open = True
-        self._turn = threading.Lock()
+        self._turn = _TURNS.setdefault(os.path.realpath(self.ledger), threading.Lock())
         self._look = threading.Lock()
         self._seen: tuple[str, int] | None = None
         known = self._known()
