@@ -10,9 +10,9 @@
 
 A session is a ledger with a cap: whatever is charged from its beginning on, by this program or
 another, counts against the session's epsilon and delta, and against the ledger's budget. The cap is
-checked before a charge, and all sessions of this program on one ledger take turns. If another program charges at that
-moment, the ledger's budget alone stops it. An offer reads no label, draws nothing and costs
-nothing.
+checked before a charge, and all sessions of this program on one ledger take turns. If another
+program charges at that moment, the ledger's budget alone stops it. An offer reads no label, draws
+nothing and costs nothing.
 """
 
 import os
