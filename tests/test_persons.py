@@ -213,6 +213,8 @@ def test_names_keep_persons_apart_and_kinds_of_numbers_together():
     assert num_names([10**15, "1e+15", "1000000000000000.0", 1e15]) == 1
     assert num_names([0, "-0", "0e+9", ".0", "-0.0", False]) == 1
     assert num_names([True, np.bool_(True), 1]) == 1
+    assert num_names([7, 7 + 0j, "(7+0j)", b"(7.0-0j)"]) == 1
+    assert num_names([7, 7 + 1j, "(7+1j)x j)"]) == 3
     assert (
         num_names([b"7\0\0", "7\0", 7]) == 1
     )  # NumPy's bytes end before zeros, and Arrow's do not
@@ -247,6 +249,8 @@ def test_names_keep_persons_apart_and_kinds_of_numbers_together():
         (),
         [memoryview(b"7"), None],
         (1, np.nan),
+        "(nan+0j)",
+        "(1e17+0j)",
         (1, 2.0**53),
         (object(),),
         {"site": 1},

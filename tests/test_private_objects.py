@@ -250,6 +250,22 @@ def test_what_a_mask_hides_is_missing_and_not_what_lies_under_it(kind):
         assert np.isnan(found[3]).any()
 
 
+def test_a_matrix_is_a_column_whatever_its_type():
+    """A row of a matrix is a matrix: one odd label made objects, and took all others."""
+    labels = changed(LABELS, "x")
+    made = [np.asmatrix(values).T for values in (LABELS, np.array(labels, object))]
+    assert [cast(ROWS, y, ledger=f"ledger{place}") for place, y in enumerate(made)] == [0, 1]
+    assert frames.column(made[1]).tolist() == labels
+    assert frames.column(memoryview(np.array(labels, object))).tolist() == labels
+
+
+@pytest.mark.parametrize("row", [dict.fromkeys(range(WIDTH)), set(range(WIDTH))])
+def test_keys_are_no_row(row):
+    found = frames.rows_of([*ROWS[1:], row], WIDTH)
+    np.testing.assert_array_equal(found[:-1], ROWS[1:])
+    assert np.isnan(found[-1]).all()
+
+
 def test_what_a_mask_hides_in_a_list_is_missing():
     masked = [np.ma.masked, np.ma.array(1, mask=True), np.ma.array([1], mask=True)]
     assert frames.column(masked).tolist() == [None] * 3

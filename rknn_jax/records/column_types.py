@@ -29,7 +29,7 @@ _VALUE = re.compile(
 
 _PERSON = re.compile(
     rf"$|(?!fixed_size_binary\[8\])({_WORDS})|"
-    r"(torch\.)?(u?int\d|float64|float128|longdouble|double|complex128)"
+    r"(torch\.)?(u?int\d|float64|double|complex128)"
 )
 _INSIDE = re.compile(
     r"(?:sparse\[|dictionary<values=|run_end_encoded<run_ends: \w+, values: )([^,>]*)"

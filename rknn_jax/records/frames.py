@@ -5,7 +5,7 @@ of a column may (`column_types`).
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from numbers import Number
 from typing import Any
 
@@ -160,6 +160,8 @@ def column(values: Any) -> np.ndarray:
     values = _listed(values)  # series, whose missing values make no floats
     if isinstance(values, np.ma.MaskedArray):
         values = values.tolist()  # with None for what is masked, and no float for a whole number
+    elif isinstance(values, np.ndarray | memoryview):
+        values = np.asarray(values)  # a row of a matrix is a matrix
     if isinstance(values, np.ndarray) and values.dtype.kind == "f":  # as among objects
         with np.errstate(all="ignore"):  # a warning would tell of one
             values = values.astype(np.float64)
@@ -259,7 +261,7 @@ def rows_of(values: Any, width: int) -> np.ndarray:
         every = [_numbers_in(column_at(values, place)) for place in range(len(columns))]
         return np.stack(every, axis=1)
     values = unmasked(values)
-    held = hasattr(values, "__array__") or np.isscalar(values)
+    held = hasattr(values, "__array__") or np.isscalar(values) or isinstance(values, memoryview)
     cells = _plain(np.asarray(values)) if held else _lists(list(values))
     kind = cells.dtype.kind
     if kind not in "biufOUST" or cells.ndim not in (1, 2) or (cells.ndim == 1 and kind != "O"):
@@ -358,6 +360,8 @@ def numbers_of(row: Any, width: int) -> np.ndarray:
 
 
 def _each_number(row: Any) -> np.ndarray:
+    if isinstance(row, Mapping | Set):  # its keys are no numbers, and have no order
+        return np.empty(0)
     try:
         return np.array([number(cell) for cell in row])
     except Exception:  # an error would reveal the record

@@ -171,6 +171,10 @@ def _person_text(value: Any) -> bytes:
         if _is_inexact(value):
             return b""
         plain = _normal(_text(value)).rstrip("\0").strip()
+        # One complex number makes all numbers complex, and one text makes text of them.
+        real = _real(plain) if plain.endswith("j)") else None
+        if real is not None:
+            return _person_text(real)
     except Exception:  # an error would reveal the record, whatever it holds
         return b""
     if not plain or plain.lower() in MISSING_WORDS or plain.lower().lstrip("+-") in _INFINITE:
@@ -216,6 +220,15 @@ def _number(text: str) -> str:
     if not whole.strip("0"):
         return "0"
     return f"-{whole}" if sign else whole
+
+
+def _real(text: str) -> float | None:
+    """Return the real part of text of a complex number without an imaginary one, or None."""
+    try:
+        value = complex(text)
+    except ValueError:
+        return None
+    return None if value.imag else value.real
 
 
 def _is_inexact(value: Any) -> bool:
