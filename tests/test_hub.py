@@ -424,7 +424,9 @@ def test_a_stream_that_was_cut_is_refused_wherever_that_was(tmp_path):
             list(FileShard(str(cut), "--private", columns).blocks(100))
 
 
-@pytest.mark.parametrize("left", ["train-00002-of-00003", "train-00000-of-00001"])
+@pytest.mark.parametrize(
+    "left", ["train-00002-of-00003", "train-00000-of-00001", "train-00001-of-00002-7eb0a3"]
+)
 def test_parts_of_two_versions_are_refused(tmp_path, monkeypatch, left):
     monkeypatch.chdir(tmp_path)
     write(Path("hub"), clusters(30), "parquet")

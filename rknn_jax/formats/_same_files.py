@@ -11,8 +11,8 @@ from typing import Any
 from rknn_jax._internal import urls
 from rknn_jax.formats import is_compressed, suffix_of
 
-_PART = re.compile(r"(.*\D)?\d+-of-(\d+)(?!\d)")
-"""Beginning of the path of a part, and the number of all parts."""
+_PART = re.compile(r"(.*\D|)(\d+)-of-(\d+)(?!\d)")
+"""Beginning of the path of a part, its number, and that of all parts."""
 
 LOGS = {"Delta Lake": "_delta_log", "Hudi": ".hoodie", "Iceberg": "metadata/*.metadata.json"}
 """Files by which libraries tell the present version of a table from earlier ones."""
@@ -66,16 +66,17 @@ def refuse_versions(files: Sequence[str], system: Any, where: str) -> None:
       system: File system of `fsspec` that holds them.
       where: Argument and name of the folder or pattern, for the error.
     """
-    first: dict[str, tuple[str, str]] = {}
-    for file in files:
-        part = _PART.match(file)
-        if not part:
-            continue
-        count, other = first.setdefault(part[1] or "", (part[2], file))
-        if int(count) != int(part[2]):
+    counts: dict[str, tuple[int, str]] = {}
+    parts: dict[tuple[str, int], str] = {}
+    for part in filter(None, map(_PART.match, files)):
+        file, name, number, count = part.string, part[1], int(part[2]), int(part[3])
+        first, other = counts.setdefault(name, (count, file))
+        same = parts.setdefault((name, number), file)
+        if count != first or same != file:
             raise ValueError(
-                f"Expected every file of {where} to be a part of one version, got {other} and "
-                f"{file}, which may hold the same records; move those of the other version away."
+                f"Expected every file of {where} to be a part of one version, got "
+                f"{other if count != first else same} and {file}, which may hold the same records; "
+                "move those of the other version away."
             )
     folders = {each for file in files for each in PurePosixPath(file).parents}
     for folder in sorted(folder for folder in folders if "=" not in folder.name):
