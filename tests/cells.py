@@ -283,7 +283,7 @@ def table1(name: str, epsilon: float) -> str:
 
 
 def papers_row(name: str, what: str = "label_accuracy") -> str:
-    return share(load("rows")[name][what])
+    return share(load("rows")[name][what]["mean"])
 
 
 def cifar10(name: str) -> str:
