@@ -1,5 +1,6 @@
 """One cell of a data frame of pandas decides about its own record alone."""
 
+import array
 import datetime
 import decimal
 import io
@@ -643,6 +644,8 @@ def test_one_large_number_that_polars_makes_128_bits_for_is_its_own_row_s():
         polars.Series([[1]] * NUM_RECORDS),
         pa.array([[1]] * NUM_RECORDS),
         np.zeros(NUM_RECORDS, [("p", "i8")]),
+        memoryview(np.zeros(NUM_RECORDS, np.float32)),
+        array.array("f", [0.5] * NUM_RECORDS),
     ],
     ids=lambda persons: type(persons).__module__,
 )

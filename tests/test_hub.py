@@ -3,6 +3,7 @@
 Class numbers have names in the schema, so that another order of the classes changes nothing.
 """
 
+import glob
 import io
 import json
 import shutil
@@ -377,6 +378,11 @@ def test_copies_of_records_in_a_folder_count_once(tmp_path, monkeypatch, named, 
     done = run("label", *parts, "--classes", "3", "--epsilon", "8", "--out", "out")
     assert done["num_records"] == 90
     assert table_files.num_rows(Path(named), "--table") == 90
+    listed = sorted(glob.glob("**/PRIVATE/*.arrow", recursive=True))  # as a shell lists a pattern
+    with pytest.raises(ValueError, match="with records of their own, got .*cache-1b2c3d4e.arrow"):
+        data_files.find(listed, "--private")
+    own = [name for name in listed if "/data-" in name]
+    assert data_files.find(own, "--private").files == own
 
 
 def test_a_choice_of_records_beside_a_folder_is_refused(tmp_path, monkeypatch):
@@ -436,6 +442,8 @@ def test_parts_of_two_versions_are_refused(tmp_path, monkeypatch, left):
             data_files.find([name], "--private")
         with pytest.raises(ValueError, match="a part of one version"):
             table_files.files(Path(name), "--table")
+    with pytest.raises(ValueError, match="--private to be a part of one version"):
+        data_files.find(sorted(glob.glob("hub/data/*")), "--private")  # as a shell lists them
     assert len(data_files.find(["hub/data/train-*-of-00002.parquet"], "--private").files) == 2
 
 
@@ -455,6 +463,10 @@ def test_a_table_that_keeps_earlier_versions_is_refused(tmp_path, monkeypatch, l
         with pytest.raises(ValueError, match="of one version in --table .*, got a table of"):
             table_files.files(Path(name), "--table")
     assert data_files.find([str(part)], "--private").files == [str(part)]
+    other = shutil.copy(part, part.with_name("b.parquet"))
+    with pytest.raises(ValueError, match="of one version in --private, got a table of"):
+        data_files.find([str(part), str(other)], "--private")
+    other.unlink()
     shutil.rmtree((Path(place) / log).parent)
     assert len(data_files.find(["lake"], "--private").files) == 1
 

@@ -90,6 +90,7 @@ def files(path: Path, argument: str) -> list[Path]:
     where = f"{argument} {path}"
     system = LocalFileSystem()
     records = _hub_folders.data_files([*map(str, known)], system, where)
+    _hub_folders.refuse_splits(records, system, where)
     # As a release reads folders: a record that is read twice would count twice.
     refuse_two_formats(records, where)
     refuse_versions(records, system, where)

@@ -30,7 +30,7 @@ def data_files(files: Sequence[str], system: Any, where: str) -> list[str]:
 
     Raises:
       ValueError: If a `state.json` cannot be read, names a file that is not there or a choice of
-        the records, or if the files are of several splits, which may hold the same records.
+        the records.
     """
     paths = [PurePosixPath(file) for file in files]
     folders = dict.fromkeys(path.parent for path in paths if path.suffix == ".arrow")
@@ -45,15 +45,24 @@ def data_files(files: Sequence[str], system: Any, where: str) -> list[str]:
             return not (infos[path.parent] and path.name.startswith("cache-"))
         return path.name in own
 
-    kept = [path for path in paths if holds_records(path)]
-    splits = dict.fromkeys(filter(None, (_split(path, system) for path in kept)))
+    return [str(path) for path in paths if holds_records(path)]
+
+
+def refuse_splits(files: Sequence[str], system: Any, where: str) -> None:
+    """Raise ValueError if files are of several splits, which may hold the same records.
+
+    Args:
+      files: Paths of files with records, with slashes.
+      system: As for `data_files`.
+      where: As for `data_files`.
+    """
+    splits = dict.fromkeys(filter(None, (_split(PurePosixPath(file), system) for file in files)))
     if len(splits) > 1:
         raise ValueError(
             f"Expected one split in {where}, got {', '.join(splits)}, which may hold the same "
             "records; name the files or the folder of one. `rknn label` and `check` take several "
             "names, and `rknn embed` one at a time."
         )
-    return [str(path) for path in kept]
 
 
 def _named(folder: PurePosixPath, system: Any, where: str) -> set[str] | None:

@@ -51,7 +51,7 @@ def refuse_two_formats(files: Sequence[str], where: str) -> None:
         if suffix_of(other) != suffix_of(file):
             raise ValueError(
                 f"Expected every file of {where} in one format, got {other} and {file}, which may "
-                "hold the same records twice; name the files, or move one of them away."
+                "hold the same records twice; move one of them away, or rename it."
             )
 
 
@@ -78,16 +78,22 @@ def refuse_versions(files: Sequence[str], system: Any, where: str) -> None:
                 f"{other if count != first else same} and {file}, which may hold the same records; "
                 "move those of the other version away."
             )
-    folders = {each for file in files for each in PurePosixPath(file).parents}
+    folders = {each for file in files if "://" not in file for each in PurePosixPath(file).parents}
     for folder in sorted(folder for folder in folders if "=" not in folder.name):
         for kind, log in LOGS.items():
-            with suppress(OSError):
-                if system.glob(f"{glob.escape(str(folder))}/{log}"):
-                    raise ValueError(
-                        f"Expected files of one version in {where}, got a table of {kind} in "
-                        f"{folder}, whose earlier versions may hold the same records; read it by "
-                        "its own library, and save the records as Parquet elsewhere."
-                    )
+            if _exists(system, f"{glob.escape(str(folder))}/{log}"):
+                raise ValueError(
+                    f"Expected files of one version in {where}, got a table of {kind} in {folder}, "
+                    "whose earlier versions may hold the same records; read it by its own library, "
+                    "and save the records as Parquet elsewhere."
+                )
+
+
+def _exists(system: Any, pattern: str) -> bool:
+    """Return whether a file of a pattern is there, as far as the file system tells."""
+    with suppress(Exception):  # each has errors of its own where nobody may look
+        return bool(system.glob(pattern))
+    return False
 
 
 def identities(name: str) -> set[object]:

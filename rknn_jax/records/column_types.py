@@ -56,6 +56,16 @@ def column_names(values: Any) -> list[Any] | None:
     return list(getattr(values, names[0])) if names else None
 
 
+def buffered(values: Any) -> Any:
+    """Return what a memoryview or another buffer holds as an array, and anything else as it is."""
+    if isinstance(values, str | bytes) or hasattr(values, "dtype"):
+        return values
+    try:
+        return np.asarray(memoryview(values))
+    except (TypeError, ValueError, NotImplementedError):
+        return values
+
+
 def is_text(values: Any) -> bool:
     """Return whether values, or a column of theirs, are text by their type."""
     return any(_TEXT.match(kind) for _, kind in _kinds(values))
@@ -183,6 +193,7 @@ def _kinds(values: Any) -> list[tuple[str, str]]:
 
     Of categories, dictionaries and sparse arrays, it is the type of their values.
     """
+    values = buffered(values)
     names = column_names(values)
     if names is None:
         return [("", _kind(getattr(values, "dtype", getattr(values, "type", ""))))]

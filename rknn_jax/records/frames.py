@@ -19,6 +19,7 @@ from rknn_jax._internal.panics import called
 from rknn_jax.records.classes import MISSING_WORDS, infer_classes, scalar
 from rknn_jax.records.code_points import in_unicode
 from rknn_jax.records.column_types import (
+    buffered,
     column_at,
     column_names,
     is_plain,
@@ -156,11 +157,11 @@ def column(values: Any) -> np.ndarray:
     Raises:
       ValueError: If an array or frame has several columns.
     """
-    values = _only_column(values)
+    values = _only_column(buffered(values))
     values = _listed(values)  # series, whose missing values make no floats
     if isinstance(values, np.ma.MaskedArray):
         values = values.tolist()  # with None for what is masked, and no float for a whole number
-    elif isinstance(values, np.ndarray | memoryview):
+    elif isinstance(values, np.ndarray):
         values = np.asarray(values)  # a row of a matrix is a matrix
     if isinstance(values, np.ndarray) and values.dtype.kind == "f":  # as among objects
         with np.errstate(all="ignore"):  # a warning would tell of one
@@ -260,8 +261,8 @@ def rows_of(values: Any, width: int) -> np.ndarray:
     if columns is not None:
         every = [_numbers_in(column_at(values, place)) for place in range(len(columns))]
         return np.stack(every, axis=1)
-    values = unmasked(values)
-    held = hasattr(values, "__array__") or np.isscalar(values) or isinstance(values, memoryview)
+    values = unmasked(buffered(values))
+    held = hasattr(values, "__array__") or np.isscalar(values)
     cells = _plain(np.asarray(values)) if held else _lists(list(values))
     kind = cells.dtype.kind
     if kind not in "biufOUST" or cells.ndim not in (1, 2) or (cells.ndim == 1 and kind != "O"):

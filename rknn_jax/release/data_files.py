@@ -46,7 +46,26 @@ def find(names: Sequence[str], argument: str) -> Found:
     parts = [_files(name, argument) for name in names]
     files = [file for part in parts for file in part.files]
     refuse_same(files, argument)
+    if len(files) > 1:
+        _refuse_copies(files, argument)
     return Found(files, [file for part in parts for file in part.skipped])
+
+
+def _refuse_copies(files: Sequence[str], argument: str) -> None:
+    """Raise ValueError if files may hold the same records, as a shell lists those of a pattern."""
+    refuse_two_formats(files, argument)
+    systems: dict[Any, list[str]] = {}
+    for file in files:
+        system, path = fsspec.core.url_to_fs(file)
+        systems.setdefault(system, []).append(path)
+    for system, paths in systems.items():
+        refuse_versions(paths, system, argument)
+        left = {*paths} - {*_hub_folders.data_files(paths, system, argument)}
+        if left:
+            raise ValueError(
+                f"Expected files of {argument} with records of their own, got {min(left)}, a copy "
+                "that the library datasets left there; name the folder."
+            )
 
 
 @contextmanager
@@ -109,6 +128,7 @@ def _files(name: str, argument: str) -> Found:
             "folder or pattern without any; check the name."
         )
     records = _hub_folders.data_files(known, system, where)
+    _hub_folders.refuse_splits(records, system, where)
     refuse_two_formats(records, where)
     refuse_versions(records, system, where)
     local = isinstance(system, LocalFileSystem)
