@@ -97,8 +97,8 @@ def refuse_persons(person: Any) -> None:
     """Raise ValueError if persons are anything but whole numbers, floats of 64 bits, or text.
 
     Two people of one shorter float would have the votes of one. Among objects and in text, floats
-    of all lengths look alike, and bools are numbers. Where a program reads times or structs, one cell
-    can make text of all of them. Eight bytes are the place of an object of Polars.
+    of all lengths look alike. Where a program reads times or structs, one cell can make text of all
+    of them. Eight bytes are the place of an object of Polars.
 
     Args:
       person: Whose the records are, of which the type alone is read.

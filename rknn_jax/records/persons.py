@@ -65,9 +65,9 @@ def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray
     """Return the name of each record's person, and whether it has one.
 
     A name is 128 bits of BLAKE2b, so that two persons do not share one. Whole numbers are one
-    person however they are written: 7, 7.0, "07", "7E+00"; True and "true" are 1. So are UUIDs, as objects or
-    as text, whose letters may be capitals. A tuple or list is a key of several such values, as
-    `zip` of columns has them. Text is compared without spaces around it and in
+    person however they are written: 7, 7.0, "07", "7E+00"; True and "true" are 1. So are UUIDs, as
+    objects or as text, whose letters may be capitals. A tuple or list is a key of several such
+    values, as `zip` of columns has them. Text is compared without spaces around it and in
     Unicode's form NFKC. NUL bytes at the end are padding, as in NumPy. Missing values, the words
     for them, infinity, a UUID of zeros, floats that are too large to be exact, in text too, keys
     with such a part, sets, and objects without a text of their own name nobody. No single value
