@@ -13,6 +13,7 @@ import math
 import shutil
 import time
 import types
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.ledger import BudgetExceededError, LedgerError
 from rknn_jax.randomized_bits import AGREES, DIFFERS, RandomizedBit
 from rknn_jax.representations import pixels
+from tests.conftest import crossed
 from tests.options import named_settings
 from tests.test_federation import CLASSES, QUERIES, a_client, a_round
 from tests.test_federation_http import HERE, free_port, impatient, quick  # noqa: F401
@@ -70,7 +72,7 @@ def draw_from(first, monkeypatch):
 def asked(client, round):
     """Return which records a client answers with, without an answer."""
     client.folder.mkdir(parents=True, exist_ok=True)
-    return client_roles.asked(client.folder, round, client.inputs, paid=False)
+    return client_roles.asked(client.folder, round, client.inputs, paid=False)[0]
 
 
 # Who answers what
@@ -85,8 +87,8 @@ VOTES = {
 }
 
 
-def votes_of(form):
-    return a_round(**VOTES[form])
+def votes_of(form, **fields):
+    return a_round(**(VOTES[form] | fields))
 
 
 def party(folder, form, **fields):
@@ -431,6 +433,132 @@ def test_a_client_refuses_a_check_that_is_not_its_rounds(form, tmp_path):
             answer(second)
     assert client.ledger.spent == once
     assert client.said(check.id) == mine
+
+
+class Hostile:
+    """A server that asks whatever it likes, beside a client with other records, and backups.
+
+    Attributes:
+      sent: Epsilon of all messages of each record.
+    """
+
+    def __init__(self, client, form, seed, monkeypatch):
+        self.rng = np.random.default_rng(seed)
+        self.client = client
+        self.turned = dataclasses.replace(
+            client, inputs=client.inputs[::-1], labels=client.labels[::-1]
+        )
+        self.sent = np.full(len(client.inputs), Fraction(0))
+        self.rounds = []
+        for _ in range(6):
+            after = self.one_of(["", *(one.id for one in self.rounds)])
+            epsilon = self.one_of([0.001, 0.5, 1.0])
+            self.rounds.append(votes_of(form, epsilon=epsilon, after=after))
+        self.waiting, self.saved, self.masks = [], {}, {}
+        contribution = clients.Client._contribution
+
+        def noted(asked, round, mine=None):
+            self.masks[round.id] = mine[::-1] if asked is self.turned else mine
+            return contribution(asked, round, mine)
+
+        monkeypatch.setattr(clients.Client, "_contribution", noted)
+
+    def one_of(self, values):
+        return values[self.rng.integers(len(values))]
+
+    def ask(self, round):
+        self.masks.pop(round.id, None)
+        client = self.one_of([self.client] * 9 + [self.turned])
+        if round.summed:
+            self.waiting.append((client.ready(round.data), self.masks[round.id]))
+            return
+        client.answer(round.data)
+        if round.id in self.masks:  # and is no answer of before
+            self.sent[self.masks[round.id]] += Fraction(str(round.config.epsilon))
+
+    def votes(self):
+        self.ask(self.one_of(self.rounds))
+
+    def votes_of_another_width(self):
+        wide = np.zeros((2, 9), np.float32)
+        self.ask(dataclasses.replace(self.one_of(self.rounds), queries=wide))
+
+    def check(self):
+        self.ask(a_check(self.one_of(self.rounds), voted=self.one_of(self.rounds).id))
+
+    def sum(self):
+        if self.waiting:
+            prepared, mask = self.waiting.pop(self.rng.integers(len(self.waiting)))
+            prepared.vector()
+            self.sent[mask] += Fraction(str(prepared.round.config.epsilon))
+
+    def clear(self):
+        self.client.clear_roles(self.one_of(self.rounds).id)
+
+    def backup(self):
+        notes = self.client.folder.glob("*.roles")
+        if not self.saved:
+            self.saved = {path: path.read_bytes() for path in notes}
+        else:
+            for path, data in self.saved.items():
+                path.write_bytes(data)
+            self.saved = {}
+
+
+STEPS = [
+    "votes",
+    "votes",
+    "votes_of_another_width",
+    *["check"] * 4,
+    "sum",
+    "sum",
+    "clear",
+    "backup",
+]
+
+
+@crossed(form=["local", "clients", "shuffle", "central"], seed=range(12))
+def test_no_order_of_questions_gets_more_of_a_record_than_was_charged(
+    form, seed, tmp_path, monkeypatch
+):
+    client = party(tmp_path, form, budget=99, budget_delta=0.5, records=24)
+    hostile = Hostile(client, form, seed, monkeypatch)
+    for _ in range(60):
+        with contextlib.suppress(RefusedError, LedgerError):
+            getattr(hostile, hostile.one_of(STEPS))()
+    assert 0 < max(hostile.sent) <= client.ledger.spent.epsilon
+
+
+def test_a_check_by_the_terms_of_another_round_is_refused(tmp_path):
+    """They were in the note of a round that another one had named as its first."""
+    client = party(tmp_path, "local", budget=9)
+    votes = votes_of("local", epsilon=0.001)
+    dear = votes_of("local", epsilon=2.9, after=votes.id)
+    other = dataclasses.replace(dear, queries=np.zeros((2, 9), np.float32))
+    with pytest.raises(RefusedError, match="dimensions"):
+        client.answer(other.data)
+    client.answer(votes.data)
+    with pytest.raises(RefusedError, match="by the terms of its round"):
+        client.answer(a_check(other, voted=votes.id).data)
+    client.answer(dear.data)
+    with pytest.raises(RefusedError, match="by the terms of its round"):
+        client.answer(a_check(dear, voted=votes.id).data)
+    client.answer(a_check(votes).data)
+    client.answer(a_check(dear).data)
+    assert client.ledger.spent.epsilon == Fraction("2.901")
+
+
+def test_a_sum_is_charged_for_the_roles_that_it_was_made_by(tmp_path):
+    """Another process of the client may have drawn others by then."""
+    client = party(tmp_path, "central")
+    votes = votes_of("central")
+    prepared = client.ready(votes.data)
+    client.clear_roles(votes.id)
+    client.ready(votes_of("central", after=votes.id).data)
+    prepared.vector()
+    with pytest.raises(RefusedError, match=r"terms|roles, records"):
+        client.ready(a_check(votes).data).vector()
+    assert client.ledger.spent.epsilon == 1
 
 
 def test_records_in_another_order_have_no_roles(tmp_path):

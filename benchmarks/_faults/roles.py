@@ -100,8 +100,8 @@ FAULTS = (
         "roles",
         "a client's records vote and check",
         "rknn_jax/federation/client_roles.py",
-        "        return ~_note_of(folder, round).votes(round, inputs)\n",
-        "        return _note_of(folder, round).votes(round, inputs) | True\n",
+        "        return ~note.votes(round, inputs), note.mark\n",
+        "        return note.votes(round, inputs) | True, note.mark\n",
         FEDERATION,
     ),
     Known(
@@ -116,8 +116,8 @@ FAULTS = (
         "roles",
         "a client draws its roles anew for a later round",
         "rknn_jax/federation/client_roles.py",
-        "        note = Note.read(shared)\n",
-        "        note = None\n",
+        "        first = known or Note.read(shared)\n",
+        "        first = known\n",
         ("tests/test_federation_rounds.py",),
     ),
     Known(
@@ -164,8 +164,8 @@ FAULTS = (
         "roles",
         "a client that was charged and lost its roles has new ones",
         "rknn_jax/federation/client_roles.py",
-        "    if note is None and paid:\n",
-        "    if note is None and not paid and paid:\n",
+        "    if known is None and paid:\n",
+        "    if known is None and not paid and paid:\n",
         FEDERATION,
     ),
     Known(
@@ -231,6 +231,32 @@ FAULTS = (
         "    if chooser != network:\n",
         "    if False:\n",
         ("tests/test_run_folder.py",),
+    ),
+    Known(
+        "roles",
+        "a charge does not name the terms of its check",
+        "rknn_jax/federation/client_roles.py",
+        "        known = replace(first, records=sealed, terms=terms_of(round), check=\"\")\n",
+        "        known = known or replace(first, records=sealed, terms=terms_of(round), check=\"\")\n",
+        FEDERATION,
+    ),
+    Known(
+        "roles",
+        "a sum is charged for the roles that lie on the disk by then",
+        "rknn_jax/federation/client_payments.py",
+        "        charged = self.charge_of(round)\n        if not charged",
+        "        if round.has_roles:\n"
+        "            roles = client_roles.Note.read(client_roles._path(self.folder, round)).mark\n"
+        "        charged = self.charge_of(round)\n        if not charged",
+        FEDERATION,
+    ),
+    Known(
+        "roles",
+        "a charge does not name the records of its roles",
+        "rknn_jax/federation/client_roles.py",
+        "json.dumps([self.roles, self.records, self.terms])",
+        "json.dumps([self.roles, self.terms])",
+        FEDERATION,
     ),
     Known(
         "roles",

@@ -130,8 +130,9 @@ class Client:
                 self._payments.check_paid(round, answer[1])
             self._bind(round, server)
             if answer is None:
-                cells = self._contribution(round, self._asked(round))
-                disk.write_whole(said, self._made(round, cost, cells), disk.OWNER)
+                asked, roles = self._asked(round)
+                cells = self._contribution(round, asked)
+                disk.write_whole(said, self._made(round, cost, cells, roles), disk.OWNER)
                 self._payments.path(round, NOTED).unlink(missing_ok=True)
                 answer = self.said(round.id)
         assert answer is not None
@@ -156,14 +157,14 @@ class Client:
                 f"{option('key')} as then; if that server has moved, remove {path}."
             )
 
-    def _made(self, round: Round, cost: Guarantee, cells: np.ndarray) -> bytes:
+    def _made(self, round: Round, cost: Guarantee, cells: np.ndarray, roles: str) -> bytes:
         """Return the ticket and the messages, which are paid before they are drawn.
 
         A client none of whose records is asked by this round sends none, and pays nothing.
         """
         if not len(cells):
             return secrets.token_bytes(8)
-        entropy = self._payments.entropy(round, cost, cells)
+        entropy = self._payments.entropy(round, cost, cells, roles)
         # The ticket comes from the sealed seed too, so that it is the same after a crash.
         return entropy.words(1).tobytes() + messages(round, cells, entropy)
 
@@ -187,13 +188,17 @@ class Client:
                     "takes part once."
                 )
             self._payments.check_affordable(cost, round)
-            asked = self._asked(round)
-        return Prepared(self, round, cost, self._contribution(round, asked))
+            asked, roles = self._asked(round)
+        return Prepared(self, round, cost, self._contribution(round, asked), roles)
 
-    def _asked(self, round: Round) -> np.ndarray:
-        """Return which records answer a round, bool `[n]`: those that vote, or those that check."""
+    def _asked(self, round: Round) -> tuple[np.ndarray, str]:
+        """Return which records answer a round, those that vote or those that check, and by what.
+
+        Returns:
+          `(asked, roles)`: bool `[n]`, and the mark of their roles, empty if the round has none.
+        """
         if not round.has_roles:
-            return np.ones(len(self.inputs), bool)
+            return np.ones(len(self.inputs), bool), ""
         paid = self._payments.charge_of(round) != ""
         return client_roles.asked(self.folder, round, self.inputs, paid=paid)
 
@@ -344,12 +349,14 @@ class Prepared:
       round: Round with trust=central.
       cost: Privacy cost of the round.
       contribution: What the client's records say, private; see `ClientSum.terms`.
+      roles: Mark of the roles by which they say it; empty if the round has none.
     """
 
     client: Client
     round: Round
     cost: Guarantee
     contribution: np.ndarray
+    roles: str
 
     def vector(self) -> np.ndarray:
         """Charge the ledger and return this client's part with its share of the noise.
@@ -374,7 +381,7 @@ class Prepared:
             # Called by step 2 of the sum, after all else was checked: whoever drops out earlier
             # pays nothing.
             with payments.says_if_paid(self.round, TAKEN_ONCE):
-                entropy = payments.entropy(self.round, self.cost, self.contribution)
+                entropy = payments.entropy(self.round, self.cost, self.contribution, self.roles)
                 note = payments.path(self.round, NOTED)
                 # The note stays without its seed, since nothing on disk may unmask a sum.
                 disk.write_whole(note, json.dumps({"round": self.round.id}).encode(), disk.OWNER)

@@ -88,22 +88,23 @@ class Payments:
         paid = client_roles.same_check(round, known)
         return noted or paid or self.charge_of(round, round.subject) != ""
 
-    def _pay(self, round: Round, cost: Guarantee, name: str) -> None:
+    def _pay(self, round: Round, cost: Guarantee, name: str, roles: str) -> None:
         """Charge the ledger, unless the round of votes was charged for this check too.
 
-        The charge names the roles, so that no record votes by some and checks by others.
+        The charge names the roles, so that no record votes by some and checks by others, and the
+        terms of the check, which is not asked by others than were paid for.
 
         Args:
           round: Round that nothing has been said to.
           cost: Privacy cost of the round.
           name: Name of the round's note.
+          roles: Mark of the roles by which the records answer; empty if it has none.
 
         Raises:
           RefusedError: If another folder of this client was paid for.
           LedgerError: If the budget does not allow the round.
         """
         assert self.ledger is not None
-        roles = client_roles.mark(self.folder, round) if round.has_roles else ""
         charged = self.charge_of(round)
         if not charged:
             # Another folder may be answering: what nobody was seen to pay is paid by one alone.
@@ -113,8 +114,8 @@ class Payments:
             raise self._elsewhere()
         elif roles not in charged:
             raise RefusedError(
-                f"Expected the roles that {self.ledger.path} was charged for, got others in "
-                f"{self.folder}; answer from the folder that answered first."
+                f"Expected the roles, records and terms that {self.ledger.path} was charged for, "
+                f"got others in {self.folder}; answer from the folder that answered first."
             )
 
     def _check_named(self, round: Round, name: str) -> None:
@@ -140,11 +141,17 @@ class Payments:
             f"one in {self.folder}; answer from the folder that answered first."
         )
 
-    def entropy(self, round: Round, cost: Guarantee, cells: np.ndarray) -> Entropy:
+    def entropy(self, round: Round, cost: Guarantee, cells: np.ndarray, roles: str) -> Entropy:
         """Note the round and charge the ledger, unless both were done before a crash.
 
         The note is sealed with the votes, because two messages from one seed with different votes
         would reveal more than one.
+
+        Args:
+          round: Round that is answered.
+          cost: Its privacy cost.
+          cells: What the records say, private.
+          roles: Mark of the roles by which they say it; empty if the round has none.
 
         Returns:
           The entropy that the note has for these cells.
@@ -169,7 +176,7 @@ class Payments:
             }
             disk.write_whole(note, json.dumps(noted).encode(), disk.OWNER)
             try:
-                self._pay(round, cost, note_name(note))
+                self._pay(round, cost, note_name(note), roles)
             except (LedgerError, RefusedError):
                 note.unlink()  # it is useless, and a server may ask any number of times
                 raise

@@ -6,7 +6,9 @@ several they are those of the round before, so that no record checks labels that
 it keeps its place. The note is written before the first answer, so a client that was killed goes
 on with its roles. Otherwise a record that voted before could check afterwards, and would spend
 twice. For the same reason, records in another order are refused, and so is a second check of one
-round of votes.
+round of votes. The charge of the round of votes names the roles, the records and the terms of the
+check (`Note.mark`): neither another question nor another process of the client changes what was
+paid for.
 """
 
 import hashlib
@@ -106,6 +108,12 @@ class Note:
         voting: np.ndarray = roles.of_rows(0, 0, len(inputs)) == VOTE
         return voting
 
+    @property
+    def mark(self) -> str:
+        """Words for the ledger, which knows roles, records and terms by them, and nobody else."""
+        told = json.dumps([self.roles, self.records, self.terms])
+        return f", roles {hashlib.sha256(told.encode()).hexdigest()[:MARK]}"
+
     def check_asked(self, check: CheckRound) -> None:
         """Check that a check is the one that belongs to the round of votes.
 
@@ -119,10 +127,11 @@ class Note:
         same_check(check, self.check)
 
 
-def asked(folder: Path, round: Round, inputs: np.ndarray, *, paid: bool) -> np.ndarray:
-    """Return which records answer a round, bool `[n]`.
+def asked(folder: Path, round: Round, inputs: np.ndarray, *, paid: bool) -> tuple[np.ndarray, str]:
+    """Return which records answer a round, bool `[n]`, and the mark of the note that says so.
 
-    The roles are drawn at the first question, and noted before anything is said.
+    The roles are drawn at the first question, and noted before anything is said. Until the round
+    is paid for, the note is of the question and the records at hand.
 
     Args:
       folder: Folder of the client's rounds.
@@ -134,33 +143,28 @@ def asked(folder: Path, round: Round, inputs: np.ndarray, *, paid: bool) -> np.n
       RefusedError: If the roles are missing or are others', or if the check is not the round's.
     """
     if isinstance(round, CheckRound):
-        return ~_note_of(folder, round).votes(round, inputs)
+        note = _note_of(folder, round)
+        return ~note.votes(round, inputs), note.mark
     path = _path(folder, round)
-    note = Note.read(path)
-    if note is None and paid:
+    known = Note.read(path)
+    if known is None and paid:
         raise RefusedError(
             f"Expected the roles {path} of a round that the ledger was charged for, got none; "
             "not again."
         )
-    if note is None:
+    if not paid:
         # All rounds of a sequence have the roles that were drawn in the first one answered here.
         shared = folder / f"{round.after or round.id}.{ROLES}"
-        note = Note.read(shared)
-        if note is None:
-            note = Note.drawn(round, inputs)
-            note.write(shared)
+        first = known or Note.read(shared)
+        if first is None:
+            first = Note.drawn(round, inputs)
+            first.write(shared)
         # If records have changed since, each place keeps its role. A refusal would tell of them.
-        sealed = _sealed(Roles.of(note.roles), inputs)
-        note = replace(note, records=sealed, terms=terms_of(round), check="")
-        note.write(path)
-    return note.votes(round, inputs)
-
-
-def mark(folder: Path, round: Round) -> str:
-    """Return words for the ledger by which it knows the roles, and nobody can tell them."""
-    note = Note.read(_path(folder, round))
-    assert note is not None, "roles are drawn before anything is paid"
-    return f", roles {hashlib.sha256(note.roles.encode()).hexdigest()[:MARK]}"
+        sealed = _sealed(Roles.of(first.roles), inputs)
+        known = replace(first, records=sealed, terms=terms_of(round), check="")
+        known.write(path)
+    assert known is not None
+    return known.votes(round, inputs), known.mark
 
 
 def same_check(check: CheckRound, known: str) -> bool:
