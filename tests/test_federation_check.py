@@ -548,16 +548,21 @@ def test_a_check_by_the_terms_of_another_round_is_refused(tmp_path):
     assert client.ledger.spent.epsilon == Fraction("2.901")
 
 
-def test_a_sum_is_charged_for_the_roles_that_it_was_made_by(tmp_path):
-    """Another process of the client may have drawn others by then."""
+@pytest.mark.parametrize("others", ["roles", "records"])
+def test_a_sum_is_charged_for_what_it_was_made_by(others, tmp_path):
+    """Another process of the client may have drawn other roles by then, or have other records."""
     client = party(tmp_path, "central")
+    turned = dataclasses.replace(client, inputs=client.inputs[::-1], labels=client.labels[::-1])
     votes = votes_of("central")
     prepared = client.ready(votes.data)
-    client.clear_roles(votes.id)
-    client.ready(votes_of("central", after=votes.id).data)
+    if others == "roles":
+        client.clear_roles(votes.id)
+        client.ready(votes_of("central", after=votes.id).data)
+    other = client if others == "roles" else turned
+    other.ready(votes.data)
     prepared.vector()
-    with pytest.raises(RefusedError, match=r"terms|roles, records"):
-        client.ready(a_check(votes).data).vector()
+    with pytest.raises(RefusedError, match="Expected the roles, records and terms"):
+        other.ready(a_check(votes).data).vector()
     assert client.ledger.spent.epsilon == 1
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -21,7 +22,7 @@ from rknn_jax.formats import Columns, _hub
 from rknn_jax.records.classes import MISSING, Classes, parse_classes
 from rknn_jax.records.labels import encode, plain
 from rknn_jax.release import data_files, known_classes, tables
-from rknn_jax.release.shards import FileShard
+from rknn_jax.release.shards import ArrowShard, FileShard
 from tests import tiny_network
 from tests.conftest import crossed
 
@@ -463,7 +464,13 @@ def test_a_table_that_keeps_earlier_versions_is_refused(tmp_path, monkeypatch, l
         with pytest.raises(ValueError, match="of one version in --table .*, got a table of"):
             table_files.files(Path(name), "--table")
     assert data_files.find([str(part)], "--private").files == [str(part)]
+    Path("link").symlink_to(part.parent)
+    with pytest.raises(ValueError, match="of one version in --private link, got a table of"):
+        data_files.find(["link"], "--private")
     other = shutil.copy(part, part.with_name("b.parquet"))
+    given = ArrowShard("R", pa.dataset.dataset(str(part.parent)), Columns((), "label"))
+    with pytest.raises(ValueError, match="of one version in R, got a table of"):
+        given.layout()
     with pytest.raises(ValueError, match="of one version in --private, got a table of"):
         data_files.find([str(part), str(other)], "--private")
     other.unlink()

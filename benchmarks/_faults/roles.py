@@ -236,8 +236,8 @@ FAULTS = (
         "roles",
         "a charge does not name the terms of its check",
         "rknn_jax/federation/client_roles.py",
-        "        known = replace(first, records=sealed, terms=terms_of(round), check=\"\")\n",
-        "        known = known or replace(first, records=sealed, terms=terms_of(round), check=\"\")\n",
+        "        known = replace(first, records=sealed, terms=terms_of(round)",
+        "        known = known or replace(first, records=sealed, terms=terms_of(round)",
         FEDERATION,
     ),
     Known(

@@ -15,8 +15,8 @@ FAULTS = (
         "values",
         "copies of records count where a shell lists the files",
         "rknn_jax/release/data_files.py",
-        "    if len(files) > 1:\n        _refuse_copies",
-        "    if False:\n        _refuse_copies",
+        "    if len(files) > 1:\n        refuse_copies",
+        "    if False:\n        refuse_copies",
         ("tests/test_hub.py",),
     ),
     Known(

@@ -78,7 +78,10 @@ def refuse_versions(files: Sequence[str], system: Any, where: str) -> None:
                 f"{other if count != first else same} and {file}, which may hold the same records; "
                 "move those of the other version away."
             )
-    folders = {each for file in files if "://" not in file for each in PurePosixPath(file).parents}
+    places = {*files}
+    if "file" in system.protocol:  # a folder may be a link to one in a table
+        places |= {*map(os.path.realpath, files)}
+    folders = {each for file in places if "://" not in file for each in PurePosixPath(file).parents}
     for folder in sorted(folder for folder in folders if "=" not in folder.name):
         for kind, log in LOGS.items():
             if _exists(system, f"{glob.escape(str(folder))}/{log}"):

@@ -47,12 +47,17 @@ def find(names: Sequence[str], argument: str) -> Found:
     files = [file for part in parts for file in part.files]
     refuse_same(files, argument)
     if len(files) > 1:
-        _refuse_copies(files, argument)
+        refuse_copies(files, argument)
     return Found(files, [file for part in parts for file in part.skipped])
 
 
-def _refuse_copies(files: Sequence[str], argument: str) -> None:
-    """Raise ValueError if files may hold the same records, as a shell lists those of a pattern."""
+def refuse_copies(files: Sequence[str], argument: str) -> None:
+    """Raise ValueError if files may hold the same records, as a shell lists those of a pattern.
+
+    Args:
+      files: Paths or URLs of files.
+      argument: What named them, for the errors.
+    """
     refuse_two_formats(files, argument)
     systems: dict[Any, list[str]] = {}
     for file in files:

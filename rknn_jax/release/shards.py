@@ -4,6 +4,7 @@ Files are shards, and `data_files` finds them. So are arrays, Arrow tables and w
 Arrow stream (pandas, Polars, DuckDB).
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from rknn_jax._internal.option_names import option
 from rknn_jax.formats import Block, Columns, Layout, _encodings, _objects, csv
 from rknn_jax.records.features import MOST_NAMED
 from rknn_jax.records.labels import joined
+from rknn_jax.release.data_files import refuse_copies
 
 
 class Shard(Protocol):
@@ -152,7 +154,7 @@ class ArrowShard:
 
         Raises:
           ValueError: If pyarrow would build dictionaries while it reads a data set, which a single
-            value that is no Unicode stops.
+            value that is no Unicode stops. Also if its files may hold the same records.
         """
         import pyarrow.dataset
 
@@ -165,6 +167,8 @@ class ArrowShard:
                     f"Expected a data set of {self.name} without dictionaries, got {schema.types}, "
                     "which one record could make unreadable; name its files instead."
                 )
+            if len(files := _files_of(self.table)) > 1:
+                refuse_copies(files, self.name)
         if _objects.has_objects(self.table):
             return _objects.layout(self.table, self.columns)
         return _arrow_tables.layout(_schema(self.table), self.columns)
@@ -210,6 +214,12 @@ class ArrowShard:
             return
         for batch in pa.RecordBatchReader.from_stream(self.table):
             yield batch.select(names) if names else batch
+
+
+def _files_of(dataset: Any) -> list[str]:
+    """Return the files of an Arrow data set and of those that it joins."""
+    children = (_files_of(child) for child in getattr(dataset, "children", ()))
+    return [*getattr(dataset, "files", ()), *itertools.chain.from_iterable(children)]
 
 
 def _schema(table: Any) -> Any:
