@@ -212,7 +212,7 @@ def test_names_keep_persons_apart_and_kinds_of_numbers_together():
     assert num_names([10**17, np.longdouble(10**17)]) == 1
     assert num_names([10**15, "1e+15", "1000000000000000.0", 1e15]) == 1
     assert num_names([0, "-0", "0e+9", ".0", "-0.0", False]) == 1
-    assert num_names([True, np.bool_(True), 1, "True", b"true"]) == 1
+    assert num_names([True, np.bool_(True), 1]) == 1
     assert num_names([7, 7 + 0j, "(7+0j)", b"(7.0-0j)"]) == 1
     assert num_names([7, 7 + 1j, "(7+1j)x j)"]) == 3
     assert (

@@ -29,9 +29,6 @@ LONGEST = 1_000
 
 _INFINITE = ("inf", "infinity")
 
-_TRUTH = {"true": b"1", "false": b"0"}
-"""Bools, which text of a column of them has as words."""
-
 _PLACE = re.compile(r" at 0x[0-9a-f]+>", re.IGNORECASE)
 """Text of an object that has none of its own."""
 
@@ -65,7 +62,7 @@ def person_names(values: np.ndarray, where: str) -> tuple[np.ndarray, np.ndarray
     """Return the name of each record's person, and whether it has one.
 
     A name is 128 bits of BLAKE2b, so that two persons do not share one. Whole numbers are one
-    person however they are written: 7, 7.0, "07", "7E+00"; True and "true" are 1. So are UUIDs, as
+    person however they are written: 7, 7.0, "07", "7E+00"; True is 1. So are UUIDs, as
     objects or as text, whose letters may be capitals. A tuple or list is a key of several such
     values, as `zip` of columns has them. Text is compared without spaces around it and in
     Unicode's form NFKC. NUL bytes at the end are padding, as in NumPy. Missing values, the words
@@ -182,8 +179,6 @@ def _person_text(value: Any) -> bytes:
         return b""
     if not plain or plain.lower() in MISSING_WORDS or plain.lower().lstrip("+-") in _INFINITE:
         return b""
-    if plain.lower() in _TRUTH:
-        return _TRUTH[plain.lower()]
     uuid = _UUID.fullmatch(plain)
     if uuid:
         digits = uuid[1].replace("-", "").lower()
@@ -203,6 +198,8 @@ def _text(value: Any) -> str:
     """Return the text of a value: not the place of an object, which differs for each record."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).decode(errors="surrogateescape")
+    if isinstance(value, bool | np.bool_):
+        return str(int(value))
     if isinstance(value, set | frozenset | dict):  # its order is that of this process, or no key's
         return ""
     text = str(value)
