@@ -36,7 +36,8 @@ from rknn_jax.labelers.prototypes import Prototypes
 from rknn_jax.mechanisms.binomial import Binomial
 from rknn_jax.privacy import roles
 from rknn_jax.privacy.entropy import Entropy
-from rknn_jax.privacy.ledger import BudgetExceededError, LedgerError
+from rknn_jax.privacy.fingerprints import fingerprint
+from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerError
 from rknn_jax.randomized_bits import AGREES, DIFFERS, RandomizedBit
 from rknn_jax.representations import pixels
 from tests.conftest import crossed
@@ -72,7 +73,7 @@ def draw_from(first, monkeypatch):
 def asked(client, round):
     """Return which records a client answers with, without an answer."""
     client.folder.mkdir(parents=True, exist_ok=True)
-    return client_roles.asked(client.folder, round, client.inputs, paid=False)[0]
+    return client_roles.asked(client.folder, round, client.inputs, client.labels, paid=False)[0]
 
 
 # Who answers what
@@ -202,11 +203,11 @@ def test_roles_are_drawn_by_the_operating_system_and_by_no_data(tmp_path, drawn)
     told = [asked(one, votes) for one in (first, twin)]
     assert (told[0] != told[1]).any(), "of equal records, each client has its own coins"
     asked(other, votes)
-    for folder in (first.folder, other.folder):
-        path = next(folder.glob("*.roles"))
+    for one in (first, other):
+        path = next(one.folder.glob("*.roles"))
         kept = client_roles.Note.read(path)
         fixed = roles.Roles(bytes(32), 0.0, 0.5, 0.0)
-        sealed = client_roles._sealed(fixed, first.inputs)
+        sealed = client_roles._sealed(fixed, first.inputs, one.labels)
         dataclasses.replace(kept, roles=fixed.words(), records=sealed).write(path)
     np.testing.assert_array_equal(asked(first, votes), asked(other, votes))
 
@@ -529,6 +530,30 @@ def test_no_order_of_questions_gets_more_of_a_record_than_was_charged(
     assert 0 < max(hostile.sent) <= client.ledger.spent.epsilon
 
 
+def test_a_paid_round_is_answered_by_the_roles_that_it_was_paid_for(tmp_path, monkeypatch):
+    """Records that are all equal say the same by other roles, so the note's seal tells nothing."""
+    client = party(tmp_path, "local")
+    client.inputs[:] = 0
+    client.labels[:] = 1
+    ledger = Ledger.create(tmp_path / "l.jsonl", fingerprint(client.inputs), 3)
+    client = dataclasses.replace(client, ledger=ledger)
+    votes = votes_of("local")
+    with monkeypatch.context() as patch:
+        patch.setattr(clients, "messages", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            client.answer(votes.data)
+    path = client.folder / f"{votes.id}.roles"
+    other = roles.Roles(bytes(32), 0.0, 0.5, 0.0)
+    note = client_roles.Note.read(path)
+    sealed = client_roles._sealed(other, client.inputs, client.labels)
+    dataclasses.replace(note, roles=other.words(), records=sealed).write(path)
+    with pytest.raises(RefusedError, match="Expected the roles, records and terms"):
+        client.answer(votes.data)
+    note.write(path)
+    assert client.answer(votes.data)[2]
+    assert client.ledger.spent.epsilon == 1
+
+
 def test_a_check_by_the_terms_of_another_round_is_refused(tmp_path):
     """They were in the note of a round that another one had named as its first."""
     client = party(tmp_path, "local", budget=9)
@@ -566,9 +591,15 @@ def test_a_sum_is_charged_for_what_it_was_made_by(others, tmp_path):
     assert client.ledger.spent.epsilon == 1
 
 
-def test_records_in_another_order_have_no_roles(tmp_path):
+@pytest.mark.parametrize("equal", [True, False])
+def test_records_in_another_order_have_no_roles(equal, tmp_path):
+    """Nor have those whose features are equal, which the ledger does not tell apart."""
     votes = votes_of("local")
     client = party(tmp_path, "local")
+    if equal:
+        client.inputs[:] = 0
+        ledger = Ledger.create(tmp_path / "l.jsonl", fingerprint(client.inputs), 3)
+        client = dataclasses.replace(client, ledger=ledger)
     client.answer(votes.data)
     turned = dataclasses.replace(client, inputs=client.inputs[::-1], labels=client.labels[::-1])
     with pytest.raises(RefusedError, match="in their order"):

@@ -126,13 +126,16 @@ def test_who_votes_in_a_round_votes_in_the_next(tmp_path):
     client = a_client(tmp_path, records=64, budget=9)
     first = a_round(check_share=0.5)
     disk.make_folder(client.folder)
-    votes = client_roles.asked(client.folder, first, client.inputs, paid=False)[0]
+    votes = client_roles.asked(client.folder, first, client.inputs, client.labels, paid=False)[0]
     later = a_later_round(after=first.id, check_share=0.5)
-    again = client_roles.asked(client.folder, later, client.inputs, paid=False)[0]
+    again = client_roles.asked(client.folder, later, client.inputs, client.labels, paid=False)[0]
     np.testing.assert_array_equal(votes, again)
     assert 0 < votes.sum() < 64
     other = a_later_round(after=FIRST, check_share=0.5)
-    assert (client_roles.asked(client.folder, other, client.inputs, paid=False)[0] != votes).any()
+    assert (
+        client_roles.asked(client.folder, other, client.inputs, client.labels, paid=False)[0]
+        != votes
+    ).any()
 
 
 def test_a_client_that_missed_rounds_keeps_its_roles(tmp_path):
@@ -140,8 +143,8 @@ def test_a_client_that_missed_rounds_keeps_its_roles(tmp_path):
     client = a_client(tmp_path, records=64, budget=9)
     disk.make_folder(client.folder)
     second, fourth = (a_later_round(taught_by(i), check_share=0.5) for i in (1, 2))
-    votes = client_roles.asked(client.folder, second, client.inputs, paid=False)[0]
-    again = client_roles.asked(client.folder, fourth, client.inputs, paid=False)[0]
+    votes = client_roles.asked(client.folder, second, client.inputs, client.labels, paid=False)[0]
+    again = client_roles.asked(client.folder, fourth, client.inputs, client.labels, paid=False)[0]
     np.testing.assert_array_equal(votes, again)
 
 
@@ -150,13 +153,16 @@ def test_a_later_round_tells_nothing_of_changed_records(tmp_path):
     client = a_client(tmp_path, records=64, budget=9)
     disk.make_folder(client.folder)
     first = a_round(check_share=0.5)
-    votes = client_roles.asked(client.folder, first, client.inputs, paid=False)[0]
+    votes = client_roles.asked(client.folder, first, client.inputs, client.labels, paid=False)[0]
     later = a_later_round(after=first.id, check_share=0.5)
     changed = np.concatenate([client.inputs + np.eye(64, 5, dtype=np.float32), client.inputs[:2]])
-    again = client_roles.asked(client.folder, later, changed, paid=False)[0]
+    again = client_roles.asked(client.folder, later, changed, client.labels, paid=False)[0]
     np.testing.assert_array_equal(again[:64], votes)  # none checks who has voted
     # The first round is still about the records that it was drawn for.
-    assert client_roles.asked(client.folder, first, client.inputs, paid=True)[0] is not None
+    assert (
+        client_roles.asked(client.folder, first, client.inputs, client.labels, paid=True)[0]
+        is not None
+    )
 
 
 def test_work_of_a_clients_round_does_not_depend_on_its_number_of_records():

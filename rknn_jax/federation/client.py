@@ -200,7 +200,7 @@ class Client:
         if not round.has_roles:
             return np.ones(len(self.inputs), bool), ""
         paid = self._payments.charge_of(round) != ""
-        return client_roles.asked(self.folder, round, self.inputs, paid=paid)
+        return client_roles.asked(self.folder, round, self.inputs, self.labels, paid=paid)
 
     def _order(self, round: Round) -> list[int]:
         """Return the place of each feature of the round among this client's.

@@ -112,7 +112,13 @@ class Payments:
             self.ledger.charge(cost, f"{once}{round.subject}{roles}{name}", once=once)
         elif not isinstance(round, CheckRound):  # by another process, since `begun` was asked
             raise self._elsewhere()
-        elif roles not in charged:
+        else:
+            self._check_roles(round, roles)
+
+    def _check_roles(self, round: Round, roles: str) -> None:
+        """Refuse roles, records or terms that the charge does not name."""
+        assert self.ledger is not None
+        if roles not in self.charge_of(round):
             raise RefusedError(
                 f"Expected the roles, records and terms that {self.ledger.path} was charged for, "
                 f"got others in {self.folder}; answer from the folder that answered first."
@@ -165,7 +171,9 @@ class Payments:
                 f"Expected the answer to a round that {self.ledger.path} was charged for, got "
                 f"none in {self.folder}; not again."
             )
-        if not begun:
+        if begun:
+            self._check_roles(round, roles)
+        else:
             # Note, charge, draw, in this order. A crash before the charge costs nothing, and one
             # after it is finished from the note with the same seed.
             seed = secrets.token_bytes(SEED_BYTES)

@@ -50,15 +50,13 @@ class Note:
     check: str = ""
 
     @classmethod
-    def drawn(cls, votes: Round, inputs: np.ndarray) -> "Note":
-        """Draw the roles of a client's records for a round of votes.
+    def drawn(cls, votes: Round) -> "Note":
+        """Draw the roles of a client's records for a round of votes, whose terms it has.
 
         Args:
           votes: Round with a check share.
-          inputs: Records, whose values tell no role.
         """
-        roles = Roles.drawn(0.0, votes.check_share, 0.0)
-        return cls(roles.words(), _sealed(roles, inputs), terms_of(votes))
+        return cls(Roles.drawn(0.0, votes.check_share, 0.0).words(), "", terms_of(votes))
 
     @classmethod
     def read(cls, path: Path) -> "Note | None":
@@ -86,19 +84,20 @@ class Note:
         """Write the note for its owner alone."""
         disk.write_whole(path, json.dumps(asdict(self)).encode(), disk.OWNER)
 
-    def votes(self, round: Round, inputs: np.ndarray) -> np.ndarray:
+    def votes(self, round: Round, inputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return which records vote, bool `[n]`; all others check.
 
         Args:
           round: Round of votes, or its check.
           inputs: Records.
+          labels: Their labels, as stored.
 
         Raises:
           RefusedError: If the records are others than the roles were drawn for, or in another
             order.
         """
         roles = Roles.of(self.roles)
-        if _sealed(roles, inputs) != self.records:
+        if _sealed(roles, inputs, labels) != self.records:
             raise RefusedError(
                 "Expected the records that the roles of this round were drawn for, in their order, "
                 "got others; bring them as they were."
@@ -127,7 +126,9 @@ class Note:
         same_check(check, self.check)
 
 
-def asked(folder: Path, round: Round, inputs: np.ndarray, *, paid: bool) -> tuple[np.ndarray, str]:
+def asked(
+    folder: Path, round: Round, inputs: np.ndarray, labels: np.ndarray, *, paid: bool
+) -> tuple[np.ndarray, str]:
     """Return which records answer a round, bool `[n]`, and the mark of the note that says so.
 
     The roles are drawn at the first question, and noted before anything is said. Until the round
@@ -137,6 +138,7 @@ def asked(folder: Path, round: Round, inputs: np.ndarray, *, paid: bool) -> tupl
       folder: Folder of the client's rounds.
       round: Round of votes with a check share, or its check.
       inputs: Records, whose values tell no role.
+      labels: Their labels, as stored, which tell none either.
       paid: True if the ledger was charged for the round of votes.
 
     Raises:
@@ -144,7 +146,7 @@ def asked(folder: Path, round: Round, inputs: np.ndarray, *, paid: bool) -> tupl
     """
     if isinstance(round, CheckRound):
         note = _note_of(folder, round)
-        return ~note.votes(round, inputs), note.mark
+        return ~note.votes(round, inputs, labels), note.mark
     path = _path(folder, round)
     known = Note.read(path)
     if known is None and paid:
@@ -157,14 +159,14 @@ def asked(folder: Path, round: Round, inputs: np.ndarray, *, paid: bool) -> tupl
         shared = folder / f"{round.after or round.id}.{ROLES}"
         first = known or Note.read(shared)
         if first is None:
-            first = Note.drawn(round, inputs)
+            first = Note.drawn(round)
             first.write(shared)
         # If records have changed since, each place keeps its role. A refusal would tell of them.
-        sealed = _sealed(Roles.of(first.roles), inputs)
+        sealed = _sealed(Roles.of(first.roles), inputs, labels)
         known = replace(first, records=sealed, terms=terms_of(round), check="")
         known.write(path)
     assert known is not None
-    return known.votes(round, inputs), known.mark
+    return known.votes(round, inputs, labels), known.mark
 
 
 def same_check(check: CheckRound, known: str) -> bool:
@@ -233,6 +235,7 @@ def _path(folder: Path, round: Round) -> Path:
     return folder / f"{round.account}.{ROLES}"
 
 
-def _sealed(roles: Roles, inputs: np.ndarray) -> str:
-    """Return a fingerprint of the records that reveals nothing without the roles' key."""
-    return hashlib.sha256(roles.key + fingerprint(inputs).encode()).hexdigest()
+def _sealed(roles: Roles, inputs: np.ndarray, labels: np.ndarray) -> str:
+    """Return a fingerprint of records and labels that reveals nothing without the roles' key."""
+    told = f"{fingerprint(inputs)} {labels.tolist()!r}"
+    return hashlib.sha256(roles.key + told.encode(errors="surrogatepass")).hexdigest()
