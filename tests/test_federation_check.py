@@ -650,10 +650,10 @@ def test_a_folder_from_a_backup_answers_no_check_twice(form, tmp_path):
             answer(again)
 
 
-@pytest.mark.parametrize("what", ["votes", "check"])
+@pytest.mark.parametrize("what", ["votes", "votes without roles", "check"])
 def test_a_note_that_was_not_paid_for_makes_no_second_message(what, tmp_path, monkeypatch):
     """One folder is stopped before it pays, another one answers, and the first goes on."""
-    votes = votes_of("local")
+    votes = votes_of("local", check_share=0.0 if what == "votes without roles" else 0.5)
     client = party(tmp_path / "one", "local")
     other = dataclasses.replace(client, folder=tmp_path / "other")
     asks = votes
@@ -662,7 +662,7 @@ def test_a_note_that_was_not_paid_for_makes_no_second_message(what, tmp_path, mo
         client.answer(votes.data)
         shutil.copytree(client.folder, other.folder)
     with monkeypatch.context() as patch:
-        patch.setattr(clients.Ledger, {"votes": "charge", "check": "mark_drawn"}[what], stop)
+        patch.setattr(clients.Ledger, "mark_drawn" if what == "check" else "charge", stop)
         with pytest.raises(KeyboardInterrupt):
             other.answer(asks.data)
     said = client.answer(asks.data)
