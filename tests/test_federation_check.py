@@ -445,6 +445,7 @@ class Hostile:
 
     def __init__(self, client, form, seed, monkeypatch):
         self.rng = np.random.default_rng(seed)
+        draw_from(1, monkeypatch)
         self.client = client
         self.turned = dataclasses.replace(
             client, inputs=client.inputs[::-1], labels=client.labels[::-1]
