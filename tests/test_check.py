@@ -265,7 +265,7 @@ def test_one_data_set_in_two_formats_is_refused_by_the_names(rknn, tmp_path, doo
     for form in ("csv", "parquet"):
         (tmp_path / f"R.{form}").rename(tmp_path / f"in/R.{form}")
     changes = {"public": "P.csv", "private": "in" if door == "folder" else "in/R.*"}
-    refused(rknn, tmp_path, changes, "which may hold the same records twice; name the files")
+    refused(rknn, tmp_path, changes, "which may hold the same records twice; move one of them away")
     assert rknn(*arguments(**changes | {"private": "in/R.csv"}), "--dry-run").status == 0
 
 
