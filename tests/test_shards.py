@@ -1,9 +1,13 @@
 """Records in shards: every format and every cut into blocks gives the same votes."""
 
 import dataclasses
+import functools
 import gzip
+import json
 import os
+import threading
 import warnings
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import duckdb
 import fsspec
@@ -68,6 +72,10 @@ def write(path, embeddings=EMBEDDINGS, labels=LABELS):
     elif path.suffix == ".csv":
         columns = {f"e{i}": embeddings[:, i].astype(np.float64) for i in range(WIDTH)}
         pa.csv.write_csv(pa.table(columns | {"labels": labels}), path)
+    elif path.suffix == ".jsonl":
+        rows = zip(embeddings.tolist(), labels.tolist(), strict=True)
+        lines = (json.dumps({"embeddings": row, "labels": one}) for row, one in rows)
+        path.write_text("\n".join(lines))
     else:
         pa.feather.write_feather(table(embeddings, labels), path, chunksize=13)
     return path
@@ -115,6 +123,34 @@ def test_every_format_has_the_votes_of_the_records_and_their_fingerprint(
     assert votes.counts.dtype == np.int64
     assert (votes.rows, votes.voters, votes.ignored) == (ROWS, int((LABELS >= 0).sum()), 0)
     assert votes.dataset == fingerprint(EMBEDDINGS)
+
+
+@pytest.fixture
+def website(tmp_path):
+    """Serve the folder over HTTP, and return its URL."""
+    handler = functools.partial(QuietHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Handler that logs nothing."""
+
+    def log_message(self, format, *args):
+        """Say nothing."""
+
+
+def test_text_is_read_from_a_website_as_from_a_disk(tmp_path, website):
+    """Files of object stores read whole lines alone, and text was once called damaged."""
+    for suffix in ("csv", "jsonl"):
+        path = write(tmp_path / f"a.{suffix}")
+        packed = path.with_name(f"{path.name}.gz")
+        packed.write_bytes(gzip.compress(path.read_bytes()))
+        for name in (path.name, packed.name):
+            votes = counted(FileShard(f"{website}/{name}", "--private", Columns(width=WIDTH)))
+            np.testing.assert_array_equal(votes.counts, reference_votes(), err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, ">f4", np.int8])

@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from io import BufferedReader
 from pathlib import PurePosixPath
 from typing import IO, Any, Protocol
 
 import fsspec
 import numpy as np
+from fsspec.spec import AbstractBufferedFile
 
 from rknn_jax import formats
 from rknn_jax._internal.option_names import option
@@ -528,7 +530,8 @@ def _decompressed(name: str) -> Iterator[IO[bytes]]:
     """
     formats.refuse_compression(name)
     with fsspec.open(name, "rb", compression="infer") as file:
-        yield file
+        # Those of object stores read lines of any length alone.
+        yield BufferedReader(file) if isinstance(file, AbstractBufferedFile) else file
 
 
 def _of_partitions(error: str, name: str) -> str:
