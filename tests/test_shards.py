@@ -142,15 +142,18 @@ class QuietHandler(SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_text_is_read_from_a_website_as_from_a_disk(tmp_path, website):
+def test_files_are_read_from_a_website_as_from_a_disk(tmp_path, website):
     """Files of object stores read whole lines alone, and text was once called damaged."""
+    write(tmp_path / "a.npz")
+    urls = [f"simplecache::{website}/a.npz"]
     for suffix in ("csv", "jsonl"):
         path = write(tmp_path / f"a.{suffix}")
         packed = path.with_name(f"{path.name}.gz")
         packed.write_bytes(gzip.compress(path.read_bytes()))
-        for name in (path.name, packed.name):
-            votes = counted(FileShard(f"{website}/{name}", "--private", Columns(width=WIDTH)))
-            np.testing.assert_array_equal(votes.counts, reference_votes(), err_msg=name)
+        urls += [f"{website}/{path.name}", f"{website}/{packed.name}"]
+    for url in urls:
+        votes = counted(FileShard(url, "--private", Columns(width=WIDTH)))
+        np.testing.assert_array_equal(votes.counts, reference_votes(), err_msg=url)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, ">f4", np.int8])
