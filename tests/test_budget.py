@@ -523,14 +523,17 @@ def test_an_index_that_cannot_be_used_stops_no_adoption_where_warnings_are_error
     assert rknn("budget", "adopt", *adopted).status == 0
 
 
-def test_an_index_that_another_process_holds_is_a_warning(folder, monkeypatch):
+def test_a_release_is_refused_while_another_process_holds_the_index(folder, monkeypatch):
+    """It once went on without the index, and a copy of the records had a second budget."""
     monkeypatch.setattr(ledger_index, "PATIENCE", 0.05)
+    Path("x").touch()
     with (
         ledger_index.held(Path("x"), [DATA]),
-        pytest.warns(UserWarning, match="index of ledgers"),
-        ledger_index.held(Path("R.npz.ledger.jsonl"), [DATA]),
+        pytest.raises(LedgerError, match=f"lock is held by process {os.getpid()}, .*nothing"),
     ):
-        pass
+        release()
+    assert not Path("R.npz.ledger.jsonl").exists()
+    release()
 
 
 def test_a_ledger_that_cannot_be_read_still_counts_as_one(folder):

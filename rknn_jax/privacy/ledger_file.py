@@ -60,7 +60,7 @@ def locked(path: Path, patience: float, undone: str) -> Iterator[FileIO]:
         deadline = time.monotonic() + patience
         while True:
             with _to_read_and_write(path) as file:
-                _lock(file, path, deadline, undone)
+                lock(file, path, deadline, undone)
                 # Another process may have replaced the file meanwhile. A line in the old file
                 # would be lost.
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
@@ -161,8 +161,19 @@ def _check_mount(path: Path, undone: str) -> None:
         )
 
 
-def _lock(file: FileIO, path: Path, deadline: float, undone: str) -> None:
-    """Lock the file, name the process that holds it, and give up at the deadline."""
+def lock(file: FileIO, path: Path, deadline: float, undone: str) -> None:
+    """Lock a file, and name the process that holds it.
+
+    Args:
+      file: The open file, whose closing ends the lock.
+      path: Path of the file.
+      deadline: Time by `time.monotonic` at which to give up.
+      undone: Words for what did not happen if the file cannot be locked.
+
+    Raises:
+      LedgerError: If another process holds the file at the deadline.
+      OSError: If its file system has no locks.
+    """
     began = time.monotonic()
     told = False
     while True:

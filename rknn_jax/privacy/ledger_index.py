@@ -17,9 +17,9 @@ records that were changed, reordered or cut into other shards and saved under an
 are for `Ledger.adopt`, and `notice` says so where a budget is made. Of more than `MOST_SHARDS`
 files, it knows all together, and not the copy of each. The ledgers decide, not the
 index. An index that is absent, damaged or cannot be written is a warning, and changes no release.
+One that another process holds is waited for, and a release is refused if it is not free in time.
 """
 
-import fcntl
 import hashlib
 import hmac
 import json
@@ -31,6 +31,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from io import FileIO
 from pathlib import Path
 
 from rknn_jax._internal import disk, urls
@@ -38,9 +39,10 @@ from rknn_jax._internal.option_names import option
 from rknn_jax._internal.private_warnings import warn_owner
 from rknn_jax.privacy import source_names
 from rknn_jax.privacy.ledger import Ledger, LedgerError, LedgerMismatchError
+from rknn_jax.privacy.ledger_file import lock
 from rknn_jax.privacy.ledger_lines import MOST_SHARDS
 
-PATIENCE = 5.0  # seconds to wait for another process that writes the index
+PATIENCE = 120.0  # seconds to wait for a process that holds the index and waits for its ledger
 SALT_SIZE = 32
 _SALT = "salt"
 _LOCK = "lock"
@@ -141,6 +143,7 @@ def held(
       adopts: Flag for an existing ledger to which the records are new. Defaults to False.
 
     Raises:
+      LedgerError: If another process holds the index for too long.
       LedgerMismatchError: As in `check`, whose warnings are left out. Also if the ledger is new or
         adopts, and another one was charged for one of the files, or for a folder that holds it; a
         ledger that is gone counts for a new one.
@@ -157,12 +160,12 @@ def held(
     ]
     try:
         place = folder()
-        descriptor = _locked(place)
+        file = _locked(place)
     except OSError as error:
         _warn(error)
         yield
         return
-    try:
+    with file:
         for one in parts:
             with suppress(OSError, _DamagedError):
                 _refuse_second(place, path, one)
@@ -173,8 +176,6 @@ def held(
         inner = source_names.of(inside[:MOST_SHARDS])
         for one in (*parts, *contents, *source_names.of(files, MOST_SHARDS), *inner):
             _note(place, path, one)
-    finally:
-        os.close(descriptor)
 
 
 def _refuse_second(place: Path, path: Path, dataset: str) -> list[str]:
@@ -357,24 +358,21 @@ def _name(salt: bytes, dataset: str) -> str:
     return f"{hmac.new(salt, known, hashlib.sha256).hexdigest()}.json"
 
 
-def _locked(place: Path) -> int:
-    """Make the folder, lock it, and return the descriptor that keeps the lock.
+def _locked(place: Path) -> FileIO:
+    """Make the folder, lock it, and return the file that keeps the lock.
 
     Raises:
-      OSError: If the folder cannot be written, or another process holds it too long.
+      LedgerError: If another process holds it too long.
+      OSError: If the folder cannot be written, or has no locks.
     """
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT, disk.OWNER)
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return descriptor
-        except OSError:
-            if time.monotonic() > deadline:
-                os.close(descriptor)
-                raise
-        time.sleep(0.01)
+    file = FileIO(os.open(place / _LOCK, os.O_RDWR | os.O_CREAT, disk.OWNER), "r+")
+    try:
+        lock(file, place / _LOCK, time.monotonic() + PATIENCE, "nothing was spent")
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def _warn(error: Exception) -> None:
