@@ -5,8 +5,10 @@ import time
 import numpy as np
 import pytest
 
+from rknn_jax import ReverseKNNLabeler
 from rknn_jax._internal import memory
 from rknn_jax.answers import process
+from rknn_jax.privacy.ledger import Ledger
 from tests.test_cli import arguments, contents
 from tests.test_inputs import LABELS, PRIVATE, PUBLIC
 
@@ -31,6 +33,16 @@ def test_what_does_not_fit_in_memory_is_refused_by_the_dry_run_too(
         assert f"got {free / 1e9:.2g} GB; nothing was spent" in told
         assert "for a sum of 60 by 300,000 and 60 public rows of 300,000 classes" in told
         assert contents(tmp_path) == before
+
+
+def test_an_estimator_looks_for_memory_before_it_pays(tmp_path, monkeypatch):
+    """Its labels were lost in a MemoryError after the charge."""
+    ledger = tmp_path / "ledger.jsonl"
+    labeler = ReverseKNNLabeler(ledger=ledger, budget=1.0, classes=[0, 1, 2]).fit(PUBLIC)
+    monkeypatch.setattr(memory, "available", lambda: 10**6)
+    with pytest.raises(ValueError, match="got 0.001 GB; nothing was spent"):
+        labeler.label(PRIVATE, LABELS)
+    assert not ledger.exists() or not Ledger.open(ledger).num_spends
 
 
 def test_many_classes_are_not_simulated(rknn, tmp_path, monkeypatch):

@@ -218,9 +218,11 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
 
     Raises:
       LedgerError: If the ledger cannot be charged; nothing was released then.
+      ValueError: If there is not enough memory for a release without a folder; as for `release`.
     """
     question = plan.question
     if folder is None:
+        _reserve_memory(plan)
         number = new_release()
         ledger = _ledger(plan, counted)
         purpose = f"{_purpose(plan)}; release {number}"
