@@ -24,9 +24,9 @@ from tests.test_federation_http import (
 )
 
 
-def gone(client, told):
+def gone(client, told, port):
     """Take part where no server is."""
-    server = f"http://{HERE}:{free_port()}"
+    server = f"http://{HERE}:{port}"
     line = lambda *line: told.append(line)  # noqa: E731
     with contextlib.closing(Connection(server, None, line, patience=0.2)) as connection:
         return take_part(client, connection, line)
@@ -51,18 +51,21 @@ def stopped(tmp_path, monkeypatch):
             joined(client, running.port)
         running.go.set()
     assert client.counted() == [round.id]
-    return client
+    return client, running.port
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_counted_client_whose_server_has_gone_took_part(stopped):
     told = []
-    spent = stopped.ledger.spent
-    assert gone(stopped, told) == (GONE, True)
-    assert "Expected a server at" in dict(told)["warning"]
-    assert stopped.ledger.spent == spent
+    client, port = stopped
+    spent = client.ledger.spent
     with pytest.raises(UnreachableError):
-        gone(stopped, told)  # of the next round, it knows nothing
+        gone(client, told, free_port())  # another server has counted nothing
+    assert gone(client, told, port) == (GONE, True)
+    assert "Expected a server at" in dict(told)["warning"]
+    assert client.ledger.spent == spent
+    with pytest.raises(UnreachableError):
+        gone(client, told, port)  # of the next round, it knows nothing
 
 
 @pytest.mark.usefixtures("quick")
@@ -70,8 +73,8 @@ def test_another_round_is_not_taken_for_the_one_that_counted(stopped, tmp_path):
     other = a_round(0.5, mechanism="randomized_response")
     with serving(tmp_path / "other", other) as running:
         running.go.set()
-        assert joined(stopped, running.port)[0] == ("done", True)
-    assert stopped.counted() == []
+        assert joined(stopped[0], running.port)[0] == ("done", True)
+    assert stopped[0].counted() == []
 
 
 @pytest.mark.usefixtures("quick")
@@ -79,7 +82,7 @@ def test_a_client_that_was_not_counted_still_fails(tmp_path):
     client = a_client(tmp_path / "client")
     client.answer(a_round(mechanism="randomized_response").data)
     with pytest.raises(UnreachableError, match="the same command sends it again"):
-        gone(client, [])
+        gone(client, [], free_port())
 
 
 @pytest.mark.usefixtures("quick")
@@ -152,6 +155,52 @@ def stranger(round, *, shows):
         return httpx.Response(status, stream=httpx.ByteStream(body), headers=headers)
 
     return to(handle), sent
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("changed", [b"", b"another"])
+def test_a_question_that_arrives_otherwise_is_waited_for_as_long_as_any(tmp_path, changed):
+    """It was asked for without an end and without a word."""
+    round = a_round()
+    told = []
+
+    def handle(_):
+        headers = {"rknn-round": round.id}
+        return httpx.Response(200, stream=httpx.ByteStream(changed), headers=headers)
+
+    with contextlib.closing(to(handle)) as connection:
+        connection.tell = lambda *line: told.append(line)
+        with pytest.raises(UnreachableError, match="another question than its id names"):
+            take_part(a_client(tmp_path), connection, connection.tell)
+    assert [name for name, _ in told] == ["waiting"]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_second_answer_by_one_key_is_told_of(tmp_path, lost):
+    """Two data sets of one certificate: the second was charged, and is none of the counted."""
+    round = a_round()
+    client = a_client(tmp_path)
+    losses = [httpx.ReadTimeout("lost")] * lost
+
+    def handle(request):
+        body = b"done"
+        if request.url.path.endswith("/round"):
+            body = round.data
+        elif request.method == "POST":
+            body = b'{"fate": "again"}'
+            if losses:
+                raise losses.pop()
+        headers = {"rknn-round": round.id}
+        return httpx.Response(200, stream=httpx.ByteStream(body), headers=headers)
+
+    told = []
+    for _ in range(2):  # the answer is on disk the second time
+        with contextlib.closing(to(handle)) as connection:
+            take_part(client, connection, lambda *line: told.append(line))
+    warned = [text for name, text in told if name == "warning"]
+    assert len(warned) == (not lost)
+    assert "same certificate" in "".join(warned) or lost
 
 
 def test_an_answer_that_another_client_paid_for_is_not_sent(tmp_path):
@@ -288,7 +337,7 @@ def test_numbers_are_in_a_sum_once_they_were_sent_under_masks(
     def post(*_):
         return "counted" if len(polls) <= answered else "late"
 
-    connection = SimpleNamespace(poll=poll, post=post, ticket=None)
+    connection = SimpleNamespace(poll=poll, post=post, ticket=None, ends="")
     round_id = "ab" * 32
     added = participation._add(client, connection, round_id, b"", lambda *line: told.append(line))
     assert added == (answered >= 3)

@@ -251,14 +251,19 @@ class Client:
         lines = self.ledger.entries_of(f"round {round_id}:") if self.ledger else ()
         return any(line.kind == "spend" for line in lines)
 
-    def note_counted(self, round_id: str) -> None:
-        """Note that a round counts this client, whose end is not known yet."""
+    def note_counted(self, round_id: str, server: str) -> None:
+        """Note that a round of a server counts this client, whose end is not known yet."""
         disk.make_folder(self.folder, 0o700)
-        disk.write_whole(self.folder / f"{round_id}.{COUNTED}", b"", disk.OWNER)
+        disk.write_whole(self.folder / f"{round_id}.{COUNTED}", server.encode(), disk.OWNER)
 
-    def counted(self) -> list[str]:
-        """Return the ids of rounds that count this client, and whose end is not known."""
-        return sorted(path.stem for path in self.folder.glob(f"*.{COUNTED}"))
+    def counted(self, server: str | None = None) -> list[str]:
+        """Return the ids of rounds that count this client, and whose end is not known.
+
+        Args:
+          server: Server of the rounds, as in `answer`. Defaults to all servers.
+        """
+        notes = sorted(self.folder.glob(f"*.{COUNTED}"))
+        return [note.stem for note in notes if server in (None, note.read_text(errors="replace"))]
 
     def clear_counted(self, round_id: str) -> None:
         """Remove the note of `note_counted`, since the round does not go on."""

@@ -6,6 +6,7 @@ the client at once. What a server sends is bounded, is never decompressed, and i
 server's only if it names its round.
 """
 
+import hashlib
 import json
 import math
 import random
@@ -69,6 +70,7 @@ class Connection:
 
     Attributes:
       ticket: Number by which a server without TLS knows this client. None until it has one.
+      attempts: Number of times that the last request was sent.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Connection:
         self.tell = tell
         self.patience = patience
         self.ticket: int | None = None
+        self.attempts = 0
         self._reason = ""
         self._secured = context is not None
         self._client = ""
@@ -103,14 +106,20 @@ class Connection:
         """Close the connection."""
         self._http.close()
 
-    def get(self, path: str, most: int = MOST_TEXT) -> Received:
+    def get(self, path: str, most: int = MOST_TEXT, *, by_id: bool = False) -> Received:
         """Return the response to a request, with a body of at most `most` bytes.
+
+        Args:
+          path: Path of the request.
+          most: Most bytes of a body.
+          by_id: Flag for a body whose hash is the id of its round. Another one did not arrive.
+            Defaults to False.
 
         Raises:
           UnreachableError: If the server does not answer.
           ValueError: If a certificate does not fit.
         """
-        return self._repeat("GET", path, None, most)
+        return self._repeat("GET", path, None, most, by_id=by_id)
 
     def post(self, path: str, data: bytes = b"") -> str:
         """Send data, and return its fate.
@@ -130,16 +139,20 @@ class Connection:
             pass
         return received
 
-    def _repeat(self, method: str, path: str, data: bytes | None, most: int) -> Received:
+    def _repeat(
+        self, method: str, path: str, data: bytes | None, most: int, *, by_id: bool = False
+    ) -> Received:
         wait = FIRST_WAIT
+        self.attempts = 0
         ends = time.monotonic() + self.patience
         while True:
             pause = 0.0
+            self.attempts += 1
             try:
                 with self._sent(method, path, data) as response:
                     asked = _seconds(response.headers.get("retry-after", ""))
                     pause = min(asked, LONGEST_PAUSE, max(0.0, ends - time.monotonic()))
-                    if received := self._received(response, most):
+                    if received := self._received(response, most, by_id=by_id):
                         break
             except httpx.TransportError as error:
                 check_certificates(error)
@@ -167,7 +180,7 @@ class Connection:
             headers["content-type"] = OCTETS
         return self._http.stream(method, path, content=data, headers=headers)
 
-    def _received(self, response: httpx.Response, most: int) -> Received | None:
+    def _received(self, response: httpx.Response, most: int, *, by_id: bool) -> Received | None:
         """Return a response, or None if another attempt is due."""
         status = response.status_code
         round_id = response.headers.get(ROUND_HEADER, "")
@@ -176,6 +189,10 @@ class Connection:
             self._tell_waiting(f"status {status}" + ("" if known else ", of no rknn server"))
             return None
         data = b"" if status == NOTHING_YET else _body(response, most)
+        own = data is None or hashlib.sha256(data).hexdigest() == round_id
+        if by_id and status == 200 and not own:
+            self._tell_waiting("another question than its id names")
+            return None
         return Received(status, round_id, data)
 
     def _hint(self, error: httpx.TransportError) -> str:

@@ -4,7 +4,6 @@ What a client has said, and what its server counts, are notes on disk. So a clie
 goes on where it was, and learns the end of a round that it answered before.
 """
 
-import hashlib
 import random
 import secrets
 import time
@@ -14,7 +13,7 @@ from rknn_jax._internal.option_names import option
 from rknn_jax.federation.agreement import RefusedError
 from rknn_jax.federation.certificate_errors import printable
 from rknn_jax.federation.client import Client
-from rknn_jax.federation.connection import Connection, Received, UnreachableError
+from rknn_jax.federation.connection import Connection, UnreachableError
 from rknn_jax.federation.question_notice import tell_question
 from rknn_jax.federation.round_folder import Tell
 from rknn_jax.federation.secure_sum import Participant
@@ -81,7 +80,7 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
         try:
             round_id, question = _question(client, connection, tell)
         except UnreachableError as error:
-            counted = client.counted()  # before this client was stopped
+            counted = client.counted(connection.ends)  # before this client was stopped
             if not counted:
                 raise
             _clear(client, counted)
@@ -136,10 +135,10 @@ def _clear(client: Client, round_ids: list[str]) -> None:
         client.clear_counted(round_id)
 
 
-def _note_counted(client: Client, round_id: str, tell: Tell) -> None:
+def _note_counted(client: Client, connection: Connection, round_id: str, tell: Tell) -> None:
     """Note that the round counts this client, so that it knows after it was stopped."""
     try:
-        client.note_counted(round_id)
+        client.note_counted(round_id, connection.ends)
     except OSError as error:
         tell("warning", f"the server counts the answer, which could not be noted ({error})")
 
@@ -152,13 +151,12 @@ def _question(client: Client, connection: Connection, tell: Tell) -> tuple[str, 
     """
     told = ""
     while True:
-        received = connection.get("/v1/round", client.agreement.most_bytes)
-        data = received.data
-        if received.status == 200 and _is_whole(received):
-            return received.round, data
+        received = connection.get("/v1/round", client.agreement.most_bytes, by_id=True)
+        if received.status == 200:
+            return received.round, received.data
         if client.said(received.round) or received.round in client.counted():
             return received.round, UNSHOWN
-        if received.status != 200 and received.round != told:
+        if received.round != told:
             told = received.round
             part = PAID if client.has_paid(told) else APART
             tell(
@@ -215,8 +213,15 @@ def _answer(
     fate = connection.post(f"{path}/answers", payload)
     if fate == ELSEWHERE:
         return None
+    if fate == "again" and kept is None and connection.attempts == 1:
+        tell(
+            "warning",
+            "the server counted an answer by this key before. Unless something on the way repeats "
+            "requests, another data set joins by the same certificate, and this one was charged "
+            "and does not count; give each a certificate of its own",
+        )
     if fate in ("counted", "again"):
-        _note_counted(client, round_id, tell)
+        _note_counted(client, connection, round_id, tell)
         sent = f"with {len(payload):,} bytes" if payload else "before"
         tell("answered", f"round {round_id[:12]} {sent}; waiting for its end")
         return True
@@ -254,7 +259,7 @@ def _add(
             tell("added", f"{length:,} numbers under masks")
             added = True
             # At once: the sum may be opened without this client, which then is in it all the same.
-            _note_counted(client, round_id, tell)
+            _note_counted(client, connection, round_id, tell)
     if not added:
         tell("not counted", "the sum was taken without this client")
     return added
@@ -273,9 +278,3 @@ def _statement(connection: Connection, round_id: str) -> str | None:
     if received.status == 410:
         raise FailedError(f"The server gave the round up: {printable(text)}")
     return None
-
-
-def _is_whole(received: Received) -> bool:
-    """Return True if a question is the one that its id names, or too long to be read."""
-    data = received.data
-    return data is None or hashlib.sha256(data).hexdigest() == received.round
