@@ -1,6 +1,8 @@
 """A client that was stopped after the server counted it: it exits 0 when it comes back."""
 
 import contextlib
+import ssl
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -155,6 +157,15 @@ def stranger(round, *, shows):
         return httpx.Response(status, stream=httpx.ByteStream(body), headers=headers)
 
     return to(handle), sent
+
+
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "gopher://127.0.0.1:1"])
+def test_a_proxy_that_cannot_be_used_is_named(monkeypatch, proxy):
+    """It ended the client by a traceback."""
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    with pytest.raises(ValueError, match=proxy.partition(":")[0] + "|HTTPS_PROXY"):
+        Connection(f"https://{HERE}", ssl.create_default_context(), lambda *line: None)
 
 
 @pytest.mark.usefixtures("quick")

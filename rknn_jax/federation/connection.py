@@ -68,6 +68,9 @@ class Connection:
       tell: Function that is called when the server cannot be reached, once for each reason.
       patience: Seconds to try to reach a server that does not answer. Defaults to no end.
 
+    Raises:
+      ValueError: If the environment names a proxy that cannot be used.
+
     Attributes:
       ticket: Number by which a server without TLS knows this client. None until it has one.
       attempts: Number of times that the last request was sent.
@@ -89,13 +92,19 @@ class Connection:
         self._client = ""
         if isinstance(context, ClientContext):
             self._client = f" by the key {context.number:016x}"
-        self._http = httpx.Client(
-            base_url=server,
-            verify=context or False,
-            trust_env=context is not None,
-            timeout=httpx.Timeout(SILENT_SECONDS, connect=CONNECT_SECONDS),
-            headers={"user-agent": "rknn", "accept-encoding": "identity"},
-        )
+        try:
+            self._http = httpx.Client(
+                base_url=server,
+                verify=context or False,
+                trust_env=context is not None,
+                timeout=httpx.Timeout(SILENT_SECONDS, connect=CONNECT_SECONDS),
+                headers={"user-agent": "rknn", "accept-encoding": "identity"},
+            )
+        except ImportError as error:  # of SOCKS
+            raise ValueError(
+                f"Expected a proxy of HTTP in HTTPS_PROXY or ALL_PROXY, got another one ({error}); "
+                "name one of HTTP, or unset the variable."
+            ) from error
 
     @property
     def ends(self) -> str:
