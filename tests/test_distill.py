@@ -278,6 +278,7 @@ def test_one_private_record_moves_at_most_2k_votes_of_a_run(tmp_path, monkeypatc
     )
     assert 0 < np.abs(before - after).sum() <= 2 * TINY.labeler.num_neighbors
     assert np.abs(before - after).max() == 1
+    assert "the student" not in told(tmp_path / "after", "privacy.json")["released"]
 
 
 @pytest.mark.long

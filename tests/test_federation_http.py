@@ -700,14 +700,16 @@ def test_a_client_counts_once_by_its_key_whatever_it_calls_itself(tmp_path, secu
 
 
 @pytest.mark.usefixtures("secured")
-def test_shuffled_messages_are_sent_under_one_key_alone(tmp_path):
+@pytest.mark.parametrize("other", [("party1",), ("party0", "other/ca.pem")])
+def test_shuffled_messages_are_sent_under_one_key_to_one_root_alone(tmp_path, other):
     """Under two keys they would count twice, and show among others whose they are."""
+    certificates.write_server(tmp_path / "other")
     round = a_round(trust="shuffle", honest=500)
     trusting = Agreement(trust="shuffle", honest=600)
     client = a_client(tmp_path / "client", budget=1, budget_delta=1e-5, agreement=trusting)
     first, other = (
-        Connection("https://hospital.example", client_tls(tmp_path, name), lambda *line: None)
-        for name in ("party0", "party1")
+        Connection("https://hospital.example", client_tls(tmp_path, *names), lambda *line: None)
+        for names in (("party0",), other)
     )
     with contextlib.closing(first), contextlib.closing(other):
         sent = client.answer(round.data, first.ends)

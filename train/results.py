@@ -85,7 +85,9 @@ def finish(
         "num_voters": num_units if checked is None else checked.num_voters,
         "not_covered_by_epsilon": benchmark,
     }
-    statement = _statement(experiment, task, guarantee, model=model, measured=measured)
+    statement = _statement(
+        experiment, task, guarantee, model=model, measured=measured, has_student=student is not None
+    )
     # A record that checks is in none of the parts, so they say nothing of the whole.
     noise = [guarantee] if checked else [*parts, chosen] if chosen else parts
     privacy = statement.card(
@@ -220,6 +222,8 @@ def _statement(
     guarantee: Guarantee,
     model: Classifier | None,
     measured: Measured | None,
+    *,
+    has_student: bool,
 ) -> Statement:
     about = environment()
     units = f"private {guarantee.unit}s"
@@ -242,7 +246,7 @@ def _statement(
         (
             "the noisy counts" if model is None else "the network",
             "the labels of the public records",
-            "the student",
+            *(["the student"] * has_student),
             *([f"how many {units} agree with the labels, by {units} that did not vote"] * checks),
         ),
         not_covered=(

@@ -91,7 +91,7 @@ class Connection:
         self._secured = context is not None
         self._client = ""
         if isinstance(context, ClientContext):
-            self._client = f" by the key {context.number:016x}"
+            self._client = f" by the key {context.number:016x} and the root {context.root}"
         try:
             self._http = httpx.Client(
                 base_url=server,
@@ -108,7 +108,7 @@ class Connection:
 
     @property
     def ends(self) -> str:
-        """Address of the server, and the number of the key by which it knows this client."""
+        """Address of the server, its root certificate, and the key by which it knows a client."""
         return f"{self._http.base_url}{self._client}"
 
     def close(self) -> None:

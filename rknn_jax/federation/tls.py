@@ -110,9 +110,11 @@ class ClientContext(ssl.SSLContext):
 
     Attributes:
       number: Number of the client, by its public key.
+      root: Hash of the server's root certificate, which another server at the address has not.
     """
 
     number: int = 0
+    root: str = ""
 
 
 def client_context(ca: Path, certificate: Path, key: Path) -> ClientContext:
@@ -137,6 +139,8 @@ def client_context(ca: Path, certificate: Path, key: Path) -> ClientContext:
             f"Expected the server's root certificate as {option('ca')}, PEM, got {ca}: "
             f"{_reason(error)}."
         ) from error
+    roots = b"".join(sorted(context.get_ca_certs(binary_form=True)))
+    context.root = hashlib.sha256(roots).hexdigest()[:16]
     return context
 
 
