@@ -700,16 +700,25 @@ def test_a_client_counts_once_by_its_key_whatever_it_calls_itself(tmp_path, secu
 
 
 @pytest.mark.usefixtures("secured")
-@pytest.mark.parametrize("other", [("party1",), ("party0", "other/ca.pem")])
-def test_shuffled_messages_are_sent_under_one_key_to_one_root_alone(tmp_path, other):
+@pytest.mark.parametrize(
+    ("known", "other"),
+    [
+        (("party0",), ("party1",)),
+        (("party0",), ("party0", "other/ca.pem")),
+        (("party0", "pin0.pem"), ("party0", "pin1.pem")),  # no authority's
+    ],
+)
+def test_shuffled_messages_are_sent_under_one_key_to_one_root_alone(tmp_path, known, other):
     """Under two keys they would count twice, and show among others whose they are."""
     certificates.write_server(tmp_path / "other")
+    for name in ("pin0", "pin1"):
+        certificates.write_client(tmp_path, name)
     round = a_round(trust="shuffle", honest=500)
     trusting = Agreement(trust="shuffle", honest=600)
     client = a_client(tmp_path / "client", budget=1, budget_delta=1e-5, agreement=trusting)
     first, other = (
         Connection("https://hospital.example", client_tls(tmp_path, *names), lambda *line: None)
-        for names in (("party0",), other)
+        for names in (known, other)
     )
     with contextlib.closing(first), contextlib.closing(other):
         sent = client.answer(round.data, first.ends)
@@ -1167,13 +1176,14 @@ def test_a_client_whose_answer_counts_has_taken_part_though_its_server_is_gone(
     told = []
     monkeypatch.setattr(participation, "_answer", lambda *_, **__: True)
     client = a_client(tmp_path)
-    outcome = take_part(client, None, lambda *line: told.append(line))
+    server = SimpleNamespace(ends="")
+    outcome = take_part(client, server, lambda *line: told.append(line))
     assert outcome.took_part
     assert "The answer was counted" in outcome.statement
     assert ("warning", "no server") in told
     monkeypatch.setattr(participation, "_answer", lambda *_, **__: False)
     with pytest.raises(connections.UnreachableError):
-        take_part(client, None, lambda *_: None)
+        take_part(client, server, lambda *_: None)
 
 
 def served(folder, form, **given):

@@ -43,6 +43,11 @@ def test_an_estimator_looks_for_memory_before_it_pays(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="got 0.001 GB; nothing was spent"):
         labeler.label(PRIVATE, LABELS)
     assert not ledger.exists() or not Ledger.open(ledger).num_spends
+    free = iter([10**12, 10**6])
+    monkeypatch.setattr(memory, "available", lambda: next(free))
+    labeler = ReverseKNNLabeler(ledger=ledger, budget=1.0, classes=[0, 1, 2], rounds=2).fit(PUBLIC)
+    labeler.label(PRIVATE, LABELS)  # it looks once, before the first round
+    assert Ledger.open(ledger).num_spends == 2
 
 
 def test_many_classes_are_not_simulated(rknn, tmp_path, monkeypatch):

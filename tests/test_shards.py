@@ -142,6 +142,17 @@ class QuietHandler(SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
+def test_a_website_that_serves_no_parts_is_read_through_a_cache(tmp_path, website):
+    many = 80_000
+    write(tmp_path / "a.csv", np.tile(EMBEDDINGS, (many // ROWS, 1)), np.tile(LABELS, many // ROWS))
+    url = f"{website}/a.csv"
+    assert (tmp_path / "a.csv").stat().st_size > 5 * 2**20  # more than is fetched at once
+    given = FileShard(url, "--private", Columns(width=WIDTH))
+    with pytest.raises(ValueError, match=f"through a cache, as simplecache::{url}"):
+        given.num_rows()
+    assert FileShard(f"simplecache::{url}", "--private", Columns(width=WIDTH)).num_rows()
+
+
 def test_files_are_read_from_a_website_as_from_a_disk(tmp_path, website):
     """Files of object stores read whole lines alone, and text was once called damaged."""
     write(tmp_path / "a.npz")

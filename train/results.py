@@ -86,7 +86,12 @@ def finish(
         "not_covered_by_epsilon": benchmark,
     }
     statement = _statement(
-        experiment, task, guarantee, model=model, measured=measured, has_student=student is not None
+        experiment,
+        task,
+        guarantee,
+        measured=measured,
+        networks=_networks(folder, model, student),
+        counted=all(answers.counted for _, answers in rounds),
     )
     # A record that checks is in none of the parts, so they say nothing of the whole.
     noise = [guarantee] if checked else [*parts, chosen] if chosen else parts
@@ -202,6 +207,18 @@ def _public_rows(
     }
 
 
+def _networks(
+    folder: Path, model: Classifier | None, student: ensemble.Ensemble | None
+) -> list[str]:
+    """Return the names of what `_save_networks` saves."""
+    found = {
+        "the network": model is not None,
+        "its generator": any((folder / TRAINING).glob("*/generator")),
+        "the student": student is not None,
+    }
+    return [name for name, is_there in found.items() if is_there]
+
+
 def _save_networks(
     folder: Path, model: Classifier | None, student: ensemble.Ensemble | None
 ) -> None:
@@ -220,10 +237,10 @@ def _statement(
     experiment: Experiment,
     task: Task,
     guarantee: Guarantee,
-    model: Classifier | None,
-    measured: Measured | None,
     *,
-    has_student: bool,
+    measured: Measured | None,
+    networks: Sequence[str],
+    counted: bool,
 ) -> Statement:
     about = environment()
     units = f"private {guarantee.unit}s"
@@ -244,9 +261,9 @@ def _statement(
         f"{guarantee.unit}s play the part of private ones, and whoever runs it "
         "holds all of them.",
         (
-            "the noisy counts" if model is None else "the network",
+            "the noisy counts" if counted else "the labels of the queries",
             "the labels of the public records",
-            *(["the student"] * has_student),
+            *networks,
             *([f"how many {units} agree with the labels, by {units} that did not vote"] * checks),
         ),
         not_covered=(

@@ -209,7 +209,8 @@ def adopt(settings: Adopt) -> dict[str, Any]:
     adopts = data.fingerprint not in [one.fingerprint for one in before.datasets]
     with warnings.catch_warnings(record=True) as caught:
         ledger_index.check(settings.ledger, data.prints)
-        with ledger_index.held(settings.ledger, data.prints, private, files, adopts=adopts):
+        known = (settings.ledger, data.prints, private, files)
+        with ledger_index.held(*known, adopts=adopts, patience=settings.patience):
             ledger.adopt(data, settings.reason, unrelated=settings.unrelated)
     for one in caught:
         tell(err, "warning", str(one.message))

@@ -193,7 +193,8 @@ def _ledger(
     path = spending.ledger_of(settings.private)
     ledger_index.check(path, data.prints)
     warn_of_copies(data.shards)
-    with ledger_index.held(path, data.prints, _listed(settings.private), files):
+    names = _listed(settings.private)
+    with ledger_index.held(path, data.prints, names, files, patience=spending.patience):
         if os.path.lexists(path):
             ledger = Ledger.open(path, data.fingerprint, spending.patience, person or "")
             ledger.check_person(person)

@@ -102,8 +102,9 @@ class Client:
 
         Args:
           question: Question of the round.
-          server: Address of the server that asks, with the key by which it knows this client. A
-            round that it shuffles is answered to no other. Defaults to a caller without one.
+          server: Address of the server that asks, with its root certificate and the key by which
+            it knows this client. A round that it shuffles is answered to no other. Defaults to a
+            caller without one.
 
         Raises:
           RefusedError: If the owner has not agreed to such a question, if it does not fit the data,
@@ -153,8 +154,9 @@ class Client:
         if known != server:
             raise RefusedError(
                 f"Expected the server of this round, {printable(known)}, got {server}: messages "
-                f"that are shuffled twice show whose they are. Pass {option('server')} and "
-                f"{option('key')} as then; if that server has moved, remove {path}."
+                f"that are shuffled twice show whose they are. Pass {option('server')}, "
+                f"{option('ca')} and {option('key')} as then; if that server has moved or has a "
+                f"new root certificate, remove {path}."
             )
 
     def _made(self, round: Round, cost: Guarantee, cells: np.ndarray, roles: str) -> bytes:

@@ -9,6 +9,7 @@ server's only if it names its round.
 import hashlib
 import json
 import math
+import os
 import random
 import re
 import ssl
@@ -37,6 +38,12 @@ SILENT_SECONDS = POLL_SECONDS + 20.0
 
 MOST_TEXT = 2**16
 NOTHING_YET = 204
+
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+"""Variables of the environment by which proxies are named, in any case."""
+
+CHANGED = "another question than its id names"
+"""Reason to ask again: something between client and server has changed the question."""
 
 ROUND_ID = re.compile(r"[0-9a-f]{64}")
 
@@ -100,10 +107,11 @@ class Connection:
                 timeout=httpx.Timeout(SILENT_SECONDS, connect=CONNECT_SECONDS),
                 headers={"user-agent": "rknn", "accept-encoding": "identity"},
             )
-        except ImportError as error:  # of SOCKS
+        except (ImportError, ValueError, httpx.InvalidURL) as error:
+            named = sorted(name for name in os.environ if name.upper() in PROXIES)
             raise ValueError(
-                f"Expected a proxy of HTTP in HTTPS_PROXY or ALL_PROXY, got another one ({error}); "
-                "name one of HTTP, or unset the variable."
+                f"Expected a proxy of HTTP in {', '.join(named)}, got one that cannot be used "
+                f"({error}); name one of HTTP, or unset the variables."
             ) from error
 
     @property
@@ -126,7 +134,7 @@ class Connection:
 
         Raises:
           UnreachableError: If the server does not answer.
-          ValueError: If a certificate does not fit.
+          ValueError: If a certificate does not fit, or if no body has the id.
         """
         return self._repeat("GET", path, None, most, by_id=by_id)
 
@@ -166,6 +174,12 @@ class Connection:
             except httpx.TransportError as error:
                 check_certificates(error)
                 self._tell_waiting((str(error) or type(error).__name__) + self._hint(error))
+            if time.monotonic() >= ends and self._reason == CHANGED:
+                raise ValueError(
+                    f"Expected the question that its id names from {self._http.base_url}, got "
+                    f"another one for {self.patience:g} s; see what changes it on the way, such as "
+                    "a proxy that compresses. Nothing was sent."
+                )
             if time.monotonic() >= ends:
                 raise UnreachableError(
                     f"Expected a server at {self._http.base_url}, got none for {self.patience:g} s "
@@ -200,7 +214,7 @@ class Connection:
         data = b"" if status == NOTHING_YET else _body(response, most)
         own = data is None or hashlib.sha256(data).hexdigest() == round_id
         if by_id and status == 200 and not own:
-            self._tell_waiting("another question than its id names")
+            self._tell_waiting(CHANGED)
             return None
         return Received(status, round_id, data)
 

@@ -132,7 +132,8 @@ def opened(settings: Join, agreement: Agreement, records: Records) -> Client:
     path = ledger_path(settings)
     files = find([str(settings.private)], option("private")).files
     ledger_index.check(path, data.prints)
-    with ledger_index.held(path, data.prints, [str(settings.private)], files):
+    patience = settings.spending.patience
+    with ledger_index.held(path, data.prints, [str(settings.private)], files, patience=patience):
         ledger = _ledger(settings, path, data, fingerprint(inputs))
     warn_of_copies(data.shards)
     return Client(

@@ -88,7 +88,7 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
             tell("over", GONE)
             return Outcome(GONE, True)
         account, first = _related(client, round_id, question)
-        counted = client.counted()
+        counted = client.counted(connection.ends)
         if not {round_id, account, first} & set(counted):
             _clear(client, counted)
         took_part = bool({account, first} & set(counted) - {round_id})
@@ -105,10 +105,10 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
             statement = GONE
             tell("warning", str(error))
         except FailedError:
-            _clear(client, client.counted())
+            _clear(client, client.counted(connection.ends))
             raise
         if statement is not None:
-            _clear(client, client.counted())
+            _clear(client, client.counted(connection.ends))
             if statement != GONE:
                 for one in {account, first} - {""}:
                     client.clear_roles(one)
@@ -154,7 +154,7 @@ def _question(client: Client, connection: Connection, tell: Tell) -> tuple[str, 
         received = connection.get("/v1/round", client.agreement.most_bytes, by_id=True)
         if received.status == 200:
             return received.round, received.data
-        if client.said(received.round) or received.round in client.counted():
+        if client.said(received.round) or received.round in client.counted(connection.ends):
             return received.round, UNSHOWN
         if received.round != told:
             told = received.round
@@ -178,7 +178,7 @@ def _answer(
     """
     path = f"/v1/rounds/{round_id}"
     kept = client.said(round_id)
-    if kept is None and round_id in client.counted():
+    if kept is None and round_id in client.counted(connection.ends):
         tell("added", f"to the sum of round {round_id[:12]} before; waiting for its end")
         return True
     try:
@@ -213,12 +213,12 @@ def _answer(
     fate = connection.post(f"{path}/answers", payload)
     if fate == ELSEWHERE:
         return None
-    if fate == "again" and kept is None and connection.attempts == 1:
+    if fate == "again" and payload and kept is None and connection.attempts == 1:
         tell(
             "warning",
             "the server counted an answer by this key before. Unless something on the way repeats "
-            "requests, another data set joins by the same certificate, and this one was charged "
-            "and does not count; give each a certificate of its own",
+            "requests, it was another data set's, and this one was charged and does not count; "
+            "give each data set a certificate of its own",
         )
     if fate in ("counted", "again"):
         _note_counted(client, connection, round_id, tell)

@@ -67,21 +67,28 @@ def read_clients(path: Path) -> dict[bytes, int]:
     Raises:
       ValueError: If the file cannot be read or holds no certificates.
     """
-    from cryptography import x509
-    from cryptography.hazmat.primitives.serialization import Encoding
-
     try:
-        found = x509.load_pem_x509_certificates(path.read_bytes())
-        return {
-            der: key_number(der)
-            for der in (certificate.public_bytes(Encoding.DER) for certificate in found)
-        }
+        return {der: key_number(der) for der in _certificates(path)}
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ValueError(
             f"Expected certificates of clients in {option('keys')} {path}, got none that can be "
             f"read: {reason}; {MAKE_ONE}."
         ) from error
+
+
+def _certificates(path: Path) -> list[bytes]:
+    """Return the certificates of a PEM file, DER.
+
+    Raises:
+      ValueError: If it holds none, or one that cannot be read.
+      OSError: If the file cannot be read.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    found = x509.load_pem_x509_certificates(path.read_bytes())
+    return [certificate.public_bytes(Encoding.DER) for certificate in found]
 
 
 def server_context(folder: Path, clients: Mapping[bytes, int]) -> ssl.SSLContext:
@@ -134,13 +141,12 @@ def client_context(ca: Path, certificate: Path, key: Path) -> ClientContext:
     context.number = next(iter(read_clients(certificate).values()))
     try:
         context.load_verify_locations(ca)
-    except (OSError, ssl.SSLError) as error:
+        context.root = hashlib.sha256(b"".join(sorted(_certificates(ca)))).hexdigest()[:16]
+    except (OSError, ValueError) as error:
         raise ValueError(
             f"Expected the server's root certificate as {option('ca')}, PEM, got {ca}: "
             f"{_reason(error)}."
         ) from error
-    roots = b"".join(sorted(context.get_ca_certs(binary_form=True)))
-    context.root = hashlib.sha256(roots).hexdigest()[:16]
     return context
 
 
@@ -157,7 +163,7 @@ def _load_chain(context: ssl.SSLContext, certificate: Path, key: Path, options: 
         ) from error
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | ValueError) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or "no PEM").replace("_", " ").lower()
-    return error.strerror or str(error)
+    return getattr(error, "strerror", None) or str(error)

@@ -38,11 +38,10 @@ from rknn_jax._internal import disk, urls
 from rknn_jax._internal.option_names import option
 from rknn_jax._internal.private_warnings import warn_owner
 from rknn_jax.privacy import source_names
-from rknn_jax.privacy.ledger import Ledger, LedgerError, LedgerMismatchError
+from rknn_jax.privacy.ledger import PATIENCE, Ledger, LedgerError, LedgerMismatchError
 from rknn_jax.privacy.ledger_file import lock
 from rknn_jax.privacy.ledger_lines import MOST_SHARDS
 
-PATIENCE = 120.0  # seconds to wait for a process that holds the index and waits for its ledger
 SALT_SIZE = 32
 _SALT = "salt"
 _LOCK = "lock"
@@ -126,6 +125,7 @@ def held(
     files: Sequence[str] = (),
     inside: Sequence[str] = (),
     adopts: bool = False,
+    patience: float = PATIENCE,
 ) -> Iterator[None]:
     """Note a ledger in the index after it was opened, made or changed in the `with` block.
 
@@ -141,6 +141,8 @@ def held(
       inside: Names of the files that were found in them, which tell those of a folder elsewhere,
         and copies. The first `MOST_SHARDS` are noted, and all are looked up. Defaults to none.
       adopts: Flag for an existing ledger to which the records are new. Defaults to False.
+      patience: Seconds to wait for a process that holds the index, perhaps while it waits for its
+        own ledger. Defaults to `PATIENCE`.
 
     Raises:
       LedgerError: If another process holds the index for too long.
@@ -160,7 +162,7 @@ def held(
     ]
     try:
         place = folder()
-        file = _locked(place)
+        file = _locked(place, patience)
     except OSError as error:
         _warn(error)
         yield
@@ -358,7 +360,7 @@ def _name(salt: bytes, dataset: str) -> str:
     return f"{hmac.new(salt, known, hashlib.sha256).hexdigest()}.json"
 
 
-def _locked(place: Path) -> FileIO:
+def _locked(place: Path, patience: float) -> FileIO:
     """Make the folder, lock it, and return the file that keeps the lock.
 
     Raises:
@@ -367,8 +369,9 @@ def _locked(place: Path) -> FileIO:
     """
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = FileIO(os.open(place / _LOCK, os.O_RDWR | os.O_CREAT, disk.OWNER), "r+")
+    undone = "the index of ledgers could not be asked, and nothing was charged"
     try:
-        lock(file, place / _LOCK, time.monotonic() + PATIENCE, "nothing was spent")
+        lock(file, place / _LOCK, time.monotonic() + patience, undone)
     except BaseException:
         file.close()
         raise

@@ -117,7 +117,8 @@ def open_or_make(
     """
     path = settings.ledger_path
     files = [settings.private] if isinstance(settings.private, str) else settings.private
-    noted = ledger_index.held(path, counted.prints, files, shards)
+    patience = settings.spending.patience
+    noted = ledger_index.held(path, counted.prints, files, shards, patience=patience)
     with nullcontext() if paid else noted:
         return open_ledger(settings, [cost], counted.dataset, paid=paid) or Ledger.create(
             path,

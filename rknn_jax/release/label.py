@@ -222,7 +222,8 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
     """
     question = plan.question
     if folder is None:
-        _reserve_memory(plan)
+        if question.before is None:  # later rounds take no more
+            _reserve_memory(plan)
         number = new_release()
         ledger = _ledger(plan, counted)
         purpose = f"{_purpose(plan)}; release {number}"
