@@ -95,7 +95,7 @@ FAULTS = (
     WorldFault(
         "a ledger is not locked",
         ledger_file,
-        "_lock",
+        "lock",
         "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "pass",
     ),

@@ -246,7 +246,11 @@ def test_a_statement_tells_how_a_persons_records_are_bounded(labeler, unit, told
 def test_a_statement_of_persons_leaves_the_number_of_their_records_open(unit):
     guarantee = dataclasses.replace(RELEASE, unit=unit, relation="add-remove")
     experiment = dataclasses.replace(TINY, unit=unit)
-    found = results._statement(experiment, digits(0), guarantee, None, None)
+    found = results._statement(
+        experiment, digits(0), guarantee, measured=None, networks=["the student"], counted=False
+    )
+    released = ["the labels of the queries", "the labels of the public records", "the student"]
+    assert found.card()["released"] == released
     words = " ".join(found.card()["not_covered"])
     assert f"the number of private {unit}s" in words
     assert ("the number of their records" in words) == (unit == "person")

@@ -342,7 +342,7 @@ def test_a_ledger_that_was_replaced_while_a_charge_waited_is_charged_and_not_the
 
 
 def test_a_file_that_is_replaced_between_opening_and_locking_is_noticed(ledger, path, monkeypatch):
-    real = ledger_file._lock
+    real = ledger_file.lock
     swapped = []
 
     def swap_first(file, where, deadline, undone):
@@ -353,7 +353,7 @@ def test_a_file_that_is_replaced_between_opening_and_locking_is_noticed(ledger, 
             os.replace(copy, path)
         real(file, where, deadline, undone)
 
-    monkeypatch.setattr(ledger_file, "_lock", swap_first)
+    monkeypatch.setattr(ledger_file, "lock", swap_first)
     ledger.charge(released(0.1), "in the file that the path names")
     assert Ledger.open(path, DATA).spent.epsilon == Fraction(2, 10)
 

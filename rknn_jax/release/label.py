@@ -222,7 +222,7 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
     """
     question = plan.question
     if folder is None:
-        if question.before is None:  # later rounds take no more
+        if question.before is None:  # later, a refusal would lose the round before, which is paid
             _reserve_memory(plan)
         number = new_release()
         ledger = _ledger(plan, counted)
