@@ -284,6 +284,20 @@ def test_records_that_change_meanwhile_are_refused(tmp_path, folder, network):
         run.embed(source, model, out, private=False)
 
 
+def test_records_that_change_while_they_are_embedded_are_refused(tmp_path, folder, network):
+    source = images.ImageFolder.find(folder)
+    model = images.NetworkModel(pretrained.load(network))
+    out = tmp_path / "o.parquet"
+
+    def change(count):
+        (folder / "cat/0.png").write_bytes((folder / "dog/1.png").read_bytes())
+
+    with pytest.raises(ValueError, match="to stay as it is while it is embedded"):
+        run.embed(source, model, out, private=True, advance=change)
+    assert not list(tmp_path.glob("*.parquet*")) + list(tmp_path.glob(".*"))
+    run.embed(source, model, out, private=True)
+
+
 @pytest.mark.parametrize("words", ["begin anew", "name another"])
 def test_a_run_with_other_columns_is_another_one(tmp_path, vectors, words):
     path = write_texts(tmp_path / "t.jsonl")

@@ -542,6 +542,38 @@ def test_a_file_of_the_same_size_and_time_that_was_written_meanwhile_is_refused(
         path.read_bytes()
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_files_that_are_written_while_they_are_counted_are_refused(public, monkeypatch, last):
+    """A record that moved to a place that was not read yet counted twice."""
+    (public / "R").mkdir()
+    paths = [write(public / f"R/{number}.npz") for number in range(2)]
+    np.savez(paths[1], embeddings=EMBEDDINGS[::-1], labels=LABELS)
+    read = FileShard.blocks
+
+    def written(shard, size):
+        if shard.name == str(paths[last]):
+            paths[1].write_bytes(paths[1].read_bytes())
+        return read(shard, size)
+
+    plan = planning.prepare(settings(public, private="R"))
+    with monkeypatch.context() as patch:
+        patch.setattr(FileShard, "blocks", written)
+        with pytest.raises(ValueError, match="to stay as it is while it is read"):
+            label.release(plan)
+    assert not spent(public)
+    label.release(plan)
+    assert spent(public)
+
+
+def test_a_file_on_a_website_that_is_written_meanwhile_is_refused(tmp_path, website):
+    path = write(tmp_path / "a.csv")
+    names = [f"{website}/a.csv"]
+    with unchanged(names, "--private"):
+        path.read_bytes()
+    with pytest.raises(ValueError, match="to stay as it is"), unchanged(names, "--private"):
+        path.write_bytes(path.read_bytes() + b"\n")
+
+
 # Where shards are found
 
 

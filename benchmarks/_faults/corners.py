@@ -198,6 +198,14 @@ FAULTS = (
     ),
     Known(
         "corners",
+        "records are counted twice where another program moves them meanwhile",
+        "rknn_jax/release/label.py",
+        "unchanged(files_of(plan.data.private.shards), option",
+        "unchanged([], option",
+        ("tests/test_shards.py",),
+    ),
+    Known(
+        "corners",
         "a client sends shuffled messages to another root's server at the address",
         "rknn_jax/federation/connection.py",
         " and the root {context.root}",

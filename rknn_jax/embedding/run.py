@@ -72,7 +72,7 @@ def embed(
 
     Raises:
       ValueError: If the records are public and none can be used, `out` holds something else, or
-        what is embedded has changed since the run was stopped.
+        what is embedded has changed since the run began.
     """
     known = {name: value for name, value in model.card.items() if name != "path"}
     plan = {"model": known, "private": private, "source": source.state}
@@ -106,6 +106,12 @@ def embed(
             "truncated": None if private else truncated,
             "digest": digest,
         }
+        if source.state != plan["source"]:
+            _clear(parts)
+            raise ValueError(
+                f"Expected {source.where} to stay as it is while it is embedded, and it was "
+                "changed; wait until it is written, and try again."
+            )
         mode = disk.OWNER if private else disk.PUBLIC
         disk.write_whole(card_path(out), json.dumps(card, indent=2).encode(), mode)
         os.replace(parts / JOINED, out)

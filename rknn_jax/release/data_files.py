@@ -5,7 +5,7 @@ Names may be URLs that fsspec knows, such as `s3://bucket/folder` or `memory://f
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -75,15 +75,18 @@ def refuse_copies(files: Sequence[str], argument: str) -> None:
 
 @contextmanager
 def unchanged(names: Sequence[str], argument: str) -> Iterator[None]:
-    """Read files more than once, and make sure that they are the same each time.
+    """Make sure that files stay the same while they are read, all of them, however often.
+
+    A record that another program moves meanwhile could count twice, which no noise covers. Labels
+    of one version would be those of other records in the next. Of a file elsewhere, it takes a
+    server that tells of changes, as by an `ETag`.
 
     Args:
       names: As for `find`.
       argument: As for `find`.
 
     Raises:
-      ValueError: If a local file was changed or replaced in the meantime. Labels of one version
-        would be those of other records in the next.
+      ValueError: If a file was changed or replaced in the meantime.
     """
     before = _states(names, argument)
     yield
@@ -94,13 +97,17 @@ def unchanged(names: Sequence[str], argument: str) -> Iterator[None]:
         )
 
 
-def _states(names: Sequence[str], argument: str) -> dict[str, tuple[int, int, int]]:
-    found = {}
+def _states(names: Sequence[str], argument: str) -> dict[str, object]:
+    found: dict[str, object] = {}
     for file in find(names, argument).files:
         system, path = fsspec.core.url_to_fs(file)
         if isinstance(system, LocalFileSystem):
             status = os.stat(path)
             found[file] = status.st_ino, status.st_size, status.st_ctime_ns
+        else:
+            system.invalidate_cache()
+            with suppress(Exception):  # each has errors of its own, told where the file is read
+                found[file] = str(sorted(system.info(path).items()))
     return found
 
 

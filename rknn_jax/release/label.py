@@ -41,8 +41,10 @@ from rknn_jax.privacy.statement import Statement, as_json, new_release, page
 from rknn_jax.release import engines, preview, rehearsal, release_folder, tables
 from rknn_jax.release.accounts import open_ledger, open_or_make
 from rknn_jax.release.counting import Counted
+from rknn_jax.release.data_files import unchanged
 from rknn_jax.release.planning import Plan, places, request
 from rknn_jax.release.release_folder import ReleaseFolder
+from rknn_jax.release.shards import files_of
 from rknn_jax.release.statements import card, statement
 from rknn_jax.report import release as report
 from rknn_jax.report import results
@@ -134,13 +136,16 @@ def count(plan: Plan) -> Counted:
 
     Raises:
       LedgerError: If the ledger belongs to another data set.
-      ValueError: If the private records cannot be read.
+      ValueError: If the private records cannot be read, or are changed meanwhile.
     """
     settings = plan.settings
     engine = engines.named(settings.engine)
     # Only with these settings is the number of rows public; else the progress would show it.
     is_public = settings.unit == "record" and plan.num_records is not None
-    with progress.phase("counting", len(plan.data.private) if is_public else None, "rows") as done:
+    with (
+        unchanged(files_of(plan.data.private.shards), option("private")),
+        progress.phase("counting", len(plan.data.private) if is_public else None, "rows") as done,
+    ):
         counted: Counted = engine.count_all(
             plan.data.private,
             plan.counter,

@@ -546,6 +546,12 @@ def _of_partitions(error: str, name: str) -> str:
     )
 
 
+def files_of(shards: Sequence[Shard]) -> list[str]:
+    """Return the paths and URLs of the files among shards, those of labels too."""
+    files = [one for one in shards if isinstance(one, FileShard)]
+    return [name for one in files for name in (one.name, one.labels_name) if name]
+
+
 def with_one_order(shards: Sequence[FileShard], first: tuple[str, ...] = ()) -> list[FileShard]:
     """Return shards that read the same feature columns in the same order.
 
