@@ -213,8 +213,8 @@ def test_a_budget_that_is_raised_between_rounds_loses_no_labels(tmp_path, monkey
     ledger = tmp_path / "l.jsonl"
     draw = label.draw
 
-    def then_raised(*arguments):
-        done = draw(*arguments)
+    def then_raised(*arguments, **named):
+        done = draw(*arguments, **named)
         Ledger.open(ledger).raise_budget(2, None, "decided by the board")
         return done
 

@@ -136,7 +136,12 @@ def website(tmp_path):
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
-    """Handler that logs nothing."""
+    """Handler that logs nothing, and tells no length of a file in a folder `open`."""
+
+    def send_header(self, keyword, value):
+        """Send a header."""
+        if keyword != "Content-Length" or "/open/" not in self.path:
+            super().send_header(keyword, value)
 
     def log_message(self, format, *args):
         """Say nothing."""
@@ -151,6 +156,16 @@ def test_a_website_that_serves_no_parts_is_read_through_a_cache(tmp_path, websit
     with pytest.raises(ValueError, match=f"through a cache, as simplecache::{url}"):
         given.num_rows()
     assert FileShard(f"simplecache::{url}", "--private", Columns(width=WIDTH)).num_rows()
+
+
+def test_a_file_of_no_known_length_is_read_through_a_cache(tmp_path, website):
+    """One that was cut off has as many records as arrived, and no error."""
+    (tmp_path / "open").mkdir()
+    for name in ("a.csv", "a.jsonl"):
+        write(tmp_path / "open" / name)
+        given = FileShard(f"{website}/open/{name}", "--private", Columns(width=WIDTH))
+        with pytest.raises(ValueError, match="tells the length .* as simplecache::http"):
+            given.num_rows()
 
 
 def test_files_are_read_from_a_website_as_from_a_disk(tmp_path, website):

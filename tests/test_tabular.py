@@ -858,7 +858,9 @@ def test_breast_cancer_at_epsilon_3(tmp_path, monkeypatch):
     ).fit(X[public])
     drawn = []
     draw = job.draw
-    monkeypatch.setattr(job, "draw", lambda *given: drawn.append(given) or draw(*given))
+    monkeypatch.setattr(
+        job, "draw", lambda *given, **named: drawn.append(given) or draw(*given, **named)
+    )
     said = pipeline[-1].label(pipeline[:-1].transform(X[private]), y[private])
     ((plan, votes),) = drawn
     counts = votes.counts

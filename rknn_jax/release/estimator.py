@@ -456,7 +456,7 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
                 if self.rounds > 1:
                     rounds.check_budget(left, plan)
                 counted = job.count(plan)
-                done = job.draw(plan, counted)
+                done = job.draw(plan, counted, num_rounds=self.rounds)
                 before = Before(
                     done.probabilities,
                     done.answers.guarantee,

@@ -51,6 +51,7 @@ from rknn_jax.report import results
 from rknn_jax.report.summary import Summary, summarize
 from rknn_jax.types import Answers
 
+LATER = 2  # times the memory of a first round, for later ones and what the process keeps
 ROOM_FOR_WORDS = 2**22  # bytes of the statement, the report and the array files' headers
 BYTES_PER_CELL = 100
 BYTES_PER_LABEL = 40
@@ -209,7 +210,9 @@ def release(plan: Plan, counted: Counted | None = None) -> Release:
 
 
 @quiet()
-def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> Release:
+def draw(
+    plan: Plan, counted: Counted, folder: ReleaseFolder | None = None, num_rounds: int = 1
+) -> Release:
     """Charge the ledger and release.
 
     Guarantee: the returned card states the privacy of everything in the result. The ledger has the
@@ -220,6 +223,7 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
       counted: Sum from `count`.
       folder: Folder that keeps what is drawn and pays. Defaults to none: the ledger is charged, and
         an error loses the release.
+      num_rounds: Number of rounds of a run without a folder. Defaults to 1.
 
     Raises:
       LedgerError: If the ledger cannot be charged; nothing was released then.
@@ -228,7 +232,7 @@ def draw(plan: Plan, counted: Counted, folder: ReleaseFolder | None = None) -> R
     question = plan.question
     if folder is None:
         if question.before is None:  # later, a refusal would lose the round before, which is paid
-            _reserve_memory(plan)
+            _reserve_memory(plan, 1 if num_rounds == 1 else LATER)
         number = new_release()
         ledger = _ledger(plan, counted)
         purpose = f"{_purpose(plan)}; release {number}"
@@ -425,31 +429,40 @@ def seconds(plan: Plan) -> float:
     return of_cells + (SECONDS_PER_LABEL + SECONDS_PER_PRODUCT * queries) * labels
 
 
-def check_memory(plan: Plan) -> None:
-    """Raise ValueError if there is not as much free memory as a release takes after its charge."""
+def check_memory(plan: Plan, times: int = 1) -> None:
+    """Raise ValueError if there is not as much free memory as a release takes after its charge.
+
+    Args:
+      plan: Release to make.
+      times: Factor of the memory. Defaults to 1.
+    """
     free = memories.available()
-    if free is not None and memory(plan) > free:
-        raise _too_large(plan, f"{free / 1e9:.2g} GB")
+    if free is not None and times * memory(plan) > free:
+        raise _too_large(plan, times, f"{free / 1e9:.2g} GB")
 
 
-def _reserve_memory(plan: Plan) -> None:
+def _reserve_memory(plan: Plan, times: int = 1) -> None:
     """Allocate and free the memory of the release, to find a shortage before anything is spent.
+
+    Args:
+      plan: Release to make.
+      times: Factor of the memory. Defaults to 1.
 
     Raises:
       ValueError: If there is not enough memory.
     """
-    check_memory(plan)  # otherwise the system may end the process
+    check_memory(plan, times)  # otherwise the system may end the process
     try:
-        np.ones(memory(plan), np.uint8)  # written to, because unused pages take no memory
+        np.ones(times * memory(plan), np.uint8)  # written to, because unused pages take no memory
     except MemoryError as error:
-        raise _too_large(plan, "less") from error
+        raise _too_large(plan, times, "less") from error
 
 
-def _too_large(plan: Plan, free: str) -> ValueError:
+def _too_large(plan: Plan, times: int, free: str) -> ValueError:
     first, second = plan.question.tally.shape
     return ValueError(
-        f"Expected {memory(plan) / 1e9:.2g} GB of free memory for a sum of {first:,} by {second:,} "
-        f"and {len(plan.data.public):,} public rows of {plan.data.classes.count:,} classes, got "
-        f"{free}; nothing was spent. Use fewer classes, {option('queries')} or public rows, or a "
-        "machine with more memory."
+        f"Expected {times * memory(plan) / 1e9:.2g} GB of free memory for a sum of {first:,} by "
+        f"{second:,} and {len(plan.data.public):,} public rows of {plan.data.classes.count:,} "
+        f"classes, got {free}; nothing was spent. Use fewer classes, {option('queries')} or public "
+        "rows, or a machine with more memory."
     )

@@ -526,12 +526,20 @@ def _decompressed(name: str) -> Iterator[IO[bytes]]:
     """Open a path or URL.
 
     Raises:
-      FormatError: If its compression cannot be read.
+      FormatError: If its compression cannot be read, or its length is not known.
     """
     formats.refuse_compression(name)
     with fsspec.open(name, "rb", compression="infer") as file:
+        if not isinstance(file, AbstractBufferedFile):
+            yield file
+            return
+        if file.size is None:  # read to wherever the connection ends
+            raise formats.FormatError(
+                "Expected a server that tells the length of a file, got none; read it through a "
+                f"cache, as simplecache::{name}, or save it here."
+            )
         # Those of object stores read lines of any length alone.
-        yield BufferedReader(file) if isinstance(file, AbstractBufferedFile) else file
+        yield BufferedReader(file)
 
 
 def _of_partitions(error: str, name: str) -> str:
