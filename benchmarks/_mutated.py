@@ -206,7 +206,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/test_persons.py",
     ),
     "rknn_jax/release/encoding.py": ("tests/test_encoding.py",),
-    "rknn_jax/release/label.py": RELEASE,
+    "rknn_jax/release/label.py": (*RELEASE, "tests/test_many_classes.py"),
     "rknn_jax/release/release_folder.py": (
         "tests/test_release_folder.py",
         "tests/test_engines.py",

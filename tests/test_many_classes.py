@@ -9,6 +9,9 @@ from rknn_jax import ReverseKNNLabeler
 from rknn_jax._internal import memory
 from rknn_jax.answers import process
 from rknn_jax.privacy.ledger import Ledger
+from rknn_jax.release import label, planning
+from rknn_jax.release.settings import Settings
+from tests.options import named_settings
 from tests.test_cli import arguments, contents
 from tests.test_inputs import LABELS, PRIVATE, PUBLIC
 
@@ -33,6 +36,22 @@ def test_what_does_not_fit_in_memory_is_refused_by_the_dry_run_too(
         assert f"got {free / 1e9:.2g} GB; nothing was spent" in told
         assert "for a sum of 60 by 300,000 and 60 public rows of 300,000 classes" in told
         assert contents(tmp_path) == before
+
+
+def test_a_release_wants_as_much_memory_as_it_takes_and_no_more(tmp_path, monkeypatch):
+    save(tmp_path)
+    given = {"private": str(tmp_path / "R.npz"), "ledger": tmp_path / "l", "out": tmp_path / "o"}
+    plan = planning.prepare(
+        named_settings(Settings, str(tmp_path / "P.npz"), epsilon=1.0, classes="3", **given)
+    )
+    needed = label.memory(plan)
+    monkeypatch.setattr(memory, "available", lambda: needed)
+    label.check_memory(plan)
+    label._reserve_memory(plan)
+    monkeypatch.setattr(memory, "available", lambda: needed - 1)
+    for check in (label.check_memory, label._reserve_memory):
+        with pytest.raises(ValueError, match="nothing was spent"):
+            check(plan)
 
 
 def test_an_estimator_looks_for_memory_before_it_pays(tmp_path, monkeypatch):

@@ -56,9 +56,10 @@ def run(settings: Settings) -> dict[str, Any]:
             f"Expected --out with --rounds {settings.rounds}, got none; name a folder, in which a "
             "stopped run goes on."
         )
-    if clear_finished(settings.out):
+    complete = clear_finished(settings.out)
+    if complete:
         (settings.out / ROUNDS).unlink(missing_ok=True)
-    if not (settings.out / STAGING).exists():  # else the last round may be paid for
+    if complete or not (settings.out / STAGING).exists():  # else the last round may be paid for
         refuse_results(settings.out)
     rounds.refuse_leftover(settings.out)
     before = None
