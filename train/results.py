@@ -90,7 +90,7 @@ def finish(
         task,
         guarantee,
         measured=measured,
-        networks=_networks(folder, model, student),
+        networks=_save_networks(folder, model, student),
         counted=all(answers.counted for _, answers in rounds),
     )
     # A record that checks is in none of the parts, so they say nothing of the whole.
@@ -102,7 +102,6 @@ def finish(
     )
     write_arrays(folder / "labels.npz", _public_rows(task, labels, rounds))
     write_arrays(folder / "queries.npz", _queries(task, labels, rounds))
-    _save_networks(folder, model, student)
     write_whole(folder / "privacy.html", page(statement).encode())
     write_whole(folder / "privacy.json", as_json(privacy).encode())
     # The result comes last, because a folder that has it is a finished run.
@@ -207,30 +206,24 @@ def _public_rows(
     }
 
 
-def _networks(
-    folder: Path, model: Classifier | None, student: ensemble.Ensemble | None
-) -> list[str]:
-    """Return the names of what `_save_networks` saves."""
-    found = {
-        "the network": model is not None,
-        "its generator": any((folder / TRAINING).glob("*/generator")),
-        "the student": student is not None,
-    }
-    return [name for name, is_there in found.items() if is_there]
-
-
 def _save_networks(
     folder: Path, model: Classifier | None, student: ensemble.Ensemble | None
-) -> None:
-    """Save the labeler's network, its generator and the student, as far as there are any."""
+) -> list[str]:
+    """Save the labeler's network, its generator and the student, and return which there are."""
+    saved = []
     if isinstance(model, students.Student):
         students.save(model, folder / "model")
+        saved.append("the network")
     elif isinstance(model, HEADS):
         model.save(folder / "model")
+        saved.append("the network")
     for path in (folder / TRAINING).glob("*/generator"):
         shutil.copytree(path, folder / "generator")
+        saved.append("its generator")
     if student is not None:
         ensemble.save(student, folder / "student")
+        saved.append("the student")
+    return saved
 
 
 def _statement(

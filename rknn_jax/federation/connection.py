@@ -109,6 +109,8 @@ class Connection:
             )
         except (ImportError, ValueError, httpx.InvalidURL) as error:
             named = sorted(name for name in os.environ if name.upper() in PROXIES)
+            if not named:
+                raise
             raise ValueError(
                 f"Expected a proxy of HTTP in {', '.join(named)}, got one that cannot be used "
                 f"({error}); name one of HTTP, or unset the variables."
@@ -178,7 +180,7 @@ class Connection:
                 raise ValueError(
                     f"Expected the question that its id names from {self._http.base_url}, got "
                     f"another one for {self.patience:g} s; see what changes it on the way, such as "
-                    "a proxy that compresses. Nothing was sent."
+                    "a proxy that compresses."
                 )
             if time.monotonic() >= ends:
                 raise UnreachableError(

@@ -272,8 +272,9 @@ def clear_errors(where: str) -> Iterator[None]:
                 "by labels.astype(str)."
             ) from error
         reason = " ".join(str(error).split()) or type(error).__name__
-        _, sign, url = where.rpartition(" ")[2].partition("://")
-        cached = f", or read it through a cache, as simplecache::{_}{sign}{url}" if sign else ""
+        url = where.partition(" ")[2]
+        direct = "://" in url and "::" not in url
+        cached = f", or read it through a cache, as simplecache::{url}" if direct else ""
         raise ValueError(
             f"{where} could not be read ({reason}); it is damaged, incomplete or laid out "
             f"otherwise, so write it anew{cached}."
