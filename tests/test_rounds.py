@@ -288,6 +288,9 @@ def test_a_stopped_run_goes_on_after_its_first_round(rknn, tmp_path):
     assert "its labels are in out/round-1" in done.err
     assert [one["epsilon"] for one in spends()] == PARTS
     assert not (tmp_path / "out" / ROUNDS).exists()
+    (tmp_path / "out" / STAGING).mkdir()  # of a process that was killed while it removed it
+    assert "the release there is complete" in rknn(*asked).err
+    (tmp_path / "out" / STAGING).rmdir()
     for path in (tmp_path / "out").iterdir():
         if path.is_file():
             path.unlink()
