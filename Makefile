@@ -31,7 +31,7 @@ test: $(VENV)/.dev  ## under five minutes on two free cores
 	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m pytest -n 2 --dist worksteal -m "not slow and not long"
 
 long: $(VENV)/.dev  ## the tests of some seconds each that are not in `make test`, and all audits of README and docs: a quarter of an hour
-	XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m pytest -n 2 --dist worksteal -m "long and not slow"
+	TMPDIR="$${TMPDIR:-/tmp}" XLA_FLAGS="$(QUICK_XLA)" $(RUN) -m pytest -n 2 --dist worksteal -m "long and not slow"
 	$(RUN) -m pytest -n 2 tests/test_neighbors.py -m "not slow"  # as users compile: XLA once fused what had to be rounded
 
 processes: $(VENV)/.dev  ## a federation whose client is killed, a Ray cluster that loses machines, an S3 server: two minutes

@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pkgutil
+import shutil
 import tempfile
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,18 @@ from typing import NamedTuple
 import hypothesis
 import jax
 import pytest
+
+# Ledgers and rounds wait 30,000 times for a disk in all tests together, a minute by each of two
+# processes. Memory is a file system too, where there is enough and programs may be run from it.
+MEMORY = Path("/dev/shm")
+if (
+    "TMPDIR" not in os.environ
+    and MEMORY.is_dir()
+    and os.access(MEMORY, os.W_OK)
+    and shutil.disk_usage(MEMORY).free > 1 << 30
+    and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+):
+    os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
