@@ -174,7 +174,7 @@ def nearest_votes(
     Args:
       points: float32 `[n, f]`, private records.
       references: float32 `[s, f]`, queries.
-      labels: int32 `[n]` or `[n, r]`, as in `bsvs.cells`.
+      labels: Integers `[n]` or `[n, r]`, as in `bsvs.cells`.
       num_neighbors: Number of neighbors k, between 1 and s.
       num_classes: Number of classes |Y|.
       metric: Metric, as in `nearest`.
@@ -187,7 +187,8 @@ def nearest_votes(
       ValueError: As in `nearest`, and if the numbers of labels and points differ.
     """
     points, references = _checked(points, references, num_neighbors)
-    labels = _near_work(labels, np.int32, points, references)
+    labels = labels if isinstance(labels, jax.Array) else np.asarray(labels)
+    labels = _near_work(bsvs.voting_labels(labels, num_classes), np.int32, points, references)
     if len(labels) != len(points):
         raise ValueError(
             f"Expected a row of labels for each of {len(points)} points, got {len(labels)}."

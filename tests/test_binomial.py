@@ -6,6 +6,7 @@ import math
 from functools import reduce
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import binom
@@ -127,6 +128,27 @@ def test_a_curator_releases_it_exactly():
 def test_what_cannot_be_is_refused(wrong, words):
     with pytest.raises(ValueError, match=words):
         Binomial(1.0, 4, 3, **wrong)
+
+
+def test_more_coins_than_anybody_tosses_are_refused_before_anything_is_paid():
+    for wide in ({"epsilon": 1e-4, "num_queries": 25}, {"epsilon": 1e-3, "num_queries": 10**6}):
+        with pytest.raises(ValueError, match="coins of a client and cell.*raise epsilon"):
+            Binomial(**wide, num_classes=10, delta=1e-6)
+
+
+@pytest.mark.parametrize(("epsilon", "shares"), [(0.01, 4), (0.006, 4), (1e-3, 100), (2e-4, 1000)])
+def test_very_many_coins_are_simulated_too(epsilon, shares):
+    """40,000 cells of a law whose whole numbers no float32 holds: mean and variance within 5
+    standard errors.
+    """
+    mechanism = Binomial(epsilon, 4_000, 10, delta=1e-6, shares=shares)
+    scale = math.sqrt(mechanism.coins) / 2
+    draw = jax.jit(lambda mechanism, key: mechanism.estimate(key, jnp.zeros(40_000, jnp.int32), 1))
+    noise = np.asarray(draw(mechanism, jax.random.key(0)), np.float64)
+    assert abs(noise.mean()) < 5 * scale / math.sqrt(noise.size)
+    assert abs(noise.var() / scale**2 - 1) < 5 * math.sqrt(2 / noise.size)
+    assert np.all(noise % 1 == mechanism.coins % 2 / 2 * (mechanism.coins <= 2**20))
+    assert np.abs(noise).max() < 7 * scale, "false alarm below 1e-6"
 
 
 class Constant(Entropy):

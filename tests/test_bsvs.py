@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rknn_jax import bsvs
+from rknn_jax import bsvs, neighbors
 from tests import reference
 
 NUM_QUERIES = 7
@@ -102,12 +102,15 @@ def test_a_record_never_adds_more_than_one_to_a_cell_however_it_is_encoded():
     np.testing.assert_array_equal(counts, queries[:, :, None] & named[:, None])
 
 
-@pytest.mark.parametrize("label", [-7, -1, 2, 3, 2**31 - 1])
+@pytest.mark.parametrize("label", [-7, -1, 2, 3, 2**31 - 1, 2**32 + 1, 1 - 2**32])
 def test_a_label_that_no_class_has_casts_no_vote(label):
     """In particular none for the next query's classes."""
     cells = np.asarray(bsvs.cells(np.array([[0, 1], [1, 2]]), np.array([label, 1]), 2))
     np.testing.assert_array_equal(cells, [[bsvs.NO_CELL] * 2, [3, 5]])
     assert bsvs.voting_labels(np.array([label, 0, 1]), 2).tolist() == [bsvs.NO_CELL, 0, 1]
+    rows = np.eye(3, dtype=np.float32)
+    votes = neighbors.nearest_votes(rows, rows, np.array([label, 0, 1]), 1, 2)
+    np.testing.assert_array_equal(votes, [[0, 0], [1, 0], [0, 1]])
 
 
 def test_votes_outside_the_cells_are_not_counted():

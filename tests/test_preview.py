@@ -172,6 +172,17 @@ def test_a_dry_run_reads_no_label(tmp_path):
     assert first == second
 
 
+@pytest.mark.long
+def test_a_dry_run_at_a_small_epsilon_leaves_out_what_nobody_can_release(tmp_path):
+    """Binomial noise, of which more coins than any has time for."""
+    settings = {"epsilon": 1e-4, "delta": 1e-6, "mechanism": "gaussian", "queries": 8}
+    found = planning.expect(planned(*blobs(), 100, tmp_path, **settings))
+    others = " ".join(found.alternatives)
+    assert found.expected
+    assert "permute_and_flip" in others
+    assert "binomial" not in others
+
+
 def test_many_public_rows_are_sampled_in_proportion():
     cluster = np.repeat(np.arange(5), [1, 9, 5_990, 4_000, 10_000])
     queries = Queries(np.zeros((5, 2)), np.zeros(5, int), cluster, np.bincount(cluster))

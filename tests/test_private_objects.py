@@ -63,6 +63,40 @@ FORMS = {
 CELLS = ["secret", None, {}, object(), [1, 2], 1j, 10**400, b"\xff"]
 
 
+class Held:
+    """What has rows by `__array__` alone."""
+
+    def __init__(self, values):
+        self.values = np.asarray(values)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self.values, dtype)
+
+    def __len__(self):
+        return len(self.values)
+
+
+def test_what_has_an_array_alone_is_that_array():
+    np.testing.assert_array_equal(frames.rows_of(Held(ROWS), WIDTH), ROWS)
+    assert frames.single(Held(LABELS), [0, 1])[0].tolist() == LABELS
+    assert frames.column(Held(LABELS)).tolist() == LABELS
+    mask = np.eye(2, dtype=int)[LABELS]
+    np.testing.assert_array_equal(frames.several(Held(mask), [0, 1])[0], mask > 0)
+    assert cast(Held(ROWS), Held(LABELS), Held(range(NUM_RECORDS))) == 0
+    with pytest.raises(ValueError, match="datetime64"):
+        cast(ROWS, Held(np.array(LABELS, "datetime64[D]")), ledger="times")
+
+
+@pytest.mark.parametrize("place", ["X", "y", "person"])
+@pytest.mark.parametrize("kind", [lambda values: dict(enumerate(values)), frozenset])
+def test_a_dict_or_a_set_has_no_rows_in_an_order(place, kind):
+    given = {"X": [tuple(row) for row in ROWS], "y": LABELS, "person": list(range(NUM_RECORDS))}
+    given[place] = kind(given[place])
+    with pytest.raises(ValueError, match=rf"list or a frame in {place}, got .*nothing was spent"):
+        cast(given["X"], given["y"], given["person"])
+    assert not Path("ledger").exists()
+
+
 @crossed(form=FORMS, cell=CELLS)
 def test_a_cell_that_is_no_number_casts_no_vote(form, cell):
     rows = changed([list(row) for row in ROWS], [cell, 1.0, 2.0])

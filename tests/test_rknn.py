@@ -322,6 +322,12 @@ def test_arrays_that_do_not_fit_are_named():
         labeler.label(public, private, labels[1:], 4)
     with pytest.raises(ValueError, match=r"\(30, 1\)"):
         labeler.label(public, private[:, :1], labels, 4)
+    with pytest.raises(ValueError, match=r"and \(30, 1\)"):
+        labeler.label(public, private, labels[:, None], 4)
+    given = {"public": public, "private": private, "labels": labels, "person": labels}
+    for name, array in given.items():
+        with pytest.raises(ValueError, match=f"without a mask in {name}.*{name}.filled"):
+            labeler.label(**given | {name: np.ma.masked_array(array)}, num_classes=4)
     with pytest.raises(ValueError, match="num_queries=21"):
         labeler.label(public, private, labels, 4, num_queries=21)
 

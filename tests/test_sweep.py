@@ -144,6 +144,14 @@ def test_rows_are_the_means_of_the_runs_own_results(swept):
     assert (out / "sweep.png").stat().st_size > 1000
 
 
+def test_what_the_data_do_not_have_is_refused_before_the_first_run(tmp_path):
+    with pytest.raises(ValueError, match="num_queries=5000"):
+        sweep.main(ARGUMENTS, tmp_path, {"queries": ["20", "5000"]})
+    with pytest.raises(ValueError, match="dataset=digits; use mnist"):
+        sweep.main(ARGUMENTS, tmp_path, {"unit": ["record", "person"]})
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     "vary", ["nothing=1,2", "queries", "queries=10,,20", "out=a,b", "queries=10,10"]
 )

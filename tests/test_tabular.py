@@ -573,7 +573,12 @@ def test_classes_are_read_off_the_labels_in_their_own_kind_and_that_is_said(tabl
     ("classes", "label", "words"),
     [
         (None, "cat", "all text or all numbers"),
-        (None, 0.5, "continuous"),
+        (None, 0.5, "whole numbers of 64 bits, got float"),
+        (None, b"cat", "got bytes"),
+        ([2**63, 1], 1, "whole numbers of 64 bits, got int"),
+        ([1.5, 2.5], 1, "got float"),
+        ([None, 1], 1, "got NoneType, int"),
+        ({"a", 1}, 1, "all text or all numbers"),
         ([1], 1, "Expected at least 2 classes, got 1; pass classes"),
         (["a", 1], 1, "all text or all numbers"),
     ],

@@ -58,10 +58,15 @@ class Prepared(NamedTuple):
     network: Any
 
 
+def load(experiment: Experiment) -> Task:
+    """Load the data."""
+    with progress.phase(f"loading {experiment.dataset}"):
+        return data.load(experiment.dataset, experiment.seed, experiment.data_dir)
+
+
 def prepare(experiment: Experiment) -> Prepared:
     """Load the data and fit the representation."""
-    with progress.phase(f"loading {experiment.dataset}"):
-        task = data.load(experiment.dataset, experiment.seed, experiment.data_dir)
+    task = load(experiment)
     console.print(
         f"{task.card.name}: {len(task.public.images):,} public, {len(task.private.labels):,} "
         f"private, {len(task.test.labels):,} test"

@@ -17,6 +17,7 @@ al. vary `queries` and `neighbors`, and their study of several rounds varies `ro
 
 import argparse
 import itertools
+import operator
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -77,6 +78,7 @@ def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]
     runs = [_experiment(arguments, setting, out, varied) for setting in settings]
     left = [run for run in runs if run_folder.find_result(run) is None]
     stages.console.print(f"{len(runs) - len(left)} of {len(runs)} runs are done, {len(left)} to do")
+    _check(left)
     with progress.phase("sweep", len(runs), "runs", done=len(runs) - len(left)) as done:
         for setting, run in zip(settings, runs, strict=True):
             if run in left:
@@ -105,6 +107,16 @@ def main(arguments: list[str], out: Path, varied: Values) -> list[dict[str, Any]
         + (f", {out / 'sweep.png'}" if names else "")
     )
     return rows
+
+
+def _check(runs: list[Experiment]) -> None:
+    """Refuse what the data do not have before the first run takes its time."""
+    of_data = operator.attrgetter("dataset", "seed", "data_dir")
+    for _, equal in itertools.groupby(runs, key=of_data):
+        first, *others = equal
+        task = stages.load(first)
+        for run in (first, *others):
+            stages.check(task, run)
 
 
 def _experiment(

@@ -34,6 +34,29 @@ _PART = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.rknn-new")
 """Name of a file that is being written: its own name, the process, and a random number."""
 
 
+def files_below(
+    folder: str | os.PathLike[str], above: tuple[os.stat_result, ...] = ()
+) -> Iterator[str]:
+    """Yield the paths of all files in a folder and in those below it, also below links to folders.
+
+    Args:
+      folder: Folder that exists.
+      above: Folders that it lies in. A link to one of them is not followed. Defaults to none.
+
+    Raises:
+      OSError: If a folder cannot be read.
+    """
+    here = os.stat(folder)
+    if any(os.path.samestat(here, one) for one in above):
+        return
+    with os.scandir(folder) as entries:
+        for path in sorted(entry.path for entry in entries):
+            if os.path.isdir(path):
+                yield from files_below(path, (*above, here))
+            else:
+                yield path
+
+
 def write_whole(path: Path, data: bytes, mode: int = PUBLIC) -> None:
     """Write a file so that it is on disk whole or not at all.
 

@@ -1,10 +1,14 @@
 """What a path or a URL names: a file of this machine, or one elsewhere in one spelling."""
 
+import glob
+import os
 import posixpath
 import re
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
+
+from rknn_jax._internal.disk import files_below
 
 _HTTP = ("http://", "https://")
 _PORTS = {"http": 80, "https": 443, "ftp": 21, "sftp": 22, "ssh": 22, "smb": 445, "webhdfs": 50070}
@@ -29,7 +33,9 @@ def local_path(name: str) -> str | None:
 
 
 def matching(pattern: str, system: Any = None) -> list[str]:
-    """Return the files and folders that match a pattern, in order.
+    """Return what matches a pattern, in order: files and folders, and with `**` files alone.
+
+    On this machine, links to folders are followed.
 
     Args:
       pattern: Path in the file system. One without `*`, `?` or `[` matches nothing.
@@ -41,8 +47,16 @@ def matching(pattern: str, system: Any = None) -> list[str]:
     if not SIGNS.search(pattern):
         return []
     from fsspec.implementations.local import LocalFileSystem  # late: most names are no patterns
+    from fsspec.utils import glob_translate
 
-    return sorted((system or LocalFileSystem()).glob(pattern))
+    if not (system is None or isinstance(system, LocalFileSystem)):
+        return sorted(system.glob(pattern))
+    pattern = os.path.abspath(pattern)
+    matches = re.compile(glob_translate(pattern)).match
+    if "**" not in pattern:
+        return sorted(filter(matches, glob.iglob(pattern, include_hidden=True)))
+    above = SIGNS.split(pattern)[0].rpartition("/")[0] or "/"
+    return sorted(filter(matches, files_below(above) if os.path.isdir(above) else ()))
 
 
 def is_url(name: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rknn_jax._internal.cores import num_cores
+from rknn_jax._internal.disk import files_below
 from rknn_jax._internal.option_names import option
 from rknn_jax.embedding import Embedded, Rows, rows, table_files
 from rknn_jax.embedding.file_rows import FILE, FileRows
@@ -161,13 +162,13 @@ def _text(name: str) -> str:
 
 def holds_images(folder: Path) -> bool:
     """Return whether a folder holds image files. Names that begin with a dot are left out."""
-    return folder.is_dir() and any(map(_is_image_file, _visible(folder)))
+    return any(map(_is_image_file, _visible(folder)))
 
 
 def _visible(folder: Path) -> Iterator[str]:
-    """Yield the paths within a folder, with slashes, whose names do not begin with a dot."""
-    for found in folder.rglob("*"):
-        path = found.relative_to(folder)
+    """Yield the paths of files in a folder, with slashes, whose names do not begin with a dot."""
+    for found in files_below(folder) if folder.is_dir() else ():
+        path = Path(found).relative_to(folder)
         if not any(part.startswith(".") for part in path.parts):
             yield path.as_posix()
 

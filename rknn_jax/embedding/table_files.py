@@ -20,6 +20,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from rknn_jax import formats
+from rknn_jax._internal.disk import files_below
 from rknn_jax._internal.option_names import option
 from rknn_jax.formats import (
     LEDGER,
@@ -102,7 +103,7 @@ def _named(path: Path, argument: str) -> list[Path]:
     """Return the files that a path names, those that hold no records too; see `files`."""
     several = path.is_dir()
     if several:
-        below = (one.relative_to(path) for one in path.rglob("*"))
+        below = (Path(one).relative_to(path) for one in files_below(path))
         found = [path / one for one in below if not _hidden(one)]
     elif any(sign in str(path) for sign in "*?[") and not path.exists():
         several = True

@@ -27,12 +27,19 @@ def checked(
       person: Name of each private row's person, integers or strings `[n]`, or None.
 
     Raises:
-      ValueError: If the arrays do not fit each other, or the labels are no integers.
+      ValueError: If the arrays do not fit each other or have masks, or the labels are no integers.
     """
+    given = {"public": public, "private": private, "labels": labels, "person": person}
+    for name, array in given.items():
+        if np.ma.isMaskedArray(array):
+            raise ValueError(
+                f"Expected an array without a mask in {name}, got a masked one; fill it, such as "
+                f"by {name}.filled(numpy.nan), or -1 for labels."
+            )
     public = np.asarray(public, np.float32)
     private = np.asarray(private)
     labels = np.asarray(labels)
-    if public.ndim != 2 or private.shape != (len(labels), public.shape[1]):
+    if public.ndim != 2 or labels.ndim != 1 or private.shape != (len(labels), public.shape[1]):
         raise ValueError(
             "Expected public [m, f], private [n, f] and labels [n], got shapes "
             f"{public.shape}, {private.shape} and {labels.shape}."

@@ -16,9 +16,6 @@ from rknn_jax.types import Array
 if TYPE_CHECKING:
     from rknn_jax.mechanisms.binomial import Binomial
 
-MOST_COINS = 2**27
-"""Most coins of a client and cell, so that counts and coins fit into a secure sum."""
-
 
 @dataclass(frozen=True)
 class VoteShares(ClientSum):
@@ -33,13 +30,6 @@ class VoteShares(ClientSum):
     tally: VoteTally
     coins: "Binomial"
     records_per_client: int
-
-    def __post_init__(self) -> None:
-        if self.coins.coins_per_share > MOST_COINS:
-            raise ValueError(
-                f"Expected at most {MOST_COINS} coins of a client and cell, got "
-                f"{self.coins.coins_per_share}; raise epsilon or honest."
-            )
 
     @property
     def shape(self) -> tuple[int, int]:

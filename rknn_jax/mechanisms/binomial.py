@@ -30,6 +30,15 @@ from rknn_jax.types import Array
 WORD = 64
 BYTES_AT_ONCE = 2**25
 
+MOST_COINS = 2**27
+"""Most coins of a client and cell, so that counts and coins fit into a secure sum."""
+
+MOST_COINS_OF_ALL_CELLS = 2**36
+"""Most coins of a client, who tosses a billion in a second."""
+
+MOST_COINS_IN_FLOAT32 = 2**20
+"""Most coins in a simulation: of more, the float32 of `jax.random.binomial` are other numbers."""
+
 
 @pytree.register
 @dataclass(frozen=True)
@@ -71,13 +80,19 @@ class Binomial(CentralMechanism):
         for name in ("shares", "records"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Expected {name} >= 1, got {name}={getattr(self, name)}.")
-        if isinstance(self.epsilon, int | float):
-            needed = (
-                0
-                if self.epsilon == math.inf
-                else _coins(self.epsilon, self.delta, self.changed_cells)
+        if not isinstance(self.epsilon, int | float):
+            return  # it is traced, and so is the number of coins
+        needed = 0
+        if self.epsilon < math.inf:
+            needed = _coins(self.epsilon, self.delta, self.changed_cells)
+        object.__setattr__(self, "coins", -(-needed // self.shares) * self.shares)
+        most = min(MOST_COINS, MOST_COINS_OF_ALL_CELLS // self.num_cells)
+        if self.coins_per_share > most:
+            raise ValueError(
+                f"Expected at most {most} coins of a client and cell, got {self.coins_per_share} "
+                f"for epsilon={self.epsilon}; raise epsilon, delta, or the number of honest "
+                "clients, or use another mechanism."
             )
-            object.__setattr__(self, "coins", -(-needed // self.shares) * self.shares)
 
     @property
     def changed_cells(self) -> int:
@@ -92,13 +107,17 @@ class Binomial(CentralMechanism):
     def estimate(self, key: jax.Array, totals: jax.Array, num_records: int) -> jax.Array:
         """Add the noise of all shares, less its mean, float32 `[num_queries, num_classes]`.
 
+        Of more than a million coins, it is the noise of a million, made as wide.
+
         `key` is consumed.
         """
         del num_records
-        heads = jax.random.binomial(key, jnp.float32(self.coins), 0.5, self.shape, jnp.float32)
-        counts: jax.Array = (
-            totals.reshape(self.shape).astype(jnp.float32) + heads - jnp.float32(self.coins) / 2
-        )
+        coins = jnp.float32(self.coins)
+        tossed = jnp.minimum(coins, MOST_COINS_IN_FLOAT32)
+        noise = jax.random.binomial(key, tossed, 0.5, self.shape, jnp.float32) - tossed / 2
+        wide = jnp.round(noise * jnp.sqrt(coins / jnp.maximum(tossed, 1)))
+        noise = jnp.where(coins > tossed, wide, noise)
+        counts: jax.Array = totals.reshape(self.shape).astype(jnp.float32) + noise
         return counts
 
     def share(self, entropy: Entropy) -> np.ndarray:

@@ -4,7 +4,6 @@ A file is known by its path behind all links, by its URL as its file system spel
 bytes. A folder or pattern stands for the files in it.
 """
 
-import glob
 import hashlib
 import itertools
 import os
@@ -36,9 +35,8 @@ def of(names: Sequence[str], most: int | None = None) -> list[str]:
             found.append(os.path.realpath(path))
             if not os.path.isdir(path):
                 continue
-            inside = glob.iglob(f"{glob.escape(path)}/**", recursive=True)
-            files = (os.path.realpath(one) for one in inside if os.path.isfile(one))
-            found += itertools.islice(files, most)
+            inside = filter(os.path.isfile, disk.files_below(path))
+            found += map(os.path.realpath, itertools.islice(inside, most))
     return [KIND + one for one in dict.fromkeys(found)]
 
 

@@ -5,7 +5,7 @@ The caller alone sees it, before anything is paid.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -57,9 +57,15 @@ def column_names(values: Any) -> list[Any] | None:
 
 
 def buffered(values: Any) -> Any:
-    """Return what a memoryview or another buffer holds as an array, and anything else as it is."""
+    """Return what a memoryview or another buffer holds as an array, and anything else as it is.
+
+    So is what has no rows of its own, but an `__array__`.
+    """
     if isinstance(values, str | bytes) or hasattr(values, "dtype"):
         return values
+    rows = hasattr(type(values), "__iter__") or hasattr(type(values), "__getitem__")
+    if hasattr(values, "__array__") and not rows:
+        return np.asarray(values)
     try:
         return np.asarray(memoryview(values))
     except (TypeError, ValueError, NotImplementedError):
@@ -78,12 +84,20 @@ def is_plain(column: Any) -> bool:
 
 
 def refuse_unread(**given: Any) -> None:
-    """Raise ValueError if values are a query that has not run, such as a lazy frame of Polars.
+    """Raise ValueError if values have no rows in an order, by their type.
+
+    These are a query that has not run, such as a lazy frame of Polars, and a dict or a set.
 
     Args:
       given: Rows or columns, by their names.
     """
     for name, held in given.items():
+        if isinstance(held, Mapping | Set) and not hasattr(held, "dtype"):  # sparse arrays may be
+            raise ValueError(
+                f"Expected an array, a list or a frame in {name}, got {type(held).__name__}, which "
+                f"is no list of rows; nothing was spent. Pass pandas.DataFrame({name}) of columns, "
+                f"or list({name}.values()) of records."
+            )
         unread = hasattr(held, "collect") or hasattr(held, "fetchall")
         if unread and not hasattr(held, "__array__"):
             raise ValueError(

@@ -111,7 +111,7 @@ def _dense(y: Any) -> Any:
     """Return labels as an array, or as a list if each of them stands for itself."""
     if issparse(y):
         return real(y.toarray())
-    y = _listed(y)  # a series has no second axis, whatever its lists hold
+    y = _listed(buffered(y))  # a series has no second axis, whatever its lists hold
     if isinstance(y, np.ma.MaskedArray) and y.ndim == 1:
         return y.tolist()  # with None for what is masked, and no float for a whole number
     y = unmasked(y)
@@ -370,16 +370,29 @@ def _each_number(row: Any) -> np.ndarray:
 
 
 def sorted_classes(values: ArrayLike) -> np.ndarray:
-    """Return the distinct class values, text or numbers, sorted."""
+    """Return the distinct class values, text or whole numbers, sorted.
+
+    Raises:
+      ValueError: If they are anything else, or both.
+    """
+    values = list(values) if isinstance(values, Set) else values
     plain = np.asarray(values, dtype=object).tolist()
     if len({isinstance(value, str) for value in plain}) > 1:
         raise ValueError(
             "Expected classes and labels to be all text or all numbers, got both; write them alike."
         )
-    distinct = np.unique(np.array(plain))
-    with warnings.catch_warnings():  # that there are as many classes as values
-        warnings.simplefilter("ignore")
-        check_classification_targets(distinct)
+    try:
+        distinct = np.unique(np.array(plain))
+        with warnings.catch_warnings():  # that there are as many classes as values
+            warnings.simplefilter("ignore")
+            check_classification_targets(distinct)
+    except (TypeError, ValueError) as error:
+        kinds = sorted({type(value).__name__ for value in plain})
+        raise ValueError(
+            "Expected classes and labels as text or as whole numbers of 64 bits, got "
+            f"{', '.join(kinds)} of other values; pass text, such as [str(name) for name in "
+            "classes], and the same of the labels."
+        ) from error
     return distinct
 
 

@@ -14,6 +14,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from rknn_jax import formats
 from rknn_jax._internal import urls
+from rknn_jax._internal.disk import files_below
 from rknn_jax.formats import _hub_folders
 from rknn_jax.formats._same_files import refuse_same, refuse_two_formats, refuse_versions
 
@@ -120,7 +121,7 @@ def _files(name: str, argument: str) -> Found:
         if system.isfile(path):
             return Found([name], [])
         is_folder = system.isdir(path)
-        inside = system.find(path) if is_folder else _matching(path, system)
+        inside = _inside(path, system) if is_folder else _matching(path, system)
     except ImportError as error:
         raise ValueError(f"{where} needs a package that is not installed: {error}") from error
     except Exception as error:  # a file system fails in many ways
@@ -164,6 +165,12 @@ def _url_of(found: str, name: str, path: str, system: Any) -> str:
         return str(system.unstrip_protocol(found))
     whole = begins.removesuffix(path) + found if path else f"{begins}/{found.lstrip('/')}"
     return name.replace(given, f"{scheme}://{whole.lstrip('/')}", 1)
+
+
+def _inside(folder: str, system: Any) -> list[str]:
+    """Return the files in a folder and below it, also below links to folders of this machine."""
+    local = isinstance(system, LocalFileSystem)
+    return [*files_below(folder)] if local else list(system.find(folder))
 
 
 def _matching(pattern: str, system: Any) -> list[str]:

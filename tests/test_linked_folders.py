@@ -1,0 +1,83 @@
+"""A folder may be a link: what is in it is read by every door, once, and known by its place."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rknn_jax._internal.disk import files_below
+from rknn_jax.embedding import table_files
+from rknn_jax.embedding.images import ImageFolder
+from rknn_jax.privacy import source_names
+from rknn_jax.release import data_files
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A folder with a file, and a link to a folder elsewhere that holds another one.
+
+    Links to the folder itself and to nowhere lead to no file.
+    """
+    for name in ("data/own", "elsewhere/deep"):
+        (tmp_path / name).mkdir(parents=True)
+    for suffix in ("csv", "png"):
+        for name in ("data/own/a", "elsewhere/deep/b"):
+            (tmp_path / f"{name}.{suffix}").write_text(f"x\n{name}\n")
+    (tmp_path / "data/link").symlink_to("../elsewhere/deep")
+    (tmp_path / "data/own/above").symlink_to("..")
+    (tmp_path / "data/itself").symlink_to("itself")
+    (tmp_path / "data/nowhere").symlink_to("../no")
+    return tmp_path / "data"
+
+
+def test_a_walk_enters_each_folder_but_those_above(tree):
+    found = [os.path.relpath(one, tree) for one in files_below(tree)]
+    assert found == [
+        *("itself", "link/b.csv", "link/b.png", "nowhere", "own/a.csv", "own/a.png"),
+    ]
+
+
+@pytest.mark.parametrize("pattern", ["", "*/*.csv", "**/*.csv", "**"])
+def test_a_release_reads_linked_folders_once(tree, pattern):
+    files = data_files.find([f"{tree}/{pattern}".rstrip("/")], "--private").files
+    assert [os.path.relpath(one, tree) for one in files] == ["link/b.csv", "own/a.csv"]
+
+
+def test_a_folder_that_is_linked_twice_holds_its_records_twice_and_is_refused(tree):
+    (tree / "again").symlink_to("../elsewhere")
+    with pytest.raises(ValueError, match="twice"):
+        data_files.find([str(tree)], "--private")
+    with pytest.raises(ValueError, match="twice"):
+        table_files.files(tree, "--table")
+    assert ImageFolder.find(tree, private=True).num_again == 1
+
+
+def test_tables_and_images_are_found_in_linked_folders(tree):
+    found = table_files.files(tree, "--table")
+    assert [os.path.relpath(one, tree) for one in found] == ["link/b.csv", "own/a.csv"]
+    images = ImageFolder.find(tree)
+    assert images.files == ("link/b.png", "own/a.png")
+    assert images.classes == ("link", "own")
+
+
+def test_the_index_knows_the_files_of_a_linked_folder_by_their_own_place(tree):
+    known = source_names.of([str(tree)])
+    place = Path(tree).parent.resolve() / "elsewhere/deep/b.csv"
+    assert f"{source_names.KIND}{place}" in known
+    assert len(known) == len({*known}) == 1 + 4  # itself, and four files
+    assert {*source_names.of([f"{tree}/*/*.csv"])} < {*known}
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(tree, monkeypatch):
+    """Nobody but its owner may read it; the owner of everything may, so the disk says it here."""
+
+    def scandir(folder, scan=os.scandir):
+        if str(folder).endswith("link"):
+            raise PermissionError(13, "Permission denied", str(folder))
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(OSError, match="Permission denied.*link"):
+        ImageFolder.find(tree)
+    with pytest.raises(ValueError, match="Permission denied.*link"):
+        data_files.find([str(tree)], "--private")
