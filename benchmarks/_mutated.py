@@ -66,7 +66,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rknn_jax/privacy/ledger_lines.py": LEDGER,
     "rknn_jax/privacy/ledger_summary.py": LEDGER,
     "rknn_jax/privacy/ledger_index.py": ("tests/test_budget.py", "tests/test_one_budget.py"),
-    "rknn_jax/privacy/source_names.py": ("tests/test_one_budget.py",),
+    "rknn_jax/privacy/source_names.py": (
+        "tests/test_one_budget.py",
+        "tests/test_linked_folders.py",
+    ),
     "rknn_jax/privacy/events.py": ACCOUNTING,
     "rknn_jax/privacy/loss_distributions.py": ACCOUNTING,
     "rknn_jax/privacy/renyi.py": ACCOUNTING,
