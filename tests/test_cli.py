@@ -920,6 +920,11 @@ def test_account_rounds_names_the_tightest_accountant(rknn):
         ),
         (("account", "shuffle", "--clients", 100, "--delta", 0, "--epsilon", 1), "--delta 0.0"),
         (("account", "rounds", "--epsilon", 1, "--rounds", 0), "--rounds 0"),
+        (("account", "rounds", "--epsilon", 1e300, "--rounds", 10**9), "promise nothing together"),
+        (
+            ("account", "rounds", "--epsilon", 1e308, "--rounds", 5, "--delta", 1e-9),
+            "promise nothing together",
+        ),
     ],
 )
 def test_what_cannot_be_calculated_is_named(rknn, arguments, words):

@@ -1374,5 +1374,7 @@ def test_a_round_that_nobody_could_publish_is_not_asked(tmp_path, trust, noise):
     for enough in ({"honest": 2}, {"collect_only": True}):
         settings_of.asked(dataclasses.replace(wanted, **enough))
     if trust == "shuffle":  # of which a client sends one message
+        with pytest.raises(ValueError, match="<= 1, all that clients 3 with check_share 0.5"):
+            settings_of.asked(dataclasses.replace(wanted, clients=3, honest=2, check_share=0.5))
         several = {"trust": "local", "records_per_client": 2, "epsilon": 4.0}
         settings_of.asked(dataclasses.replace(wanted, **several))

@@ -67,6 +67,9 @@ def test_two_rounds_share_one_budget_and_one_statement(tmp_path):
     assert not np.allclose(own, before)
     assert card["measured"] is not None
     assert first["measured"] is None
+    told = ["agree with the labels" in " ".join(one["released"]) for one in (first, card)]
+    assert told == [False, True], "the last labels alone were sent to be checked"
+    assert "labels of the last round alone" in (out / "round-1/privacy.html").read_text()
     assert not list(tmp_path.glob("**/*.roles")), "a key of roles outlived the last round"
 
 
@@ -97,6 +100,8 @@ def test_a_server_killed_between_rounds_goes_on_and_nobody_pays_twice(trust, tmp
     assert {one["ledger"]["spent"]["epsilon"] for one in found} == {6}
     assert card["guarantee"]["epsilon"] <= 6, "noise of one kind composes to less than the sum"
     assert card["guarantee"]["delta"] <= given.get("delta", 0.0)
+    page = (tmp_path / "out/privacy.html").read_text()
+    assert ("those of the rounds before add up with it" in page) == (trust == "shuffle")
     left = (tmp_path / "out/round-1/answers.bin").exists()
     assert left == (trust == "local"), "messages that were promised a shuffle are removed"
 

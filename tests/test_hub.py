@@ -7,6 +7,7 @@ import glob
 import io
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from PIL import Image
 
 from rknn_jax.cli import main as cli
 from rknn_jax.embedding import table_files
+from rknn_jax.embedding.images import ImageFolder
 from rknn_jax.formats import Columns, _hub
 from rknn_jax.records.classes import MISSING, Classes, parse_classes
 from rknn_jax.records.labels import encode, plain
@@ -446,6 +448,46 @@ def test_parts_of_two_versions_are_refused(tmp_path, monkeypatch, left):
     with pytest.raises(ValueError, match="--private to be a part of one version"):
         data_files.find(sorted(glob.glob("hub/data/*")), "--private")  # as a shell lists them
     assert len(data_files.find(["hub/data/train-*-of-00002.parquet"], "--private").files) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("datasets--me--x/snapshots/1f3a5b7/data", "datasets--me--x/snapshots/9c8d7e6/data"),
+        ("me___x/default/0.0.0/0123456789ab", "me___x/default/0.0.0/ba9876543210"),
+        ("x/versions/1", "x/versions/2/inner"),
+        ("x/1.0.0", "x/1.0.1"),
+        ("x/v1.0.0/a", "x/v2.0.0/b"),
+    ],
+)
+def test_two_revisions_of_a_data_set_are_refused(tmp_path, monkeypatch, first, second):
+    """As caches keep them: a record that is in both would count twice."""
+    monkeypatch.chdir(tmp_path)
+    for number, place in enumerate((first, second)):
+        Path("d", place).mkdir(parents=True)
+        pq.write_table(clusters(9 + number), Path("d", place, "a.parquet"))
+        Image.new("L", (3, 3), number).save(Path("d", place, "a.png"))
+    words = "Expected files of one revision in .*, got .*, which may hold the same records"
+    for private in (["d"], ["d/**/*.parquet"], [f"d/{first}", f"d/{second}"]):
+        with pytest.raises(ValueError, match=words):
+            data_files.find(private, "--private")
+    for find in (partial(table_files.files, argument="--table"), ImageFolder.find):
+        with pytest.raises(ValueError, match=words):
+            find(Path("d"))
+    Path("links").mkdir()
+    for number, place in enumerate((first, second)):
+        Path(f"links/{number}").symlink_to(Path("d", place).absolute())
+    with pytest.raises(ValueError, match=words):
+        data_files.find(["links"], "--private")
+    assert len(data_files.find([f"d/{first}"], "--private").files) == 1
+
+
+@pytest.mark.parametrize("places", [("2024/01", "2024/02"), ("site-1", "site-2"), ("10.0", "9.5")])
+def test_folders_that_are_no_revisions_are_read_together(tmp_path, places):
+    for number, place in enumerate(places):
+        (tmp_path / place).mkdir(parents=True)
+        pq.write_table(clusters(9 + number), tmp_path / place / "a.parquet")
+    assert len(data_files.find([str(tmp_path)], "--private").files) == 2
 
 
 @pytest.mark.parametrize("log", ["_delta_log/00.json", "metadata/v1.metadata.json", ".hoodie/x"])

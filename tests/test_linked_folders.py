@@ -30,10 +30,12 @@ def tree(tmp_path):
     return tmp_path / "data"
 
 
-def test_a_walk_enters_each_folder_but_those_above(tree):
+def test_a_walk_enters_each_folder_once(tree):
+    (tree / "own/again").symlink_to("../../elsewhere")
+    (tree / "to_own").symlink_to("own")
     found = [os.path.relpath(one, tree) for one in files_below(tree)]
     assert found == [
-        *("itself", "link/b.csv", "link/b.png", "nowhere", "own/a.csv", "own/a.png"),
+        *("itself", "nowhere", "link/b.csv", "link/b.png", "own/a.csv", "own/a.png"),
     ]
 
 
@@ -43,13 +45,16 @@ def test_a_release_reads_linked_folders_once(tree, pattern):
     assert [os.path.relpath(one, tree) for one in files] == ["link/b.csv", "own/a.csv"]
 
 
-def test_a_folder_that_is_linked_twice_holds_its_records_twice_and_is_refused(tree):
-    (tree / "again").symlink_to("../elsewhere")
-    with pytest.raises(ValueError, match="twice"):
-        data_files.find([str(tree)], "--private")
-    with pytest.raises(ValueError, match="twice"):
-        table_files.files(tree, "--table")
-    assert ImageFolder.find(tree, private=True).num_again == 1
+def test_folders_that_all_link_to_each_other_take_no_time(tmp_path):
+    for one in range(12):
+        (tmp_path / f"all/{one}").mkdir(parents=True)
+        (tmp_path / f"all/{one}/file").touch()
+        for other in range(12):
+            (tmp_path / f"all/{one}/to{other}").symlink_to(f"../{other}")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links/0").symlink_to("../all/0")
+    for folder in ("all", "links"):
+        assert len([*files_below(tmp_path / folder)]) == 12
 
 
 def test_tables_and_images_are_found_in_linked_folders(tree):
@@ -64,7 +69,8 @@ def test_the_index_knows_the_files_of_a_linked_folder_by_their_own_place(tree):
     known = source_names.of([str(tree)])
     place = Path(tree).parent.resolve() / "elsewhere/deep/b.csv"
     assert f"{source_names.KIND}{place}" in known
-    assert len(known) == len({*known}) == 1 + 4  # itself, and four files
+    assert f"{source_names.KIND}{place.parent}" in known
+    assert len(known) == len({*known}) == 2 + 4  # both folders, and four files
     assert {*source_names.of([f"{tree}/*/*.csv"])} < {*known}
 
 

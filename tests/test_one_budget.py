@@ -220,6 +220,24 @@ def test_a_link_in_a_folder_is_known_though_few_are_noted(monkeypatch):
         labelled("links/a.npz", Path("two.jsonl"))
 
 
+@pytest.mark.parametrize("other", ["d", "d/a.npz", "d/more.npz"])
+@pytest.mark.parametrize("kind", ["a folder", "files"])
+def test_a_folder_behind_links_is_known_though_few_are_noted(monkeypatch, kind, other):
+    some, others = np.random.default_rng(0).normal(size=(2, 30, 3))
+    places = [Path("d").resolve() / name for name in ("a.npz", "more.npz")]
+    for i, place in enumerate(places):
+        np.savez(place, embeddings=some + i, labels=np.arange(30) % 2)
+    Path("links").mkdir()
+    for place in [Path("d").resolve()] if kind == "a folder" else places:
+        Path("links", place.name).symlink_to(place)
+    monkeypatch.setattr(ledger_index, "MOST_SHARDS", 1)
+    labelled("links", Path("one.jsonl"))
+    for i, place in enumerate(places):
+        np.savez(place, embeddings=others + i, labels=np.arange(30) % 2)
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        labelled(other, Path("two.jsonl"))
+
+
 def test_a_file_that_has_changed_is_known_by_its_url():
     DOORS["adopt"]("d", Path("one.jsonl"))
     change()

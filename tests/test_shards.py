@@ -5,6 +5,7 @@ import functools
 import gzip
 import json
 import os
+import re
 import threading
 import warnings
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -31,7 +32,7 @@ from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.privacy.fingerprints import Digest, combined, fingerprint
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.records.classes import Classes
-from rknn_jax.release import counting, label, planning, tables
+from rknn_jax.release import counting, inputs, label, planning, tables
 from rknn_jax.release.counting import Count, Counter
 from rknn_jax.release.data_files import find, unchanged
 from rknn_jax.release.settings import Settings
@@ -478,7 +479,7 @@ def test_results_do_not_lie_in_a_private_folder_that_a_url_names(tmp_path):
         1.0,
         **given | {"out": tmp_path / "folder/out"},
     )
-    with pytest.raises(ValueError, match="outside of the private folder"):
+    with pytest.raises(ValueError, match="outside of the private files"):
         planning.prepare(settings)
 
 
@@ -526,8 +527,22 @@ def test_hidden_files_and_folders_are_no_shards(tmp_path):
 def test_results_may_not_lie_among_the_private_files(public):
     (public / "R").mkdir()
     write(public / "R/0.npz")
-    with pytest.raises(ValueError, match="outside of the private folder"):
+    with pytest.raises(ValueError, match="outside of the private files"):
         planning.prepare(settings(public, private="R", out=public / "R/results"))
+    (public / "elsewhere").mkdir()
+    write(public / "elsewhere/1.npz")
+    (public / "R/link").symlink_to("../elsewhere")
+    for private, out in (
+        ("R", "elsewhere/results"),
+        ("elsewhere/**/*.npz", "elsewhere/results"),
+        ("R/link/**/*.npz", "elsewhere/results"),
+        ("elsewhere/*/*.npz", "R/link/results"),
+        ("elsewhere/**", "elsewhere/a/b"),
+    ):
+        with pytest.raises(ValueError, match=f"of the private files .*{re.escape(private)}"):
+            inputs.refuse_inside(public / out, settings(public, private=private))
+    for private in ("elsewhere/*.npz", "R/0.npz", "elsewhere/[1]*"):
+        inputs.refuse_inside(public / "elsewhere/results", settings(public, private=private))
 
 
 def test_a_shard_that_changed_since_it_was_opened_is_refused(tmp_path):

@@ -32,6 +32,14 @@ FAULTS = (
     ),
     Known(
         "what is remembered",
+        "the index forgets the folder behind a link",
+        "rknn_jax/privacy/source_names.py",
+        "        if not any(disk.is_below(place, known) for known in folders):\n",
+        "        if not folders:\n",
+        ONE_BUDGET,
+    ),
+    Known(
+        "what is remembered",
         "a session takes any ledger at its path",
         "rknn_jax/release/session.py",
         "            self._seen = now\n",

@@ -34,27 +34,44 @@ _PART = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.rknn-new")
 """Name of a file that is being written: its own name, the process, and a random number."""
 
 
-def files_below(
-    folder: str | os.PathLike[str], above: tuple[os.stat_result, ...] = ()
-) -> Iterator[str]:
-    """Yield the paths of all files in a folder and in those below it, also below links to folders.
+def walk(folder: str | os.PathLike[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield a folder and each one below it, with the paths of the files in it.
+
+    Links to folders are followed, unless they lead to one in `folder`, or to one that another link
+    has led to: each folder is entered once.
 
     Args:
       folder: Folder that exists.
-      above: Folders that it lies in. A link to one of them is not followed. Defaults to none.
 
     Raises:
       OSError: If a folder cannot be read.
     """
-    here = os.stat(folder)
-    if any(os.path.samestat(here, one) for one in above):
-        return
-    with os.scandir(folder) as entries:
-        for path in sorted(entry.path for entry in entries):
-            if os.path.isdir(path):
-                yield from files_below(path, (*above, here))
-            else:
-                yield path
+    root = os.path.realpath(folder)
+    entered, waiting = set[str](), [os.fspath(folder)]
+    while waiting:
+        place = waiting.pop()
+        here = os.path.realpath(place)
+        if here in entered:
+            continue
+        entered.add(here)
+        with os.scandir(place) as entries:
+            paths = sorted(entry.path for entry in entries)
+        folders = [path for path in paths if os.path.isdir(path)]
+        yield place, sorted({*paths}.difference(folders))
+        for path in reversed(folders):
+            if not (os.path.islink(path) and is_below(os.path.realpath(path), root)):
+                waiting.append(path)
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Return whether a path is a folder or lies in it, both behind all links."""
+    return os.path.commonpath([path, folder]) == folder
+
+
+def files_below(folder: str | os.PathLike[str]) -> Iterator[str]:
+    """Yield the paths of all files in a folder and in those below it, as in `walk`."""
+    for _, files in walk(folder):
+        yield from files
 
 
 def write_whole(path: Path, data: bytes, mode: int = PUBLIC) -> None:

@@ -4,6 +4,7 @@ import glob
 import os
 import posixpath
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -47,16 +48,42 @@ def matching(pattern: str, system: Any = None) -> list[str]:
     if not SIGNS.search(pattern):
         return []
     from fsspec.implementations.local import LocalFileSystem  # late: most names are no patterns
-    from fsspec.utils import glob_translate
 
     if not (system is None or isinstance(system, LocalFileSystem)):
         return sorted(system.glob(pattern))
     pattern = os.path.abspath(pattern)
-    matches = re.compile(glob_translate(pattern)).match
     if "**" not in pattern:
-        return sorted(filter(matches, glob.iglob(pattern, include_hidden=True)))
-    above = SIGNS.split(pattern)[0].rpartition("/")[0] or "/"
-    return sorted(filter(matches, files_below(above) if os.path.isdir(above) else ()))
+        found: Iterable[str] = glob.iglob(pattern, include_hidden=True)
+    else:
+        above = _above(pattern)
+        found = files_below(above) if os.path.isdir(above) else ()
+    return sorted(filter(_expression(pattern).match, found))
+
+
+def would_match(pattern: str, files: Iterable[str]) -> bool:
+    """Return whether a pattern of this machine matches one of the files, that may not be there yet.
+
+    Args:
+      pattern: As for `matching`.
+      files: Absolute paths behind all links.
+    """
+    if not SIGNS.search(pattern):
+        return False
+    pattern = os.path.abspath(pattern)
+    above = _above(pattern)
+    real = os.path.join(os.path.realpath(above), os.path.relpath(pattern, above))
+    return any(map(_expression(real).match, files))
+
+
+def _above(pattern: str) -> str:
+    """Return the folder above the first sign of a pattern."""
+    return SIGNS.split(pattern)[0].rpartition("/")[0] or "/"
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    from fsspec.utils import glob_translate
+
+    return re.compile(glob_translate(pattern))
 
 
 def is_url(name: str) -> bool:

@@ -11,6 +11,7 @@ Each cost is printed for every accountant that applies. The defaults are those o
 MNIST. Nothing here imports JAX: an answer takes a second or two, most of it for the imports.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -206,6 +207,11 @@ def rounds(settings: Rounds) -> dict[str, Any]:
     times = whole("rounds", settings.rounds)
     with progress.phase("composing"):
         together = accounting.compose([one], settings.delta, times)
+        if not math.isfinite(together.epsilon):
+            raise ValueError(
+                f"Expected a sum that is a number, got --epsilon {settings.epsilon:g} --rounds "
+                f"{times}, which promise nothing together; lower either."
+            )
         found = accounting.epsilons(together.events, settings.delta)
     told = err if settings.json else out
     for name, epsilon in found.items():

@@ -54,6 +54,13 @@ def serve(settings: Serve) -> dict[str, Any]:
             f"--check-share {settings.check_share}; the labels of several servers are there when "
             "the clients have left."
         )
+    if wanted.config.votes_per_record is not None and settings.queries:
+        rows = len(mine.inputs)
+        if settings.queries > rows:
+            raise ValueError(
+                f"Expected --queries <= {rows}, the number of public rows, got --queries "
+                f"{settings.queries}; ask fewer queries, or bring more public rows."
+            )
     if wanted.summed:
         _check_sum(settings, wanted)
     steps = _checked_rounds(settings, wanted)

@@ -17,6 +17,7 @@ from rknn_jax._internal.option_names import option
 from rknn_jax.embedding import Embedded, Rows, rows, table_files
 from rknn_jax.embedding.file_rows import FILE, FileRows
 from rknn_jax.formats import LABELS, _arrow, _hub, nested
+from rknn_jax.formats._same_files import refuse_revisions
 from rknn_jax.images import files as image_files
 from rknn_jax.representations import pretrained
 
@@ -79,6 +80,8 @@ class ImageFolder:
                 f"Expected images that end in {', '.join(SUFFIXES)} in {option('images')} "
                 f"{folder}, got none; name the folder that holds them, or their classes' folders."
             )
+        paths = [f"{folder.absolute()}/{name}" for name in files]
+        refuse_revisions(paths, f"{option('images')} {folder}", local=True)
         skipped = tuple(name for name in others if (folder / name).is_file())
         return cls(folder, tuple(files), skipped, private=private, about=about)
 

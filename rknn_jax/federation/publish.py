@@ -105,6 +105,7 @@ def publish(
       ValueError: If too few clients answered to publish anything.
     """
     round = collector.round
+    was_checked = checked is not None
     checked = checked or Checked(
         labeled(folder, public, asked, queries=queries, collector=collector), None
     )
@@ -114,9 +115,8 @@ def publish(
     found, listed = found.judged(doubts, measured, asked.classes)
     rows = {**found.rows, "class_names": np.array(asked.classes), **carried(public.others)}
     words = round_labels.words(round, len(found.probabilities))
-    told = _statement(
-        asked, collector, guarantee, words=words, measured=measured, former=public.former
-    )
+    check = _Check(measured, is_over=was_checked)
+    told = _statement(asked, collector, guarantee, words=words, check=check, former=public.former)
     # The statement comes first, so that no label is ever there without one.
     write_whole(folder / "privacy.html", page(told).encode())
     write_arrays(folder / "labels.npz", rows)
@@ -257,7 +257,7 @@ def _statement(
     collector: Collector | Sum,
     guarantee: Guarantee,
     words: Words,
-    measured: Measured | None,
+    check: "_Check",
     former: Former | None,
 ) -> Statement:
     """Return the content of `privacy.html`."""
@@ -277,6 +277,7 @@ def _statement(
     student = [] if asked.student == "none" else ["a network trained on these labels"]
     counted = "clients of the sum" if asked.summed else "messages"
     earlier = [] if before is None else [RELEASED_BEFORE]
+    more = ", and those of the rounds before add up with it" if earlier and asked.shuffled else ""
     assumptions = []
     if round.honest:
         assumptions.append(f"at least {round.honest} {counted} were made by this protocol")
@@ -286,7 +287,7 @@ def _statement(
         guarantee,
         f"{holders} private records, each its own. The records stayed there; each client sent "
         f"{sent}.",
-        (*words.released, *student, *_released_by_check(round), *earlier),
+        (*words.released, *student, *_released_by_check(round, check), *earlier),
         not_covered=(
             hidden,
             "the set of classes, which is taken as public",
@@ -300,7 +301,7 @@ def _statement(
         else "Every client has a ledger of its own, which was charged before anything was sent; "
         "the server sees none of them.",
         date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        trusted_with=f"The server is trusted {trusted_with(round)}.",
+        trusted_with=f"The server is trusted {trusted_with(round)}{more}.",
         details={
             "round": round.id,
             "clients": clients,
@@ -308,7 +309,7 @@ def _statement(
             **({} if before is None else before.details(round.guarantee(round.honest or None))),
             **words.details,
             "classes": len(asked.classes),
-            **_details_of_check(round, measured),
+            **_details_of_check(round, check),
         },
         release=round.id,
         responsible=asked.responsible,
@@ -329,9 +330,21 @@ def trusted_with(round: Round) -> str:
     return server.format(epsilon=message_epsilon, honest=round.honest)
 
 
-def _released_by_check(round: Round) -> list[str]:
+class _Check(NamedTuple):
+    """Check of the labels of a round, or of those of a later one.
+
+    Attributes:
+      measured: Agreement with records that did not vote; None if it was not measured.
+      is_over: False if these labels were not to be checked.
+    """
+
+    measured: Measured | None
+    is_over: bool
+
+
+def _released_by_check(round: Round, check: _Check) -> list[str]:
     """Return what is released of a check; nothing if there is none."""
-    if not round.check_share:
+    if not round.check_share or not check.is_over:
         return []
     form = "a noisy sum" if round.summed else "a randomized bit of each"
     return [
@@ -340,11 +353,12 @@ def _released_by_check(round: Round) -> list[str]:
     ]
 
 
-def _details_of_check(round: Round, measured: Measured | None) -> dict[str, str]:
+def _details_of_check(round: Round, check: _Check) -> dict[str, str]:
     """Return the lines of `privacy.html` about a check; none if there is none."""
     if not round.check_share:
         return {}
-    told = "nothing, as too few answered" if measured is None else str(measured)
+    told = "nothing, as too few answered" if check.measured is None else str(check.measured)
+    told = told if check.is_over else "nothing, as the labels of the last round alone are checked"
     who = f"{round.check_share:.1%}, by coins of the clients, which do not depend on data"
     return {f"{round.unit}s that check instead of voting": who, "measured": told}
 

@@ -1,5 +1,6 @@
 """Settings of a server: what it asks of its clients. `join_settings` has a client's."""
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -237,10 +238,13 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
     by_client = settings.unit == "client"
     each = 1 if settings.summed else settings.records_per_client  # by unit=record any number
     known = (settings.summed or by_client) and not (settings.collect_only or settings.merge)
-    if known and settings.honest > each * settings.clients:
+    voting = 1.0 if settings.summed else 1 - settings.check_share  # on average, by coins
+    most = math.floor(each * settings.clients * voting + 1e-9)
+    share = "" if voting == 1 else f" with {option('check_share')} {settings.check_share:g}"
+    if known and settings.honest > most:
         raise ValueError(
-            f"Expected {option('honest')} <= {each * settings.clients}, all that "
-            f"{option('clients')} {settings.clients} can send, got {option('honest')} "
+            f"Expected {option('honest')} <= {most}, all that {option('clients')} "
+            f"{settings.clients}{share} can send, got {option('honest')} "
             f"{settings.honest}: clients would pay, and nothing could be published."
         )
     if settings.epsilon > LARGE_EPSILON and not settings.allow_large_epsilon and simulated is None:

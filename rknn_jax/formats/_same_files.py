@@ -14,6 +14,16 @@ from rknn_jax.formats import is_compressed, suffix_of
 _PART = re.compile(r"(.*\D|)(\d+)-of-(\d+)(?!\d)")
 """Beginning of the path of a part, its number, and that of all parts."""
 
+REVISIONS = ("snapshots", "versions", "revisions")
+"""Names of folders of which each one below holds a revision of the same data set: in the caches of
+the hubs of Hugging Face and Kaggle.
+"""
+
+_REVISION = re.compile(r"[^/]*/v?\d+\.\d+\.\d+|v?\d+\.\d+\.\d+/[0-9a-f]{10,64}")
+"""A folder and one in it that is a version, or the hash of one: of TensorFlow Datasets, and in the
+cache of the library datasets.
+"""
+
 LOGS = {"Delta Lake": "_delta_log", "Hudi": ".hoodie", "Iceberg": "metadata/*.metadata.json"}
 """Files by which libraries tell the present version of a table from earlier ones."""
 
@@ -81,6 +91,7 @@ def refuse_versions(files: Sequence[str], system: Any, where: str) -> None:
     places = {*files}
     if "file" in system.protocol:  # a folder may be a link to one in a table
         places |= {*map(os.path.realpath, files)}
+    refuse_revisions(files, where, local="file" in system.protocol)
     folders = {each for file in places if "://" not in file for each in PurePosixPath(file).parents}
     for folder in sorted(folder for folder in folders if "=" not in folder.name):
         for kind, log in LOGS.items():
@@ -89,6 +100,33 @@ def refuse_versions(files: Sequence[str], system: Any, where: str) -> None:
                     f"Expected files of one version in {where}, got a table of {kind} in {folder}, "
                     "whose earlier versions may hold the same records; read it by its own library, "
                     "and save the records as Parquet elsewhere."
+                )
+
+
+def refuse_revisions(files: Sequence[str], where: str, *, local: bool) -> None:
+    """Raise ValueError if files lie in folders of several revisions of a data set.
+
+    Args:
+      files: Paths of files, with slashes.
+      where: As for `refuse_versions`.
+      local: Whether they are on this machine, where a folder may be a link to a revision.
+    """
+    folders = {file.rpartition("/")[0] for file in files}
+    folders |= {*map(os.path.realpath, folders)} if local else set()
+    seen: dict[str, str] = {}
+    for folder in sorted(folders):
+        parts = PurePosixPath(folder).parts
+        for i in range(1, len(parts)):
+            pair = f"{parts[i - 1]}/{parts[i]}"
+            if parts[i - 1] not in REVISIONS and not _REVISION.fullmatch(pair):
+                continue
+            above = "/".join(parts[:i])
+            other = seen.setdefault(above, parts[i])
+            if other != parts[i]:
+                raise ValueError(
+                    f"Expected files of one revision in {where}, got {other} and {parts[i]} of "
+                    f"{above.removeprefix('/')}, which may hold the same records; name the folder "
+                    "of one."
                 )
 
 

@@ -177,7 +177,10 @@ def sum_up(amounts: Iterable[float], times: int = 1) -> float:
     if not all(map(math.isfinite, amounts)):
         return math.inf
     exact = times * exact_sum(amounts)
-    found = float(exact)
+    try:
+        found = float(exact)
+    except OverflowError:
+        return math.inf
     return found if Fraction(str(found)) >= exact else math.nextafter(found, math.inf)
 
 

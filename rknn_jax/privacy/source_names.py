@@ -5,7 +5,6 @@ bytes. A folder or pattern stands for the files in it.
 """
 
 import hashlib
-import itertools
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -20,6 +19,8 @@ KIND = "file "
 def of(names: Sequence[str], most: int | None = None) -> list[str]:
     """Return the names of files, folders and patterns, and of `most` files of each folder, or all.
 
+    So are the folders elsewhere that links in a folder lead to.
+
     Args:
       names: Paths, patterns or URLs, as they were given.
       most: Most files of a folder. Defaults to None, all.
@@ -32,12 +33,21 @@ def of(names: Sequence[str], most: int | None = None) -> list[str]:
         if local is None:
             continue
         for path in [local] if os.path.exists(local) else urls.matching(local):
-            found.append(os.path.realpath(path))
-            if not os.path.isdir(path):
-                continue
-            inside = filter(os.path.isfile, disk.files_below(path))
-            found += map(os.path.realpath, itertools.islice(inside, most))
+            found += _inside(path, most) if os.path.isdir(path) else [os.path.realpath(path)]
     return [KIND + one for one in dict.fromkeys(found)]
+
+
+def _inside(folder: str, most: int | None) -> list[str]:
+    """Return a folder, the files in it, and folders elsewhere that links in it lead to."""
+    walked = [*disk.walk(folder)]
+    files = [os.path.realpath(file) for _, some in walked for file in some if os.path.isfile(file)]
+    # Files that are not noted are known by the folders that hold them, behind all links.
+    elsewhere = [os.path.dirname(file) for file in files[len(files) if most is None else most :]]
+    folders: list[str] = []
+    for place in (*(os.path.realpath(place) for place, _ in walked), *elsewhere):
+        if not any(disk.is_below(place, known) for known in folders):
+            folders.append(place)
+    return [*folders, *files[:most]]
 
 
 def of_bytes(names: Sequence[str], inside: Sequence[str], most: int) -> tuple[list[str], list[str]]:

@@ -3,6 +3,7 @@
 Private rows are counted by `rknn_jax.release.counting`, once everything else is known.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rknn_jax import discriminant
+from rknn_jax import discriminant, formats
 from rknn_jax._internal import ranges, urls
+from rknn_jax._internal.disk import is_below, walk
 from rknn_jax._internal.option_names import option
 from rknn_jax.formats import Columns, Layout
 from rknn_jax.formats._same_files import identities, refuse_same
@@ -433,13 +435,20 @@ def refuse_inside(folder: Path, settings: "Settings") -> None:
     """Raise ValueError if results would lie among the private files and be read as such."""
     for name in _listed(settings.private):
         local = urls.local_path(name)
-        if local is None or not Path(local).is_dir():
-            continue
-        if folder.resolve().is_relative_to(Path(local).resolve()):
+        if local is not None and _would_hold(local, os.path.realpath(folder)):
             raise ValueError(
-                f"Expected {option('out')} outside of the private folder {name}, got {folder}; "
-                "name another."
+                f"Expected {option('out')} outside of the private files {name}, got {folder}, "
+                "whose labels would be read as records; name another."
             )
+
+
+def _would_hold(private: str, folder: str) -> bool:
+    """Return whether a private folder or pattern names files that will lie in another folder."""
+    if os.path.isdir(private):
+        return any(is_below(folder, os.path.realpath(place)) for place, _ in walk(private))
+    parts = ("", "/round-1")
+    made = (f"{folder}{part}/labels{suffix}" for part in parts for suffix in formats.suffixes())
+    return urls.would_match(private, made)
 
 
 def _listed(names: str | Sequence[str]) -> list[str]:
