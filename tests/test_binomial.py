@@ -187,12 +187,13 @@ def test_the_noisy_votes_of_clients_are_their_votes_on_average():
     """Records that do not vote add nothing. False alarms: 12 cells at 5 deviations, below 1e-5."""
     coins = Binomial(1.0, 4, 3, delta=1e-3, shares=60)
     shares = VoteShares(VoteTally(np.eye(4, dtype=np.float32), 3), coins, 0)
-    told = np.array([[7], [NO_CELL], [3], [7]], np.int32)
+    told = np.array([[7], [NO_CELL], [0], [7]], np.int32)
     clients = [shares.vector(told, Entropy(number.to_bytes(32))) for number in range(60)]
     votes, stddev = shares.estimate(np.sum(clients, axis=0), 60)
-    truth = np.bincount([7, 3, 7], minlength=12) * 60
+    truth = np.bincount([7, 0, 7], minlength=12) * 60
     np.testing.assert_array_less(np.abs(votes.ravel() - truth), 5 * np.ravel(stddev))
-    assert np.max(stddev) < 60  # so that a cell of 120 votes is seen
+    assert np.max(stddev) < 12  # so that a cell of 60 votes is seen
+    assert shares.noise == "binomial"
 
 
 @pytest.mark.parametrize("delta", [0.3, 0.5, 0.9, 0.999])

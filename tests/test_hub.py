@@ -479,10 +479,21 @@ def test_two_revisions_of_a_data_set_are_refused(tmp_path, monkeypatch, first, s
         Path(f"links/{number}").symlink_to(Path("d", place).absolute())
     with pytest.raises(ValueError, match=words):
         data_files.find(["links"], "--private")
+    shutil.rmtree("links")
+    Path("links").mkdir()
+    for number, place in enumerate((first, second)):  # whose files are links to files elsewhere
+        shutil.move(Path("d", place, "a.parquet"), f"{number}.blob")
+        Path("d", place, "a.parquet").symlink_to(Path(f"{number}.blob").absolute())
+        Path(f"links/{number}.parquet").symlink_to(Path("d", place, "a.parquet").absolute())
+    with pytest.raises(ValueError, match=words):
+        data_files.find(["links"], "--private")
     assert len(data_files.find([f"d/{first}"], "--private").files) == 1
 
 
-@pytest.mark.parametrize("places", [("2024/01", "2024/02"), ("site-1", "site-2"), ("10.0", "9.5")])
+@pytest.mark.parametrize(
+    "places",
+    [("2024/01", "2024/02"), ("site-1", "site-2"), ("10.0", "9.5"), ("2024.01.05", "2024.01.06")],
+)
 def test_folders_that_are_no_revisions_are_read_together(tmp_path, places):
     for number, place in enumerate(places):
         (tmp_path / place).mkdir(parents=True)

@@ -538,9 +538,16 @@ def test_results_may_not_lie_among_the_private_files(public):
         ("R/link/**/*.npz", "elsewhere/results"),
         ("elsewhere/*/*.npz", "R/link/results"),
         ("elsewhere/**", "elsewhere/a/b"),
+        ("R/*/*.npz", "elsewhere"),
+        ("R/*/*/*.npz", "elsewhere/results"),
+        ("R/**/*.npz", "elsewhere/results"),
     ):
         with pytest.raises(ValueError, match=f"of the private files .*{re.escape(private)}"):
             inputs.refuse_inside(public / out, settings(public, private=private))
+    (public / "elsewhere/results").mkdir()
+    for private in ("R/*/*/*.npz", "R/link/*/labels*"):
+        with pytest.raises(ValueError, match=f"of the private files .*{re.escape(private)}"):
+            inputs.refuse_inside(public / "elsewhere/results", settings(public, private=private))
     for private in ("elsewhere/*.npz", "R/0.npz", "elsewhere/[1]*"):
         inputs.refuse_inside(public / "elsewhere/results", settings(public, private=private))
 

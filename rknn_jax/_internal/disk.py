@@ -55,12 +55,17 @@ def walk(folder: str | os.PathLike[str]) -> Iterator[tuple[str, list[str]]]:
             continue
         entered.add(here)
         with os.scandir(place) as entries:
-            paths = sorted(entry.path for entry in entries)
-        folders = [path for path in paths if os.path.isdir(path)]
-        yield place, sorted({*paths}.difference(folders))
+            found = sorted(entries, key=lambda entry: entry.path)
+        folders = dict.fromkeys(entry.path for entry in found if _is_folder(entry))
+        yield place, [entry.path for entry in found if entry.path not in folders]
         for path in reversed(folders):
             if not (os.path.islink(path) and is_below(os.path.realpath(path), root)):
                 waiting.append(path)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    # A link may lead to itself. Others take no call of the system.
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 
 def is_below(path: str, folder: str) -> bool:

@@ -1,15 +1,17 @@
 """What a path or a URL names: a file of this machine, or one elsewhere in one spelling."""
 
 import glob
+import itertools
 import os
 import posixpath
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from rknn_jax._internal.disk import files_below
+from rknn_jax._internal.disk import files_below, is_below, walk
 
 _HTTP = ("http://", "https://")
 _PORTS = {"http": 80, "https": 443, "ftp": 21, "sftp": 22, "ssh": 22, "smb": 445, "webhdfs": 50070}
@@ -71,8 +73,19 @@ def would_match(pattern: str, files: Iterable[str]) -> bool:
         return False
     pattern = os.path.abspath(pattern)
     above = _above(pattern)
-    real = os.path.join(os.path.realpath(above), os.path.relpath(pattern, above))
-    return any(map(_expression(real).match, files))
+    # Folders that are there by which the pattern may come to a file.
+    if "**" in pattern:
+        known = [place for place, _ in walk(above)] if os.path.isdir(above) else []
+    else:
+        parts = itertools.takewhile(SIGNS.search, map(str, PurePosixPath(pattern).parents))
+        known = [each for part in parts for each in glob.iglob(part, include_hidden=True)]
+    matches, files = _expression(pattern).match, [*files]
+    for place in (above, *known):
+        real = os.path.realpath(place)
+        inside = (file for file in files if is_below(file, real))
+        if any(matches(os.path.join(place, os.path.relpath(file, real))) for file in inside):
+            return True
+    return False
 
 
 def _above(pattern: str) -> str:

@@ -1,9 +1,10 @@
 """Files that are the same under several names, formats or versions: a record counts once."""
 
 import glob
+import itertools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any
@@ -19,7 +20,11 @@ REVISIONS = ("snapshots", "versions", "revisions")
 the hubs of Hugging Face and Kaggle.
 """
 
-_REVISION = re.compile(r"[^/]*/v?\d+\.\d+\.\d+|v?\d+\.\d+\.\d+/[0-9a-f]{10,64}")
+MOST_LINKS = 40
+"""Most links from one to the next, as Linux follows them."""
+
+_NUMBER = r"v?\d{1,3}\.\d+\.\d+"  # no date
+_REVISION = re.compile(rf"[^/]*/{_NUMBER}|{_NUMBER}/[0-9a-f]{{10,64}}")
 """A folder and one in it that is a version, or the hash of one: of TensorFlow Datasets, and in the
 cache of the library datasets.
 """
@@ -109,9 +114,10 @@ def refuse_revisions(files: Sequence[str], where: str, *, local: bool) -> None:
     Args:
       files: Paths of files, with slashes.
       where: As for `refuse_versions`.
-      local: Whether they are on this machine, where a folder may be a link to a revision.
+      local: Whether they are on this machine, where files and folders may be links to revisions.
     """
-    folders = {file.rpartition("/")[0] for file in files}
+    named = [*files, *itertools.chain(*map(_behind, files))] if local else files
+    folders = {file.rpartition("/")[0] for file in named}
     folders |= {*map(os.path.realpath, folders)} if local else set()
     seen: dict[str, str] = {}
     for folder in sorted(folders):
@@ -128,6 +134,15 @@ def refuse_revisions(files: Sequence[str], where: str, *, local: bool) -> None:
                     f"{above.removeprefix('/')}, which may hold the same records; name the folder "
                     "of one."
                 )
+
+
+def _behind(path: str) -> Iterator[str]:
+    """Yield where a link leads, and where that leads."""
+    for _ in range(MOST_LINKS):
+        if not os.path.islink(path):
+            return
+        path = os.path.join(os.path.dirname(path), os.readlink(path))
+        yield path
 
 
 def _exists(system: Any, pattern: str) -> bool:
