@@ -238,6 +238,34 @@ def test_a_folder_behind_links_is_known_though_few_are_noted(monkeypatch, kind, 
         labelled(other, Path("two.jsonl"))
 
 
+@pytest.mark.parametrize(
+    ("link", "name"),
+    [("now", "now/a.npz"), ("now", "now"), ("now.npz", "now.npz"), ("now", "./d/../now")],
+)
+def test_a_link_that_leads_elsewhere_since_is_known(link, name):
+    for version in (1, 2):
+        Path(f"v{version}").mkdir()
+        change()
+        shutil.move("d/a.npz", f"v{version}/a.npz")
+    np.savez("v2/a.npz", embeddings=np.ones((31, 3)), labels=np.arange(31) % 2)
+    for version, ledger in ((1, "one.jsonl"), (2, "two.jsonl")):
+        Path(link).unlink(missing_ok=True)
+        Path(link).symlink_to(f"v{version}/a.npz" if link.endswith("npz") else f"v{version}")
+        if version == 1:
+            labelled(name, Path(ledger))
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        labelled(name, Path("two.jsonl"))
+
+
+def test_a_pattern_whose_files_have_other_names_since_is_known():
+    labelled("d/*.npz", Path("one.jsonl"))
+    change()
+    shutil.move("d/a.npz", "d/c.npz")
+    shutil.move("d/b.npz", "d/e.npz")
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        labelled("d/*.npz", Path("two.jsonl"))
+
+
 def test_a_file_that_has_changed_is_known_by_its_url():
     DOORS["adopt"]("d", Path("one.jsonl"))
     change()
@@ -416,7 +444,8 @@ def test_a_name_with_brackets_is_a_file_if_there_is_one_and_else_a_pattern(tmp_p
     for file in files:
         file.touch()
     assert source_names.of([str(files[1])]) == [f"file {files[1]}"]
-    assert source_names.of([str(tmp_path / "a*.npz")]) == [f"file {file}" for file in files]
+    pattern = tmp_path / "a*.npz"
+    assert source_names.of([str(pattern)]) == [f"file {one}" for one in (pattern, *files)]
 
 
 @pytest.mark.parametrize("door", ["select", "join"])

@@ -548,7 +548,7 @@ def test_results_may_not_lie_among_the_private_files(public):
     for private in ("R/*/*/*.npz", "R/link/*/labels*"):
         with pytest.raises(ValueError, match=f"of the private files .*{re.escape(private)}"):
             inputs.refuse_inside(public / "elsewhere/results", settings(public, private=private))
-    for private in ("elsewhere/*.npz", "R/0.npz", "elsewhere/[1]*"):
+    for private in ("R/*/*/*.csv", "elsewhere/*.npz", "R/0.npz", "elsewhere/[1]*"):
         inputs.refuse_inside(public / "elsewhere/results", settings(public, private=private))
 
 

@@ -1,7 +1,7 @@
 """Names by which the index of ledgers knows files of private records.
 
-A file is known by its path behind all links, by its URL as its file system spells it, and by its
-bytes. A folder or pattern stands for the files in it.
+A file is known by its path, also behind all links, by its URL as its file system spells it, and by
+its bytes. A folder or pattern stands for the files in it.
 """
 
 import hashlib
@@ -32,7 +32,9 @@ def of(names: Sequence[str], most: int | None = None) -> list[str]:
         local = urls.local_path(name)
         if local is None:
             continue
-        for path in [local] if os.path.exists(local) else urls.matching(local):
+        paths = [local] if os.path.exists(local) else urls.matching(local)
+        found += [os.path.abspath(local)] * bool(paths)  # a link may lead elsewhere later
+        for path in paths:
             found += _inside(path, most) if os.path.isdir(path) else [os.path.realpath(path)]
     return [KIND + one for one in dict.fromkeys(found)]
 

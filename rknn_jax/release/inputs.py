@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rknn_jax import discriminant, formats
+from rknn_jax import discriminant
 from rknn_jax._internal import ranges, urls
 from rknn_jax._internal.disk import is_below, walk
 from rknn_jax._internal.option_names import option
@@ -447,7 +447,7 @@ def _would_hold(private: str, folder: str) -> bool:
     if os.path.isdir(private):
         return any(is_below(folder, os.path.realpath(place)) for place, _ in walk(private))
     parts = ("", "/round-1")
-    made = (f"{folder}{part}/labels{suffix}" for part in parts for suffix in formats.suffixes())
+    made = (f"{folder}{part}/{name}.npz" for part in parts for name in ("labels", "queries"))
     return urls.would_match(private, made)
 
 
