@@ -455,6 +455,7 @@ def test_parts_of_two_versions_are_refused(tmp_path, monkeypatch, left):
     [
         ("datasets--me--x/snapshots/1f3a5b7/data", "datasets--me--x/snapshots/9c8d7e6/data"),
         ("me___x/default/0.0.0/0123456789ab", "me___x/default/0.0.0/ba9876543210"),
+        ("csv/default-0123456789ab/0.0.0/aa", "csv/default-ba9876543210/0.0.0/bb"),
         ("x/versions/1", "x/versions/2/inner"),
         ("x/1.0.0", "x/1.0.1"),
         ("x/v1.0.0/a", "x/v2.0.0/b"),
@@ -492,7 +493,13 @@ def test_two_revisions_of_a_data_set_are_refused(tmp_path, monkeypatch, first, s
 
 @pytest.mark.parametrize(
     "places",
-    [("2024/01", "2024/02"), ("site-1", "site-2"), ("10.0", "9.5"), ("2024.01.05", "2024.01.06")],
+    [
+        ("2024/01", "2024/02"),
+        ("site-1", "site-2"),
+        ("10.0", "9.5"),
+        ("2024.01.05", "2024.01.06"),
+        ("p-0123456789ab", "p-ba9876543210"),
+    ],
 )
 def test_folders_that_are_no_revisions_are_read_together(tmp_path, places):
     for number, place in enumerate(places):

@@ -220,6 +220,14 @@ def test_a_link_in_a_folder_is_known_though_few_are_noted(monkeypatch):
         labelled("links/a.npz", Path("two.jsonl"))
 
 
+def test_other_files_of_a_folder_are_other_data(monkeypatch):
+    monkeypatch.setattr(ledger_index, "MOST_SHARDS", 0)
+    for name in "ab":
+        Path(f"cohort-{name}").mkdir()
+        Path(f"cohort-{name}/1.npz").symlink_to(Path(f"d/{name}.npz").resolve())
+        labelled(f"cohort-{name}", Path(f"{name}.jsonl"))
+
+
 @pytest.mark.parametrize("other", ["d", "d/a.npz", "d/more.npz"])
 @pytest.mark.parametrize("kind", ["a folder", "files"])
 def test_a_folder_behind_links_is_known_though_few_are_noted(monkeypatch, kind, other):

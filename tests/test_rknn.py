@@ -328,6 +328,13 @@ def test_arrays_that_do_not_fit_are_named():
     for name, array in given.items():
         with pytest.raises(ValueError, match=f"without a mask in {name}.*{name}.filled"):
             labeler.label(**given | {name: np.ma.masked_array(array)}, num_classes=4)
+    for name in ("public", "private"):
+        with pytest.raises(ValueError, match=f"numbers in {name}, got an array of object"):
+            labeler.label(**given | {name: given[name].astype(object)}, num_classes=4)
+    given["public"] = public.copy()
+    given["public"][3, 0] = np.nan
+    with pytest.raises(ValueError, match="public has NaN or infinite values in 1 rows"):
+        labeler.label(**given, num_classes=4)
     with pytest.raises(ValueError, match="num_queries=21"):
         labeler.label(public, private, labels, 4, num_queries=21)
 

@@ -24,7 +24,9 @@ MOST_LINKS = 40
 """Most links from one to the next, as Linux follows them."""
 
 _NUMBER = r"v?\d{1,3}\.\d+\.\d+"  # no date
-_REVISION = re.compile(rf"[^/]*/{_NUMBER}|{_NUMBER}/[0-9a-f]{{10,64}}")
+_REVISION = re.compile(
+    rf"[^/]*/({_NUMBER}|[^/]*-[0-9a-f]{{10,64}}/{_NUMBER})|{_NUMBER}/[0-9a-f]{{10,64}}"
+)
 """A folder and one in it that is a version, or the hash of one: of TensorFlow Datasets, and in the
 cache of the library datasets.
 """
@@ -123,8 +125,8 @@ def refuse_revisions(files: Sequence[str], where: str, *, local: bool) -> None:
     for folder in sorted(folders):
         parts = PurePosixPath(folder).parts
         for i in range(1, len(parts)):
-            pair = f"{parts[i - 1]}/{parts[i]}"
-            if parts[i - 1] not in REVISIONS and not _REVISION.fullmatch(pair):
+            ends = ("/".join(parts[i - 1 : end]) for end in (i + 1, i + 2))
+            if parts[i - 1] not in REVISIONS and not any(map(_REVISION.fullmatch, ends)):
                 continue
             above = "/".join(parts[:i])
             other = seen.setdefault(above, parts[i])

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from rknn_jax.labelers import _persons
-from rknn_jax.neighbors import usable_rows
+from rknn_jax.neighbors import check_finite, usable_rows
 from rknn_jax.queries import kmeans
 from rknn_jax.types import Array, Queries, Records
 
@@ -36,6 +36,11 @@ def checked(
                 f"Expected an array without a mask in {name}, got a masked one; fill it, such as "
                 f"by {name}.filled(numpy.nan), or -1 for labels."
             )
+        if name in ("public", "private") and np.asarray(array).dtype.kind in "OUSTcmM":
+            raise ValueError(
+                f"Expected numbers in {name}, got an array of {np.asarray(array).dtype}; pass "
+                f"{name}.astype(float)."
+            )
     public = np.asarray(public, np.float32)
     private = np.asarray(private)
     labels = np.asarray(labels)
@@ -49,6 +54,7 @@ def checked(
             f"Expected integer labels of one private row or more, got {labels.dtype} "
             f"{labels.shape}; number the classes from 0."
         )
+    check_finite("public", public)
     private = usable_rows(private)
     clients = None if person is None else _persons.as_numbers(person, len(private))
     finite = np.asarray(np.isfinite(private).all(axis=1))

@@ -43,13 +43,14 @@ def _inside(folder: str, most: int | None) -> list[str]:
     """Return a folder, the files in it, and folders elsewhere that links in it lead to."""
     walked = [*disk.walk(folder)]
     files = [os.path.realpath(file) for _, some in walked for file in some if os.path.isfile(file)]
-    # Files that are not noted are known by the folders that hold them, behind all links.
-    elsewhere = [os.path.dirname(file) for file in files[len(files) if most is None else most :]]
     folders: list[str] = []
-    for place in (*(os.path.realpath(place) for place, _ in walked), *elsewhere):
+    for place in (os.path.realpath(place) for place, _ in walked):
         if not any(disk.is_below(place, known) for known in folders):
             folders.append(place)
-    return [*folders, *files[:most]]
+    # Of files in a folder that is noted, few are. No folder tells of those that links lead to.
+    rest = files[len(files) if most is None else most :]
+    linked = [one for one in rest if not any(disk.is_below(one, known) for known in folders)]
+    return [*folders, *files[:most], *linked]
 
 
 def of_bytes(names: Sequence[str], inside: Sequence[str], most: int) -> tuple[list[str], list[str]]:
