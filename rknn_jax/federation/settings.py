@@ -238,9 +238,10 @@ def asked(settings: Serve, simulated: int | None = None) -> "Asked":
     by_client = settings.unit == "client"
     each = 1 if settings.summed else settings.records_per_client  # by unit=record any number
     known = (settings.summed or by_client) and not (settings.collect_only or settings.merge)
-    voting = 1.0 if settings.summed else 1 - settings.check_share  # on average, by coins
+    checks = not settings.summed and 0 < settings.check_share < 1
+    voting = 1 - settings.check_share if checks else 1.0  # on average, by coins
     most = math.floor(each * settings.clients * voting + 1e-9)
-    share = "" if voting == 1 else f" with {option('check_share')} {settings.check_share:g}"
+    share = f" with {option('check_share')} {settings.check_share:g}" if checks else ""
     if known and settings.honest > most:
         raise ValueError(
             f"Expected {option('honest')} <= {most}, all that {option('clients')} "
