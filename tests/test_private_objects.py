@@ -64,7 +64,7 @@ CELLS = ["secret", None, {}, object(), [1, 2], 1j, 10**400, b"\xff"]
 
 
 class Held:
-    """What has rows by `__array__` alone."""
+    """Rows that an `__array__` alone gives."""
 
     def __init__(self, values):
         self.values = np.asarray(values)

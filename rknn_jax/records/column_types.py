@@ -95,8 +95,8 @@ def refuse_unread(**given: Any) -> None:
         if isinstance(held, Mapping | Set) and not hasattr(held, "dtype"):  # sparse arrays may be
             raise ValueError(
                 f"Expected an array, a list or a frame in {name}, got {type(held).__name__}, which "
-                f"is no list of rows; nothing was spent. Pass pandas.DataFrame({name}) of columns, "
-                f"or list({name}.values()) of records."
+                "has no rows in an order; nothing was spent. Pass a list of them, or of a dict of "
+                f"columns pandas.DataFrame({name})."
             )
         unread = hasattr(held, "collect") or hasattr(held, "fetchall")
         if unread and not hasattr(held, "__array__"):
