@@ -21,9 +21,10 @@ from rknn_jax.cli import main as cli
 from rknn_jax.embedding import table_files
 from rknn_jax.embedding.images import ImageFolder
 from rknn_jax.formats import Columns, _hub
+from rknn_jax.formats import _data_files as data_files
 from rknn_jax.records.classes import MISSING, Classes, parse_classes
 from rknn_jax.records.labels import encode, plain
-from rknn_jax.release import data_files, known_classes, tables
+from rknn_jax.release import known_classes, tables
 from rknn_jax.release.shards import ArrowShard, FileShard
 from tests import tiny_network
 from tests.conftest import crossed
@@ -319,8 +320,8 @@ def test_other_folders_and_columns_are_refused_by_name(tmp_path, monkeypatch):
     network = str(tiny_network.write(tmp_path))
     (tmp_path / "empty").mkdir()
     for words, error in (
-        (("--table", "empty"), ".feather, .arrow, .ipc, .arrows in --table empty, got none"),
-        (("--text", "none-*.parquet"), "in --text none-*.parquet, got none"),
+        (("--table", "empty"), ".pq in --table empty, got a folder or pattern without any"),
+        (("--text", "none-*.parquet"), "--text none-*.parquet could not be opened: No such file"),
     ):
         assert error in run("embed", *words, "--out", "o.parquet")["error"]
     write(tmp_path / "two", pictures(4), "parquet")

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from rknn_jax.formats import Columns, jsonl
+from rknn_jax.formats._data_files import find
 from rknn_jax.records.classes import parse_classes
 from rknn_jax.records.labels import encode
 from rknn_jax.records.persons import person_names
-from rknn_jax.release.data_files import find
 from rknn_jax.release.shards import FileShard
 from tests.conftest import crossed
 from tests.test_cli import arguments, arrays

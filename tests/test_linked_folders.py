@@ -3,13 +3,15 @@
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rknn_jax._internal.disk import files_below
 from rknn_jax.embedding import table_files
 from rknn_jax.embedding.images import ImageFolder
+from rknn_jax.formats import _data_files as data_files
 from rknn_jax.privacy import source_names
-from rknn_jax.release import data_files
 
 
 @pytest.fixture
@@ -87,3 +89,38 @@ def test_a_folder_that_cannot_be_read_is_an_error(tree, monkeypatch):
         ImageFolder.find(tree)
     with pytest.raises(ValueError, match="Permission denied.*link"):
         data_files.find([str(tree)], "--private")
+
+
+@pytest.mark.parametrize("pattern", ["*/*.csv", "**/*.csv", "link/*"])
+def test_a_pattern_is_the_same_files_for_a_table_as_for_a_release(tree, pattern):
+    (tree / "own/.hidden.csv").write_text("age\n3\n")
+    (tree / "own/notes.txt").write_text("no table")
+    name = f"{tree}/{pattern}"
+    found = table_files.files(Path(name), "--table")
+    assert [*map(str, found)] == data_files.find([name], "--private").files
+
+
+def test_a_table_and_a_release_refuse_a_folder_of_two_kinds(tmp_path, rknn):
+    """One kind was read and the other left out without a word."""
+    (tmp_path / "d").mkdir()
+    ages = pa.table({"age": [1, 2], "labels": ["a", "b"]})
+    pq.write_table(ages, tmp_path / "d/one.parquet")
+    (tmp_path / "d/two.csv").write_text("age,labels\n3,a\n")
+    done = rknn("embed", "--table", "d", "--out", "o.parquet")
+    assert done.status == 2
+    assert "two.csv" in done.err
+    assert not Path("o.parquet").exists()
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_names_in_private_json_lines_are_not_looked_for_in_a_folder_either(rknn, folder):
+    """An error would tell that none of the first private records has a name."""
+    Path("p.jsonl").write_text('{"age": 1, "labels": "a"}\n{"age": 2, "labels": "b"}\n')
+    Path("r").mkdir()
+    Path("r/one.jsonl").write_text('{"labels": "a"}\n' * 3)
+    assert rknn("embed", "--table", "p.jsonl", "--out", "p.parquet").status == 0
+    name = "r" if folder else "r/one.jsonl"
+    words = ("--private", "--card", "p.card.json", "--out", "r.parquet")
+    done = rknn("embed", "--table", name, *words)
+    assert done.status == 0, done.err
+    assert pq.read_table("r.parquet").num_rows == 3

@@ -18,10 +18,11 @@ from rknn_jax.cli import budget, classes
 from rknn_jax.federation import joining
 from rknn_jax.federation.join_settings import Join
 from rknn_jax.formats import Columns
+from rknn_jax.formats import _data_files as data_files
 from rknn_jax.formats._same_files import refuse_same
 from rknn_jax.privacy import ledger_index, source_names
 from rknn_jax.privacy.ledger import Ledger, LedgerError
-from rknn_jax.release import accounts, adoption, data_files, label, planning
+from rknn_jax.release import accounts, adoption, label, planning
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import FileShard
 from tests.options import named_settings, with_options

@@ -28,13 +28,13 @@ from rknn_jax.cli import classes
 from rknn_jax.federation.join_settings import Join
 from rknn_jax.federation.joining import open_client
 from rknn_jax.formats import Block, Columns, _csv_records
+from rknn_jax.formats._data_files import find, unchanged
 from rknn_jax.labelers._votes import VoteTally
 from rknn_jax.privacy.fingerprints import Digest, combined, fingerprint
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, inputs, label, planning, tables
 from rknn_jax.release.counting import Count, Counter
-from rknn_jax.release.data_files import find, unchanged
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrowShard, FileShard, Records, regular
 from rknn_jax.settings import Spending

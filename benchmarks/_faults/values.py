@@ -38,7 +38,7 @@ FAULTS = (
     Known(
         "values",
         "copies of records count where a shell lists the files",
-        "rknn_jax/release/data_files.py",
+        "rknn_jax/formats/_data_files.py",
         "    if len(files) > 1:\n        refuse_copies",
         "    if False:\n        refuse_copies",
         ("tests/test_hub.py",),

@@ -200,7 +200,7 @@ def adopt(settings: Adopt) -> dict[str, Any]:
     before = Ledger.open(settings.ledger)
     before.check_person(settings.columns.person)  # refuse before long work
     data = _data_set(settings, before.relation)
-    from rknn_jax.release.data_files import find  # late, as fsspec takes a while
+    from rknn_jax.formats._data_files import find  # late, as fsspec takes a while
 
     files = find(_listed(settings.private), "--private").files
     ledger = Ledger(settings.ledger, None, settings.patience)

@@ -50,9 +50,9 @@ def run(settings: Check) -> dict[str, Any]:
       ValueError: If the settings or the files as a whole cannot be used.
     """
     with progress.phase("loading"):
+        from rknn_jax.formats._data_files import find
         from rknn_jax.records import public_values
         from rknn_jax.release import embedding_models, known_classes, public_rows, tables, usability
-        from rknn_jax.release.data_files import find
         from rknn_jax.release.inputs import private_shards
         from rknn_jax.release.shards import with_one_order
         from rknn_jax.release.widths import with_one_width

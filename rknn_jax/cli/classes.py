@@ -62,9 +62,9 @@ def run(settings: SelectClasses) -> dict[str, Any]:
       ValueError: If the settings or the records cannot be used; nothing was spent then.
     """
     with progress.phase("loading"):
+        from rknn_jax.formats._data_files import find, unchanged
         from rknn_jax.privacy.ledger import LedgerError
         from rknn_jax.release import accounts, adoption, class_selection, known_classes
-        from rknn_jax.release.data_files import find, unchanged
     columns = settings.columns.read(raw=settings.representation is not None)
     private = _listed(settings.private)
     declared = known_classes.declared(find(private, "--private").files, columns.label)

@@ -78,7 +78,7 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     path = settings.table or settings.text
     assert path is not None
     found = table_files.names(path, f"--{kind}")
-    declared = table_files.declares_names(path, private=settings.private)
+    declared = table_files.declares_names(path, f"--{kind}", private=settings.private)
     unlabeled = declared and settings.label == LABELS and LABELS not in found
     label = None if unlabeled else settings.label
     if declared:
@@ -181,7 +181,7 @@ def _check_columns(
     """
     from rknn_jax.embedding import rows, table_files
 
-    if not table_files.declares_names(path, private=settings.private):
+    if not table_files.declares_names(path, f"--{kind}", private=settings.private):
         return
     found = table_files.names(path, f"--{kind}")
     check_together(

@@ -171,7 +171,7 @@ def _image_table(settings: Embed) -> "FileRows | None":
     where = "--image-table"
     found = table_files.names(settings.image_table, where)
     label = None if settings.label == LABELS and LABELS not in found else settings.label
-    if table_files.declares_names(settings.image_table, private=settings.private):
+    if table_files.declares_names(settings.image_table, where, private=settings.private):
         refuse_absent(settings, found, f"{where} {settings.image_table}", label)
     return FileRows.read(
         *(settings.image_table, where, settings.file_column),

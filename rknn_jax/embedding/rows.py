@@ -43,7 +43,7 @@ class TableFile:
 
     def __post_init__(self) -> None:
         found = table_files.names(self.path, self.argument)
-        if not table_files.declares_names(self.path, private=self.private):
+        if not table_files.declares_names(self.path, self.argument, private=self.private):
             return
         with clear_errors(self.where):
             first = table_files.files(self.path, self.argument)[0]

@@ -7,7 +7,6 @@ is a row whose values are all missing, so that no record can hide or move anothe
 formats have no types of columns, so that all their values are text.
 """
 
-import glob
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,20 +16,18 @@ from types import MappingProxyType
 from typing import IO, Any
 
 import fsspec
-from fsspec.implementations.local import LocalFileSystem
 
 from rknn_jax import formats
-from rknn_jax._internal.disk import files_below
+from rknn_jax._internal import disk, urls
 from rknn_jax._internal.option_names import option
 from rknn_jax.formats import (
-    LEDGER,
     Columns,
     FormatError,
     _arrow,
     _csv_records,
+    _data_files,
     _encodings,
     _hub,
-    _hub_folders,
     clear_errors,
     csv,
     feather,
@@ -41,7 +38,6 @@ from rknn_jax.formats import (
     suffix_of,
 )
 from rknn_jax.formats._csv_records import NO_UTF8
-from rknn_jax.formats._same_files import refuse_same, refuse_two_formats, refuse_versions
 from rknn_jax.records.features import FLATTEN, MOST_NAMED
 
 TYPED = (*parquet.SUFFIXES, *feather.SUFFIXES)
@@ -64,73 +60,36 @@ BROKEN = "\0broken"
 """Name of the column that tells why records of a file without types are broken, as text."""
 
 
-def declares_names(path: Path, *, private: bool) -> bool:
+def declares_names(path: Path, argument: str, *, private: bool) -> bool:
     """Return False for private JSON lines, whose names are private.
 
     A column is missing in a record that does not name it. An error would reveal that no record
     among the first ones names it.
     """
-    return not (private and _suffix(path) in jsonl.SUFFIXES)
+    return not (private and _suffix(files(path, argument)[0]) in jsonl.SUFFIXES)
 
 
 def files(path: Path, argument: str) -> list[Path]:
     """Return the files that a path names, in order of their names.
 
     Args:
-      path: File, or a folder or pattern of files in `SUFFIXES`, of which those in `TYPED` are read
-        if there are any. Names in a folder that begin with a dot or an underscore are left out.
+      path: File in `SUFFIXES`, or a folder or pattern of such files, as a release reads them.
       argument: Command-line argument that named it, for the errors.
 
     Raises:
-      ValueError: If there is none, a file is in another format, one is there twice, or as in
-        `data_files`.
+      ValueError: If it is in another format, or as in `_data_files.find`.
     """
-    known = _named(path, argument)
-    if path.exists() and not path.is_dir():
-        return known
-    where = f"{argument} {path}"
-    system = LocalFileSystem()
-    records = _hub_folders.data_files([*map(str, known)], system, where)
-    _hub_folders.refuse_splits(records, system, where)
-    # As a release reads folders: a record that is read twice would count twice.
-    refuse_two_formats(records, where)
-    refuse_versions(records, system, where)
-    refuse_same(records, argument)
-    return [Path(one) for one in records]
-
-
-def _named(path: Path, argument: str) -> list[Path]:
-    """Return the files that a path names, those that hold no records too; see `files`."""
-    several = path.is_dir()
-    if several:
-        below = (Path(one).relative_to(path) for one in files_below(path))
-        found = [path / one for one in below if not _hidden(one)]
-    elif any(sign in str(path) for sign in "*?[") and not path.exists():
-        several = True
-        found = [Path(one) for one in glob.glob(str(path), recursive=True)]
-    else:
-        found = [path]
-    known = sorted(one for one in found if _suffix(one) in SUFFIXES)
-    if several:
-        known = [one for one in known if one.is_file() and not one.name.endswith(LEDGER)]
-        known = [one for one in known if _suffix(one) in TYPED] or known
-    if several and not known:
-        raise ValueError(
-            f"Expected files that end in {', '.join(SUFFIXES)} in {argument} {path}, got none; "
-            "name a folder that holds some."
-        )
-    if not known:
+    found = [path] if path.is_file() else _found(path, argument)
+    if _suffix(found[0]) not in SUFFIXES:
         raise ValueError(
             f"Expected {argument} to name a {', '.join(SUFFIXES)} file, or a folder of such files, "
             f"got {path}; save it in one of these."
         )
-    if not known[0].is_file():
-        raise ValueError(f"There is no file {argument} {path}; name one that exists.")
-    return known
+    return found
 
 
-def _hidden(path: Path) -> bool:
-    return any(part.startswith((".", "_")) for part in path.parts)
+def _found(path: Path, argument: str) -> list[Path]:
+    return [Path(one) for one in _data_files.find([str(path)], argument, SUFFIXES).files]
 
 
 def _suffix(path: Path) -> str:
@@ -191,10 +150,8 @@ def types(path: Path, argument: str) -> dict[str, Any]:
 
 def is_typed(path: Path) -> bool:
     """Return whether a path names files whose columns have types, by itself or in a folder."""
-    try:
-        return _suffix(_named(path, "")[0]) in TYPED
-    except ValueError:
-        return False
+    inside = disk.files_below(path) if path.is_dir() else urls.matching(str(path))
+    return any(_suffix(Path(one)) in TYPED for one in (*inside, path))
 
 
 def class_names(path: Path, argument: str, label: str | None) -> tuple[str, ...]:

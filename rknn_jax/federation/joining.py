@@ -13,11 +13,11 @@ from rknn_jax.federation.client import Client
 from rknn_jax.federation.inputs import read_inputs
 from rknn_jax.federation.join_settings import Join
 from rknn_jax.formats import Columns
+from rknn_jax.formats._data_files import find, unchanged
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.fingerprints import fingerprint, warn_of_copies
 from rknn_jax.privacy.ledger import DataSet, Ledger
 from rknn_jax.release import accounts, adoption, tables, widths
-from rknn_jax.release.data_files import find, unchanged
 
 
 class Records(NamedTuple):

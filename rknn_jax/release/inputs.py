@@ -16,6 +16,7 @@ from rknn_jax._internal import ranges, urls
 from rknn_jax._internal.disk import is_below, walk
 from rknn_jax._internal.option_names import option
 from rknn_jax.formats import Columns, Layout
+from rknn_jax.formats._data_files import Found, find
 from rknn_jax.formats._same_files import identities, refuse_same
 from rknn_jax.neighbors import Metric
 from rknn_jax.privacy.fingerprints import fingerprint
@@ -34,7 +35,6 @@ from rknn_jax.release import (
     tables,
 )
 from rknn_jax.release.counting import num_persons
-from rknn_jax.release.data_files import Found, find
 from rknn_jax.release.embedding_models import EmbeddingModel
 from rknn_jax.release.encoding import Chain, Encoding, Scaling
 from rknn_jax.release.shards import (

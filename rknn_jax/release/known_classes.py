@@ -8,10 +8,10 @@ from typing import Protocol
 
 from rknn_jax._internal.option_names import option
 from rknn_jax.formats import Columns, feather, parquet, suffix_of
+from rknn_jax.formats._data_files import find as find_files
 from rknn_jax.records import classes as sets
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import tables
-from rknn_jax.release.data_files import find as find_files
 from rknn_jax.release.shards import ArrowShard, FileShard, Shard
 from rknn_jax.settings import GivenClasses, NamedColumns
 

@@ -31,6 +31,7 @@ from rknn_jax.answers import Decoded
 from rknn_jax.answers.concern import Concern
 from rknn_jax.answers.measured import Measured
 from rknn_jax.check import Drawn
+from rknn_jax.formats._data_files import unchanged
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labels import PublicLabels
 from rknn_jax.neighbors import in_metric
@@ -41,7 +42,6 @@ from rknn_jax.privacy.statement import Statement, as_json, new_release, page
 from rknn_jax.release import engines, preview, rehearsal, release_folder, tables
 from rknn_jax.release.accounts import open_ledger, open_or_make
 from rknn_jax.release.counting import Counted
-from rknn_jax.release.data_files import unchanged
 from rknn_jax.release.planning import Plan, places, request
 from rknn_jax.release.release_folder import ReleaseFolder
 from rknn_jax.release.shards import files_of

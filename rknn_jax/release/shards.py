@@ -20,9 +20,9 @@ from fsspec.spec import AbstractBufferedFile
 from rknn_jax import formats
 from rknn_jax._internal.option_names import option
 from rknn_jax.formats import Block, Columns, Layout, _encodings, _objects, csv
+from rknn_jax.formats._data_files import refuse_copies
 from rknn_jax.records.features import MOST_NAMED
 from rknn_jax.records.labels import joined
-from rknn_jax.release.data_files import refuse_copies
 
 
 class Shard(Protocol):

@@ -13,6 +13,7 @@ import numpy as np
 
 from rknn_jax._internal.option_names import option
 from rknn_jax.formats import AbsentError, Columns, absent, clear_errors
+from rknn_jax.formats._data_files import find
 from rknn_jax.neighbors import LARGEST, usable_rows
 from rknn_jax.privacy.fingerprints import Digest
 from rknn_jax.records import features, public_values
@@ -20,7 +21,6 @@ from rknn_jax.records.carried import joined
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.features import real_rows
 from rknn_jax.records.labels import whole
-from rknn_jax.release.data_files import find
 from rknn_jax.release.shards import ArrowShard, FileShard, Shard, with_one_order
 from rknn_jax.release.widths import with_one_width
 

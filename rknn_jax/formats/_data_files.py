@@ -4,7 +4,7 @@ Names may be URLs that fsspec knows, such as `s3://bucket/folder` or `memory://f
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ class Found(NamedTuple):
     skipped: list[str]
 
 
-def find(names: Sequence[str], argument: str) -> Found:
+def find(names: Sequence[str], argument: str, suffixes: Collection[str] | None = None) -> Found:
     """Find the files that paths, folders, patterns or URLs name.
 
     In folders, names that begin with a dot or an underscore are left out, with all below them.
@@ -39,12 +39,14 @@ def find(names: Sequence[str], argument: str) -> Found:
     Args:
       names: Paths or URLs of files, folders, or patterns with `*`.
       argument: Command-line argument that named them, for the errors.
+      suffixes: Suffixes of the files of folders and patterns. Defaults to None, all that a release
+        reads.
 
     Raises:
       ValueError: If there is none, or one is named twice. Two copies of a record would have twice
         the votes that the noise covers.
     """
-    parts = [_files(name, argument) for name in names]
+    parts = [_files(name, argument, suffixes or formats.suffixes()) for name in names]
     files = [file for part in parts for file in part.files]
     refuse_same(files, argument)
     if len(files) > 1:
@@ -112,7 +114,7 @@ def _states(names: Sequence[str], argument: str) -> dict[str, object]:
     return found
 
 
-def _files(name: str, argument: str) -> Found:
+def _files(name: str, argument: str, suffixes: Collection[str]) -> Found:
     if not name:
         raise ValueError(f"Expected a name in {argument}, got none; name a file or a folder.")
     where = f"{argument} {name}"
@@ -128,16 +130,16 @@ def _files(name: str, argument: str) -> Found:
         raise ValueError(
             f"{where} could not be found: {error}; check name, network and credentials."
         ) from error
-    if not inside:
+    if not (inside or is_folder):
         raise ValueError(f"{where} could not be opened: No such file; name a file or a folder.")
     above = path.rstrip("/") if is_folder else urls.SIGNS.split(path)[0].rpartition("/")[0]
     seen = [each for each in inside if not each.endswith(formats.LEDGER)]
     if not _hidden(path[len(above) :]):  # a pattern may name hidden files itself
         seen = [each for each in seen if not _hidden(each[len(above) :])]
-    known = [each for each in seen if formats.suffix_of(each) in formats.suffixes()]
+    known = [each for each in seen if formats.suffix_of(each) in suffixes]
     if not known:
         raise ValueError(
-            f"Expected files that end in {', '.join(sorted(formats.suffixes()))} in {where}, got a "
+            f"Expected files that end in {', '.join(sorted(suffixes))} in {where}, got a "
             "folder or pattern without any; check the name."
         )
     records = _hub_folders.data_files(known, system, where)
