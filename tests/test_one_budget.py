@@ -266,6 +266,24 @@ def test_a_link_that_leads_elsewhere_since_is_known(link, name):
         labelled(name, Path("two.jsonl"))
 
 
+@pytest.mark.parametrize("most", [0, 256])
+@pytest.mark.parametrize("then", ["now", "now/a.npz", "now/*.npz"])
+@pytest.mark.parametrize("first", ["now", "now/a.npz", "now/*.npz"])
+def test_a_folder_that_leads_elsewhere_since_is_known_by_other_names(
+    monkeypatch, first, then, most
+):
+    monkeypatch.setattr(ledger_index, "MOST_SHARDS", most)
+    for version in (1, 2):
+        shutil.copytree("d", f"v{version}")
+    np.savez("v2/a.npz", embeddings=np.ones((31, 3)), labels=np.arange(31) % 2)
+    Path("now").symlink_to("v1")
+    labelled(first, Path("one.jsonl"))
+    Path("now").unlink()
+    Path("now").symlink_to("v2")
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        labelled(then, Path("two.jsonl"))
+
+
 def test_a_pattern_whose_files_have_other_names_since_is_known():
     labelled("d/*.npz", Path("one.jsonl"))
     change()

@@ -154,12 +154,7 @@ def held(
     # All files are looked up, though few are noted: another ledger may have had one of them.
     every = source_names.of(names)
     contents, known = source_names.of_bytes(files, inside, MOST_SHARDS)
-    sought = [
-        *every,
-        *known,
-        *source_names.folders_above(every),
-        *source_names.folders_as_given(names),
-    ]
+    sought = [*every, *known, *source_names.folders_above(every)]
     try:
         place = folder()
         file = _locked(place, patience)

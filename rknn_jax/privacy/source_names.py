@@ -1,10 +1,12 @@
 """Names by which the index of ledgers knows files of private records.
 
-A file is known by its path, also behind all links, by its URL as its file system spells it, and by
-its bytes. A folder or pattern stands for the files in it.
+A file or folder is known by its path as it is given, by the place of that path behind links to
+folders, and by the place that it leads to behind all links; by its URL as its file system spells
+it; and a file by its bytes. A folder or pattern stands for itself and for the files in it.
 """
 
 import hashlib
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -33,24 +35,31 @@ def of(names: Sequence[str], most: int | None = None) -> list[str]:
         if local is None:
             continue
         paths = [local] if os.path.exists(local) else urls.matching(local)
-        found += [os.path.abspath(local)] * bool(paths)  # a link may lead elsewhere later
-        for path in paths:
-            found += _inside(path, most) if os.path.isdir(path) else [os.path.realpath(path)]
+        for path in [local] * bool(paths) + paths:  # a pattern may match other files later
+            found += _spellings(path)
+            found += _inside(path, most) if os.path.isdir(path) else []
     return [KIND + one for one in dict.fromkeys(found)]
 
 
+def _spellings(path: str) -> list[str]:
+    """Return a path as it is given, its place, and where it leads to: links may change later."""
+    given = os.path.abspath(path)
+    place = os.path.join(os.path.realpath(os.path.dirname(given)), os.path.basename(given))
+    return [given, place, os.path.realpath(given) if os.path.islink(place) else place]
+
+
 def _inside(folder: str, most: int | None) -> list[str]:
-    """Return a folder, the files in it, and folders elsewhere that links in it lead to."""
+    """Return the files in a folder, and folders elsewhere that links in it lead to."""
     walked = [*disk.walk(folder)]
-    files = [os.path.realpath(file) for _, some in walked for file in some if os.path.isfile(file)]
+    files = [file for _, some in walked for file in some if os.path.isfile(file)]
     folders: list[str] = []
     for place in (os.path.realpath(place) for place, _ in walked):
         if not any(disk.is_below(place, known) for known in folders):
             folders.append(place)
     # Of files in a folder that is noted, few are. No folder tells of those that links lead to.
-    rest = files[len(files) if most is None else most :]
+    rest = map(os.path.realpath, files[len(files) if most is None else most :])
     linked = [one for one in rest if not any(disk.is_below(one, known) for known in folders)]
-    return [*folders, *files[:most], *linked]
+    return [*folders, *itertools.chain(*map(_spellings, files[:most])), *linked]
 
 
 def of_bytes(names: Sequence[str], inside: Sequence[str], most: int) -> tuple[list[str], list[str]]:
@@ -100,11 +109,3 @@ def folders_above(found: Sequence[str]) -> list[str]:
         folder = PurePosixPath(path or "/")
         folders += [f"{kind}{sign}{above}" for above in (folder, *folder.parents)]
     return [KIND + one for one in dict.fromkeys(folders)]
-
-
-def folders_as_given(names: Sequence[str]) -> list[str]:
-    """Return the folders in which names lie as they are given, before links to files elsewhere."""
-    local = [one for one in map(urls.local_path, names) if one is not None]
-    inner = {os.path.dirname(os.path.abspath(path)) for path in local}
-    above = {str(one) for folder in inner for one in (folder, *PurePosixPath(folder).parents)}
-    return [KIND + os.path.realpath(one) for one in above]
