@@ -621,7 +621,7 @@ def test_a_card_that_was_changed_is_refused(rknn, tmp_path):
         (("--images", "d"), "Expected --model"),
         (("--table", "t.csv", "--model", "wordllama"), "no --model with --table"),
         (("--text", "t.txt"), ".csv, .jsonl, .parquet"),
-        (("--text", "none.csv"), "There is no file"),
+        (("--text", "none.csv"), "--text none.csv could not be opened: No such file"),
         (("--text", "t.csv", "--columns", "story"), "'story'"),
         (("--text", "t.csv", "--label", "kind"), "--label kind"),
         (("--images", "d", "--keep", "who"), "no --columns, --keep and --label"),
@@ -630,6 +630,7 @@ def test_a_card_that_was_changed_is_refused(rknn, tmp_path):
 )
 def test_wrong_settings_are_told(rknn, tmp_path, words, told):
     write_texts(tmp_path / "t.csv")
+    (tmp_path / "t.txt").write_text("text")
     done = rknn("embed", *words, "--out", "o.parquet")
     assert done.status == 2
     assert told in done.err
