@@ -247,6 +247,16 @@ def test_a_folder_behind_links_is_known_though_few_are_noted(monkeypatch, kind, 
         labelled(other, Path("two.jsonl"))
 
 
+def test_a_new_file_in_a_folder_behind_a_link_is_known():
+    Path("links").mkdir()
+    Path("links/d").symlink_to(Path("d").resolve())
+    labelled("links", Path("one.jsonl"))
+    change()
+    shutil.move("d/a.npz", "d/new.npz")
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        labelled("d/new.npz", Path("two.jsonl"))
+
+
 @pytest.mark.parametrize(
     ("link", "name"),
     [("now", "now/a.npz"), ("now", "now"), ("now.npz", "now.npz"), ("now", "./d/../now")],
