@@ -15,16 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rknn_jax.embedding import cards, images, rows, run, table, text
 from rknn_jax.formats import Columns
 from rknn_jax.release.shards import FileShard
 from rknn_jax.representations import pretrained
-from tests import tiny_network
+from tests import tiny_network, tiny_vectors
+from tests.tiny_vectors import WORDS
 
 ROOT = Path(__file__).parent.parent
-WORDS = ("cat", "dog", "runs", "sleeps", "fast")
 TEXTS = ("cat runs", "dog sleeps", "", "cat cat dog", "fast dog runs", "runs fast")
 LABELS = ("a", "b", "a", "a", "b", "a")
 
@@ -58,17 +57,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def vectors(tmp_path):
-    """Static vectors of five words."""
-    vocabulary = {"?": 0} | {word: number for number, word in enumerate(WORDS, 1)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.enable_padding(length=9)  # which a mean must not see
-    tokenizer.enable_truncation(1)
-    (tmp_path / "words").mkdir()
-    tokenizer.save(str(tmp_path / "words/tokenizer.json"))
-    path = tmp_path / "words/vectors.npy"
-    np.save(path, np.arange(18, dtype=np.float16).reshape(6, 3))
-    return path
+    return tiny_vectors.write(tmp_path)
 
 
 def embeddings(path):

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from rknn_jax._internal import one_record, onnx
 from rknn_jax.cli.embed import _by_cause
 from rknn_jax.embedding import clipping, depths, images
 from rknn_jax.embedding.file_rows import ABSENT, CAPITALS, SEVERAL, SHARED, FileRows
@@ -36,8 +37,8 @@ class Reader(images.NetworkModel):
 def reasons(source):
     read = Reader(Reader.encode)._read
     records = [one for block in source.blocks(10) for one in block.records]
-    found = {f"{row}": read(one) for row, one in enumerate(records)}
-    return {row: why for row, why in found.items() if isinstance(why, str)}
+    found = one_record.side_by_side(read, records, images._reason)
+    return {f"{row}": why for row, why in enumerate(found) if isinstance(why, str)}
 
 
 def test_rows_without_an_image_tell_their_cause(tmp_path):
@@ -81,7 +82,14 @@ def test_files_that_cannot_be_read_are_counted_by_cause(tmp_path):
 
 @pytest.mark.parametrize("by", ["name", "path"])
 def test_images_without_a_row_are_counted_by_cause(by, tmp_path):
-    table = FileRows(tmp_path, {}, {"a.png": 0, "b.png": None, "C.png": 1, "gone.png": 2}, (), by)
+    table = FileRows(
+        tmp_path,
+        ("file", None, ()),
+        {},
+        {"a.png": 0, "b.png": None, "C.png": 1, "gone.png": 2},
+        (),
+        by,
+    )
     files = ["a.png", "b.png", "c.png", "in/d.png", "other/d.png"]
     found = table.unplaced(files)
     wanted = {CAPITALS: ["c.png"], SEVERAL: ["b.png"]}
@@ -113,34 +121,45 @@ def test_a_path_that_is_no_unicode_is_its_record_s_own_affair(kind, tmp_path):
     assert found == {"1": ONLY_PATH, "2": ONLY_PATH, "3": "no image", "4": "no image"}
 
 
-@pytest.mark.parametrize("door", ["features", "depths", "extremes"])
-def test_an_image_for_which_others_left_no_memory_is_read_again_alone(door, monkeypatch):
-    """A large image beside it would take away its features, and so its vote."""
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError("Failed to allocate memory")])
+@pytest.mark.parametrize("door", ["features", "depths", "extremes", "network"])
+def test_a_record_for_which_others_left_no_memory_is_tried_again_alone(
+    tmp_path, door, error, monkeypatch
+):
+    """A large record beside it would take away its features, and so its vote."""
     first, busy = threading.Barrier(2), threading.Lock()
-    reading = {"features": "read", "depths": "largest", "extremes": "extremes"}[door]
-    read = getattr(images.image_files, reading)
 
-    def short(file, *rest, **named):
-        with contextlib.suppress(threading.BrokenBarrierError):
-            first.wait(0.2)  # while two are read at once, there is memory for one
-        if not busy.acquire(blocking=False):
-            raise MemoryError
-        try:
-            time.sleep(0.02)
-            return read(file, *rest, **named)
-        finally:
-            busy.release()
+    def short(work):
+        def one(*given, **named):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                first.wait(0.2)  # while two are under way at once, there is memory for one
+            if not busy.acquire(blocking=False):
+                raise error
+            try:
+                time.sleep(0.02)
+                return work(*given, **named)
+            finally:
+                busy.release()
 
-    every = [png()] * 4
-    monkeypatch.setattr(images, "num_cores", lambda: 2)
-    monkeypatch.setattr(images.image_files, reading, short)
-    readers = {
-        "features": Reader(Reader.encode)._read,
-        "depths": depths._largest,
-        "extremes": lambda one: clipping._extremes_of(one, 255),
-    }
-    found = images.read_each(readers[door], every, images.NO_MEMORY)
-    assert not any(isinstance(one, str) for one in found)
+        return one
+
+    for name in "abcd":
+        (tmp_path / f"{name}.png").write_bytes(png())
+    source = ImageFolder.find(tmp_path)
+    monkeypatch.setattr(one_record, "num_cores", lambda: 2)
+    for name in ("read", "largest", "extremes"):
+        monkeypatch.setattr(images.image_files, name, short(getattr(images.image_files, name)))
+    match door:
+        case "features":
+            assert not reasons(source)
+        case "depths":
+            assert depths.depths(source, refuse=False).others == 4
+        case "extremes":
+            assert len([*clipping._extremes(source, 255)]) == 4
+        case "network":
+            run = short(lambda number: np.full(2, number, np.float32))
+            rows = onnx.each(run, range(4), lambda: 2)
+            np.testing.assert_array_equal(rows, [[0, 0], [1, 1], [2, 2], [3, 3]])
 
 
 def test_an_image_larger_than_the_memory_is_its_record_s_own_affair(monkeypatch):
@@ -148,5 +167,5 @@ def test_an_image_larger_than_the_memory_is_its_record_s_own_affair(monkeypatch)
         raise MemoryError
 
     monkeypatch.setattr(images.image_files, "read", short)
-    model = Reader(Reader.encode)
-    assert images.read_each(model._read, [png()], images.NO_MEMORY) == [images.NO_MEMORY]
+    read = Reader(Reader.encode)._read
+    assert one_record.side_by_side(read, [png()], images._reason) == [images.NO_MEMORY]

@@ -2,6 +2,8 @@
 
 from benchmarks._faults._known import Known
 
+EMBED_REQUESTS = ("tests/contracts/test_embed_requests.py",)
+
 FAULTS = (
     Known(
         "told",
@@ -118,9 +120,9 @@ FAULTS = (
     Known(
         "told",
         "a file that is changed in place, with its size and time, is not noticed",
-        "rknn_jax/formats/_data_files.py",
-        "found[file] = status.st_ino, status.st_size, status.st_ctime_ns",
-        "found[file] = status.st_ino, status.st_size, 0",
+        "rknn_jax/_internal/disk.py",
+        "real, status.st_ino, status.st_size, status.st_ctime_ns]",
+        "real, status.st_ino, status.st_size]",
         ("tests/test_shards.py",),
     ),
     Known(
@@ -191,9 +193,33 @@ FAULTS = (
         "told",
         "an embedding with other columns is taken for the earlier one",
         "rknn_jax/embedding/rows.py",
-        "return [*told, *self.wanted]",
-        "return told",
-        ("tests/test_embed.py",),
+        "return [*map(disk.file_state, files), *roles]",
+        "return [*map(disk.file_state, files)]",
+        EMBED_REQUESTS,
+    ),
+    Known(
+        "told",
+        "an embedding of images with another column of names is taken for the earlier one",
+        "rknn_jax/embedding/file_rows.py",
+        "*self.roles, self.by]",
+        "self.by]",
+        EMBED_REQUESTS,
+    ),
+    Known(
+        "told",
+        "files of the same names, sizes and times are taken for each other",
+        "rknn_jax/_internal/disk.py",
+        "return [os.fspath(path), real, status.st_ino, status.st_size, status.st_ctime_ns]",
+        "return [path.name, status.st_size, status.st_mtime_ns]",
+        EMBED_REQUESTS,
+    ),
+    Known(
+        "values",
+        "a record that failed beside a large one has no features",
+        "rknn_jax/_internal/one_record.py",
+        "alone(record) if one is None",
+        "failed(MemoryError()) if one is None",
+        ("tests/test_unusable_images.py",),
     ),
     Known(
         "told",

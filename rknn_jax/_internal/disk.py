@@ -321,6 +321,19 @@ def content_mark(path: str) -> str:
     return found.hexdigest()
 
 
+def file_state(path: str | os.PathLike[str]) -> list[Any]:
+    """Return what tells a file from others, and from itself after a change, ready for JSON.
+
+    A link that leads nowhere has a state too. Times alone do not do, as archives set them.
+    """
+    real = os.path.realpath(path)
+    try:
+        status = os.stat(real)
+    except OSError:
+        return [os.fspath(path), real]
+    return [os.fspath(path), real, status.st_ino, status.st_size, status.st_ctime_ns]
+
+
 def make_folder(folder: Path, mode: int = 0o777) -> None:
     """Make a folder, and those above it that are missing, and wait until their names are on disk.
 

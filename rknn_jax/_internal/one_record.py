@@ -11,9 +11,9 @@ value of the loop and no shape of it, so that there is one program for all numbe
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,9 @@ import numpy as np
 
 from rknn_jax._internal.cores import num_cores
 from rknn_jax.types import Array
+
+Record = TypeVar("Record")
+Result = TypeVar("Result")
 
 BLOCK = 256
 """Records of one loop. Blocks run side by side on the cores of a CPU."""
@@ -56,6 +59,43 @@ def map_records(describe: Callable[[Any, Any], jax.Array], encoder: Any, records
     first = run(0)  # compiles, once for all threads
     with ThreadPoolExecutor(num_cores()) as pool:
         return jnp.asarray(np.concatenate([first, *pool.map(run, starts[1:])]))
+
+
+def side_by_side(
+    work: Callable[[Record], Result],
+    records: Iterable[Record],
+    failed: Callable[[Exception], Result],
+) -> list[Result]:
+    """Return what a function makes of each record, on all cores.
+
+    Records that are under way together share the memory. So a record on which the function fails
+    is tried again alone after all others: a large one would take another one's features away, and
+    so move more votes than its own.
+
+    Args:
+      work: Function of one record.
+      records: Records.
+      failed: Function of the error of a record that fails alone too, which returns its result.
+    """
+
+    def attempt(record: Record) -> tuple[Result] | None:
+        try:
+            return (work(record),)
+        except Exception:  # told by the second attempt
+            return None
+
+    def alone(record: Record) -> Result:
+        try:
+            return work(record)
+        except Exception as error:  # an error would reveal the record, whatever it holds
+            return failed(error)
+
+    records = list(records)
+    with ThreadPoolExecutor(num_cores()) as pool:
+        found = list(pool.map(attempt, records))
+    return [
+        alone(record) if one is None else one[0] for record, one in zip(records, found, strict=True)
+    ]
 
 
 def _filled(rows: np.ndarray) -> np.ndarray:

@@ -16,14 +16,13 @@ those of the private records, unless they are told not to before they start.
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from rknn_jax._internal.cores import num_cores
 from rknn_jax._internal.extras import install
+from rknn_jax._internal.one_record import side_by_side
 
 T = TypeVar("T")
 
@@ -84,6 +83,7 @@ def session(path: Path, expected: str) -> Any:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
+        options.enable_cpu_mem_arena = False  # a large record would leave less memory for others
         providers = onnxruntime.get_available_providers()
         return onnxruntime.InferenceSession(data, options, providers=providers)
     except Exception as error:  # onnxruntime raises errors of many types
@@ -164,15 +164,8 @@ def each(
     """
     nothing = np.full(width(), np.nan, np.float32)
 
-    def attempt(record: Any) -> np.ndarray | None:
-        try:
-            return run(record)
-        except Exception:  # onnxruntime raises errors of many types
-            return None
-
-    with ThreadPoolExecutor(num_cores()) as pool:
-        rows = list(pool.map(attempt, records))
-    return np.stack([nothing if row is None or row.shape != nothing.shape else row for row in rows])
+    rows = side_by_side(run, records, lambda error: nothing)
+    return np.stack([nothing if row.shape != nothing.shape else row for row in rows])
 
 
 def check_repeats(run: Callable[[Any], np.ndarray], record: Any, path: str) -> None:

@@ -42,7 +42,7 @@ class Source(Protocol):
 
     @property
     def state(self) -> list[Any]:
-        """Names, sizes and times of the files, ready for JSON; they tell whether one changed."""
+        """All that decides the rows, ready for JSON: files by `disk.file_state`, and settings."""
 
     @property
     def name_column(self) -> str:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rknn_jax.embedding.images import IMAGES_AT_ONCE, as_file, read_each
+from rknn_jax._internal.one_record import side_by_side
+from rknn_jax.embedding.images import IMAGES_AT_ONCE, as_file
 from rknn_jax.images import files as image_files
 
 if TYPE_CHECKING:
@@ -59,16 +60,11 @@ def _extremes(source: "ImageFolder | ImageTable", white: int) -> Iterator[image_
     for block in source.blocks(IMAGES_AT_ONCE):
         some = block.records[-place % step :: step] if step else []
         place += len(block.records)
-        yield from filter(None, read_each(extremes, some, None))
+        yield from filter(None, side_by_side(extremes, some, lambda error: None))
 
 
 def _extremes_of(image: Path | bytes | str | None, white: int) -> image_files.Extremes | None:
-    """Return the extremes of an image, or None if it cannot be read, as is told later."""
+    """Return the extremes of an image, or None if there is none, as is told later."""
     if not isinstance(image, Path | bytes):
         return None
-    try:
-        return image_files.extremes(as_file(image), white)
-    except MemoryError:
-        raise
-    except Exception:  # a damaged file can raise many kinds of errors
-        return None
+    return image_files.extremes(as_file(image), white)

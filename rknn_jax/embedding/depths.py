@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rknn_jax._internal.one_record import side_by_side
 from rknn_jax._internal.option_names import option
-from rknn_jax.embedding.images import IMAGES_AT_ONCE, ImageFolder, ImageTable, as_file, read_each
+from rknn_jax.embedding.images import IMAGES_AT_ONCE, ImageFolder, ImageTable, as_file
 from rknn_jax.images import files as image_files
 
 FAR = 8
@@ -60,7 +61,7 @@ def depths(source: ImageFolder | ImageTable, *, refuse: bool) -> Depths:
     """
     found: list[image_files.Largest] = []
     for block in source.blocks(IMAGES_AT_ONCE):
-        found += filter(None, read_each(_largest, block.records, None))
+        found += filter(None, side_by_side(_largest, block.records, lambda error: None))
     grays = [one.gray for one in found if one.gray is not None]
     colors = [one.color for one in found if one.color is not None]
     color = max(colors, default=image_files.WHITE)
@@ -74,15 +75,10 @@ def depths(source: ImageFolder | ImageTable, *, refuse: bool) -> Depths:
 
 
 def _largest(image: Path | bytes | str | None) -> image_files.Largest | None:
-    """Return the largest pixels of an image, or None if it cannot be read, as is told later."""
+    """Return the largest pixels of an image, or None if there is none, as is told later."""
     if not isinstance(image, Path | bytes):
         return None
-    try:
-        return image_files.largest(as_file(image))
-    except MemoryError:
-        raise
-    except Exception:  # a damaged file can raise many kinds of errors
-        return None
+    return image_files.largest(as_file(image))
 
 
 def card_white(model: dict[str, Any]) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
+from rknn_jax._internal import disk
 from rknn_jax._internal.option_names import option
 from rknn_jax.embedding import table_files
 from rknn_jax.formats import LABELS, _arrow, clear_errors, refuse_absent
@@ -33,6 +34,7 @@ class FileRows:
 
     Attributes:
       path: Path of the table.
+      roles: Column of the files' names, that of the labels or None, and further ones.
       columns: Arrow columns by their names in the embeddings; that of the labels is `labels`.
       places: Row of each name of a file; None if several rows tell of it.
       classes: Names of the class numbers, as `datasets` declares them, or none.
@@ -41,6 +43,7 @@ class FileRows:
     """
 
     path: Path
+    roles: tuple[str, str | None, tuple[str, ...]]
     columns: dict[str, Any]
     places: dict[str, int | None]
     classes: tuple[str, ...]
@@ -86,18 +89,14 @@ class FileRows:
         columns = {name: table.column(name).combine_chunks() for name in keep}
         if label:
             columns[LABELS] = table.column(label).combine_chunks()
-        return cls(
-            path, columns, places, classes=table_files.class_names(path, argument, label), by=by
-        )
+        classes = table_files.class_names(path, argument, label)
+        return cls(path, (file, label, (*keep,)), columns, places, classes=classes, by=by)
 
     @property
     def state(self) -> list[Any]:
-        """Names, sizes and times of the files of the table, ready for JSON."""
-        told: list[Any] = []
-        for one in table_files.files(self.path, ""):
-            status = one.stat()
-            told += [one.name, status.st_size, status.st_mtime_ns]
-        return told
+        """Files of the table, and its columns by their roles, ready for JSON."""
+        files = table_files.files(self.path, "")
+        return [*map(disk.file_state, files), *self.roles, self.by]
 
     def rows_of(self, files: Sequence[str]) -> list[int | None]:
         """Return the row of each of all files of a folder, or None.

@@ -2,17 +2,16 @@
 
 import functools
 import io
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from rknn_jax._internal.cores import num_cores
-from rknn_jax._internal.disk import files_below
+from rknn_jax._internal import disk
+from rknn_jax._internal.one_record import side_by_side
 from rknn_jax._internal.option_names import option
 from rknn_jax.embedding import Embedded, Rows, rows, table_files
 from rknn_jax.embedding.file_rows import FILE, FileRows
@@ -32,8 +31,6 @@ ONLY_PATH = "a path without bytes, and paths are not opened; save the bytes of i
 
 NO_MEMORY = "it takes more memory than there is"
 """Reason why an image that is read alone cannot be used."""
-
-Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
@@ -95,9 +92,10 @@ class ImageFolder:
 
     @property
     def state(self) -> list[Any]:
-        """Name, size and time of each file."""
-        files = [[name, *_status(self.folder / name)] for name in self.files]
-        return files if self.about is None else [*files, *self.about.state, *self.about.columns]
+        """Files, and what the table about them has."""
+        files = [disk.file_state(self.folder / name) for name in self.files]
+        about = None if self.about is None else self.about.state
+        return [str(self.folder), files, about]
 
     @property
     def name_column(self) -> str:
@@ -149,15 +147,6 @@ class ImageFolder:
         return any(path.is_dir() for path in self.folder.iterdir() if path.name[0] != ".")
 
 
-def _status(path: Path) -> tuple[int, int]:
-    """Return size and time of a file, or zeros for a link to nowhere, which cannot be read."""
-    try:
-        status = path.stat()
-    except OSError:
-        return 0, 0
-    return status.st_size, status.st_mtime_ns
-
-
 def _text(name: str) -> str:
     """Return the name of a file as Unicode, whose other bytes appear as their numbers."""
     return name.encode(errors="backslashreplace").decode()
@@ -170,7 +159,7 @@ def holds_images(folder: Path) -> bool:
 
 def _visible(folder: Path) -> Iterator[str]:
     """Yield the paths of files in a folder, with slashes, whose names do not begin with a dot."""
-    for found in files_below(folder) if folder.is_dir() else ():
+    for found in disk.files_below(folder) if folder.is_dir() else ():
         path = Path(found).relative_to(folder)
         if not any(part.startswith(".") for part in path.parts):
             yield path.as_posix()
@@ -245,7 +234,7 @@ class ImageTable:
 
     @property
     def state(self) -> list[Any]:
-        """Names, sizes and times of the files."""
+        """Files, and the columns by their roles."""
         return self.table.state
 
     @property
@@ -338,8 +327,7 @@ class NetworkModel:
     def __call__(self, records: Sequence[Path | bytes | str | None]) -> Embedded:
         """Return the features of image files, or of their bytes; text is why there are none."""
         features = np.full((len(records), self.width), np.nan, np.float32)
-        none: np.ndarray | str = NO_MEMORY
-        pixels = read_each(self._read, records, none)
+        pixels = side_by_side(self._read, records, _reason)
         reasons = {row: found for row, found in enumerate(pixels) if isinstance(found, str)}
         good = [row for row in range(len(records)) if row not in reasons]
         if good:
@@ -347,45 +335,18 @@ class NetworkModel:
         return Embedded(features, reasons)
 
     def _read(self, image: Path | bytes | str | None) -> np.ndarray | str:
-        """Return an image in the network's size, uint8 `[h, w, 3]`, or why it cannot be read."""
+        """Return an image in the network's size, uint8 `[h, w, 3]`, or why there is none."""
         if image is None or isinstance(image, str):
             return image or "no image"
-        try:
-            upright = image_files.read(as_file(image), upright=True, white=self.white).convert(
-                "RGB"
-            )
-            return pretrained.resize(np.asarray(upright), self.encode.card.size)
-        except MemoryError:
-            raise
-        except Exception as error:  # a damaged file can raise many kinds of errors
-            return " ".join(str(error).split()) or type(error).__name__
+        upright = image_files.read(as_file(image), upright=True, white=self.white).convert("RGB")
+        return pretrained.resize(np.asarray(upright), self.encode.card.size)
 
 
-def read_each(read: Callable[[Any], Read], images: Sequence[Any], nothing: Read) -> list[Read]:
-    """Return what is read of each image, several at a time.
-
-    If memory was short, an image is read again alone. Else a large image could take away another
-    one's features, and so move more votes than its own.
-
-    Args:
-      read: Function that reads an image.
-      images: Images.
-      nothing: Result for an image for which there is too little memory if it is read alone.
-    """
-
-    def attempted(image: Any) -> Read | MemoryError:
-        try:
-            return read(image)
-        except MemoryError as error:
-            return error
-
-    with ThreadPoolExecutor(num_cores()) as pool:
-        found = list(pool.map(attempted, images))
-    again = [
-        attempted(image) if isinstance(one, MemoryError) else one
-        for image, one in zip(images, found, strict=True)
-    ]
-    return [nothing if isinstance(one, MemoryError) else one for one in again]
+def _reason(error: Exception) -> str:
+    """Return why an image cannot be read."""
+    if isinstance(error, MemoryError):
+        return NO_MEMORY
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def as_file(image: Path | bytes) -> Path | io.BytesIO:

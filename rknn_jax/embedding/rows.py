@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rknn_jax._internal import disk
 from rknn_jax._internal.option_names import option
 from rknn_jax.embedding import Rows, table_files
 from rknn_jax.formats import LABELS, _arrow, clear_errors, csv, refuse_absent, suffix_of
@@ -60,12 +61,10 @@ class TableFile:
 
     @property
     def state(self) -> list[Any]:
-        """Name, size and time of the file or files."""
-        told: list[Any] = []
-        for one in table_files.files(self.path, self.argument):
-            status = one.stat()
-            told += [one.name, status.st_size, status.st_mtime_ns]
-        return [*told, *self.wanted]
+        """Files, and the columns by their roles."""
+        files = table_files.files(self.path, self.argument)
+        roles = [self.argument, self.features, self.label, self.keep, self.texts]
+        return [*map(disk.file_state, files), *roles]
 
     @property
     def name_column(self) -> str:

@@ -3,7 +3,6 @@
 Names may be URLs that fsspec knows, such as `s3://bucket/folder` or `memory://folder`.
 """
 
-import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
@@ -13,8 +12,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from rknn_jax import formats
-from rknn_jax._internal import urls
-from rknn_jax._internal.disk import files_below
+from rknn_jax._internal import disk, urls
 from rknn_jax.formats import _hub_folders
 from rknn_jax.formats._same_files import refuse_same, refuse_two_formats, refuse_versions
 
@@ -105,8 +103,7 @@ def _states(names: Sequence[str], argument: str) -> dict[str, object]:
     for file in find(names, argument).files:
         system, path = fsspec.core.url_to_fs(file)
         if isinstance(system, LocalFileSystem):
-            status = os.stat(path)
-            found[file] = status.st_ino, status.st_size, status.st_ctime_ns
+            found[file] = disk.file_state(path)
         else:
             system.invalidate_cache()
             with suppress(Exception):  # each has errors of its own, told where the file is read
@@ -172,7 +169,7 @@ def _url_of(found: str, name: str, path: str, system: Any) -> str:
 def _inside(folder: str, system: Any) -> list[str]:
     """Return the files in a folder and below it, also below links to folders of this machine."""
     local = isinstance(system, LocalFileSystem)
-    return [*files_below(folder)] if local else list(system.find(folder))
+    return [*disk.files_below(folder)] if local else list(system.find(folder))
 
 
 def _matching(pattern: str, system: Any) -> list[str]:
