@@ -73,8 +73,16 @@ def test_a_torn_first_charge_counts_and_a_repair_beyond_the_budget_promises_noth
     north.path.write_bytes(north.path.read_bytes()[:-30])
     assert compose_disjoint([Ledger.open(north.path), south]).spent.epsilon >= 0.25
     Ledger(north.path, None).repair("a disk", 100, 0)
-    with pytest.raises(LedgerError, match="within their budgets"):
-        compose_disjoint([Ledger.open(north.path), south])
+    for both in ([Ledger.open(north.path), south], [south, Ledger.open(north.path)]):
+        with pytest.raises(LedgerError, match="within their budgets"):
+            compose_disjoint(both)
+
+
+def test_every_pair_of_ledgers_is_compared(ledger):
+    """Records of the first and the third pay for both."""
+    made = [ledger(name, epsilon) for name, epsilon in (("a", 1), ("b", 2), ("a", 3))]
+    with pytest.raises(LedgerMismatchError, match="disjoint records"):
+        compose_disjoint(made)
 
 
 def test_a_record_pays_no_more_than_its_group_even_if_releases_follow_each_other():

@@ -692,3 +692,10 @@ def test_teachers_and_queries_that_do_not_fit_are_refused():
         voted(dataclasses.replace(QUICK, num_teachers=301))
     with pytest.raises(ValueError, match="folder of a saved generator"):
         generators.load(Path("nowhere"))
+
+
+def test_a_removed_record_turns_the_gradient_of_its_teacher_around_too():
+    """It moves a gradient from C to -C, as another content does."""
+    made = [calibrate(DPDFD(relation=one)) for one in ("replace-one", "add-remove")]
+    assert made[0].multiplier == made[1].multiplier
+    assert made[0].guarantee.events == made[1].guarantee.events

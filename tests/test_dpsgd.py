@@ -353,7 +353,6 @@ def test_gradients_of_gradients_are_those_of_the_convolution():
         np.testing.assert_allclose(found, wanted, atol=1e-3 * np.abs(wanted).max())
 
 
-@pytest.mark.long
 def test_what_one_record_holds_never_reaches_the_batch_statistics():
     inputs = np.random.default_rng(6).integers(0, 255, (40, 8, 8, 1)).astype(np.uint8)
     labels = np.arange(40, dtype=np.int32) % CLASSES

@@ -82,6 +82,13 @@ def a_round(
     return Round(QUERIES, CLASSES, config, **fields)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_events_of_a_client_cost_all_of_its_messages(count):
+    cost = a_round(unit="client", records_per_client=count, epsilon=1.0).guarantee()
+    assert sum(event.pure_epsilon for event in cost.events) == pytest.approx(cost.epsilon)
+    assert sum(event.count for event in cost.events) == count
+
+
 def a_client(
     folder,
     records=6,

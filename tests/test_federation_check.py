@@ -125,7 +125,6 @@ def test_each_record_sends_one_message_to_one_of_both_rounds(form, tmp_path, mon
     assert len([one for one in client.ledger.entries() if one.kind == "spend"]) == 1
 
 
-@pytest.mark.long
 def test_a_client_that_is_protected_as_a_whole_votes_or_checks(tmp_path):
     votes = votes_of("clients")
     check = a_check(votes)

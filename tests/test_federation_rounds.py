@@ -43,7 +43,6 @@ def a_later_round(taught=None, after=FIRST, **fields):
     return dataclasses.replace(first, queries=taught(QUERIES), taught=taught, after=after)
 
 
-@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 def test_two_rounds_share_one_budget_and_one_statement(tmp_path):
     card, found = a_federation(tmp_path, 2, 200, rounds=2, epsilon=3.0)

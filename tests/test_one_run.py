@@ -167,6 +167,16 @@ def test_half_of_noisy_sgds_noise_is_found_in_at_most_twenty_runs(monkeypatch):
     assert (told["runs"], told["canaries"]) == (RUNS, CANARIES)
 
 
+def test_a_mechanism_that_shows_few_records_in_full_is_broken():
+    """Few guesses alone tell, and the others are as good as those of an honest mechanism."""
+    rng = np.random.default_rng(0)
+    signs = rng.choice([-1, 1], (20, 1000))
+    scores = 0.1 * rng.normal(size=signs.shape)
+    scores[:, :62] = 10 * signs[:, :62]
+    claimed = Guarantee(1.0, 1e-5, "replace-one", trust="central", events=())
+    assert one_run.judge(signs, scores, claimed).broken
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_half_of_the_noise_is_found_at_other_epsilons(monkeypatch, epsilon):

@@ -105,7 +105,6 @@ def test_threads_that_look_while_others_charge_see_the_ledger_of_the_session(tmp
             one.result()
 
 
-@pytest.mark.long
 def test_the_cap_is_asked_for_each_round_as_it_is_charged(data, monkeypatch):
     """Together, rounds of renyi accounting would be rounded up once, and are charged one by one."""
     public, private, labels = data

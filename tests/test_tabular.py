@@ -356,6 +356,17 @@ def test_nothing_private_stays_in_the_estimator(table, make):
     assert again.guarantee_ == estimator.guarantee_
 
 
+def test_the_estimator_keeps_what_was_released_alone(table, make):
+    public, private, labels = table
+    estimator = make(classes=np.arange(3), check_share=0).fit(public)
+    before = {*vars(estimator)}
+    estimator.label(private, labels)
+    assert {*vars(estimator)} - before == {
+        *("classes_", "labels_", "label_distributions_", "confidence_"),
+        *("guarantee_", "not_covered_", "card_", "measured_", "concerns_", "_space"),
+    }
+
+
 def held(value, seen=None):
     """Yield every array that can be reached from a value."""
     seen = {} if seen is None else seen

@@ -11,4 +11,12 @@ FAULTS = (
         "tail = error",
         ("tests/test_audit.py",),
     ),
+    Known(
+        "audit",
+        "a mechanism is broken if all numbers of guesses say so",
+        "rknn_jax/audit/one_run.py",
+        "        any(broken),\n",
+        "        all(broken),\n",
+        ("tests/test_one_run.py",),
+    ),
 )

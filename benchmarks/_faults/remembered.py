@@ -102,4 +102,12 @@ FAULTS = (
         "return url\n",
         ONE_BUDGET,
     ),
+    Known(
+        "what is remembered",
+        "the estimator keeps the counts without noise",
+        "rknn_jax/release/estimator.py",
+        '"_space": (self.standardize, self.metric),',
+        '"_space": (self.standardize, self.metric), "_counted": counted,',
+        ("tests/test_tabular.py",),
+    ),
 )
