@@ -135,9 +135,9 @@ def test_data_that_were_adopted_are_compared_too(ledger):
 
 
 def test_persons_one_ledger_and_the_same_ledger_twice_are_refused(ledger):
-    persons = [ledger(name, unit="person") for name in "ab"]
-    with pytest.raises(LedgerMismatchError, match="pays for all of them"):
-        compose_disjoint(persons)
+    for unit in ("person", "client"):
+        with pytest.raises(LedgerMismatchError, match=f"unit={unit}.*pays for all of them"):
+            compose_disjoint([ledger(name, unit=unit) for name in "ab"])
     with pytest.raises(ValueError, match="two ledgers or more"):
         compose_disjoint([ledger()])
     twice = ledger()

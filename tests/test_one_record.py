@@ -395,9 +395,9 @@ def test_a_record_that_a_network_cannot_take_is_a_row_of_nan():
 
     for records in ([1, -1, 3], [1, 2, 3], [-1], [2]):
         rows = [[one, 1] if one in (1, 3) else [np.nan, np.nan] for one in records]
-        np.testing.assert_array_equal(onnx.each(run, records, lambda: 2), rows)
+        np.testing.assert_array_equal(onnx.each(run, records, lambda: 2, lambda: 1), rows)
     with pytest.raises(RuntimeError):
-        onnx.each(run, [-1], lambda: len(run(-2)))
+        onnx.each(run, [-1], lambda: len(run(-2)), lambda: 1)
 
 
 @pytest.mark.parametrize("words", [("rounds", "--epsilon", 0.1, "--rounds", 10, "--delta", 1e-5)])

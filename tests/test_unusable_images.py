@@ -13,7 +13,7 @@ from PIL import Image
 
 from rknn_jax._internal import one_record, onnx
 from rknn_jax.cli.embed import _by_cause
-from rknn_jax.embedding import clipping, depths, images
+from rknn_jax.embedding import clipping, depths, images, tokens
 from rknn_jax.embedding.file_rows import ABSENT, CAPITALS, SEVERAL, SHARED, FileRows
 from rknn_jax.embedding.images import ONLY_PATH, ImageFolder, ImageTable
 
@@ -158,14 +158,58 @@ def test_a_record_for_which_others_left_no_memory_is_tried_again_alone(
             assert len([*clipping._extremes(source, 255)]) == 4
         case "network":
             run = short(lambda number: np.full(2, number, np.float32))
-            rows = onnx.each(run, range(4), lambda: 2)
+            rows = onnx.each(run, range(4), lambda: 2, lambda: 0)
             np.testing.assert_array_equal(rows, [[0, 0], [1, 1], [2, 2], [3, 3]])
 
 
-def test_an_image_larger_than_the_memory_is_its_record_s_own_affair(monkeypatch):
-    def short(*_, **__):
-        raise MemoryError
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(12, "Cannot allocate memory"),
+        OSError("out of memory error when reading image file"),
+        RuntimeError("[ONNXRuntimeError] : Failed to allocate memory for requested buffer"),
+        RuntimeError("std::bad_alloc"),
+        RuntimeError("CUDA out of memory. Tried to allocate 1 GiB"),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes"),
+    ],
+)
+def test_too_little_memory_is_no_record_s_result(tmp_path, monkeypatch, error):
+    """What is kept of one record could be what another one lacks."""
 
-    monkeypatch.setattr(images.image_files, "read", short)
+    def short(*_, **__):
+        raise error
+
     read = Reader(Reader.encode)._read
-    assert one_record.side_by_side(read, [png()], images._reason) == [images.NO_MEMORY]
+    with monkeypatch.context() as patch:
+        patch.setattr(images.image_files, "read", short)
+        with pytest.raises(MemoryError, match="says nothing of it"):
+            one_record.side_by_side(read, [png()], images._reason)
+    [reason] = one_record.side_by_side(read, [tmp_path / "memory.png"], images._reason)
+    assert "No such file" in reason
+
+
+def test_too_little_memory_for_a_text_s_tokens_is_not_its_own_affair():
+    def encode(texts):
+        if "long" in texts:
+            raise MemoryError
+        return texts
+
+    with pytest.raises(MemoryError, match="says nothing of it"):
+        tokens.each(encode, ["short", "long", "other"])
+
+
+def test_a_network_that_fails_on_a_public_record_too_ends_the_run():
+    """It may have words of its own for too little memory."""
+
+    def run(record):
+        if record:
+            raise RuntimeError("status 6")
+        return np.zeros(2, np.float32)
+
+    assert np.isnan(onnx.each(run, [0, 1], lambda: 2, lambda: 0)).any(axis=1).tolist() == [
+        False,
+        True,
+    ]
+    with pytest.raises(MemoryError, match="on a public record too"):
+        onnx.each(run, [0, 1], lambda: 2, lambda: 2)

@@ -150,7 +150,10 @@ def _library() -> Any:
 
 
 def each(
-    run: Callable[[Any], np.ndarray], records: Sequence[Any], width: Callable[[], int]
+    run: Callable[[Any], np.ndarray],
+    records: Sequence[Any],
+    width: Callable[[], int],
+    largest: Callable[[], Any],
 ) -> np.ndarray:
     """Return the rows that `run` makes of single records, `[n, f]`, several records at a time.
 
@@ -161,10 +164,22 @@ def each(
       run: Function of one record.
       records: Records.
       width: Function that returns f. It raises an error if the network fails on every record.
+      largest: Function that returns a public record which takes as much memory as any. If the
+        network fails on it too, then not for the record's sake.
+
+    Raises:
+      MemoryError: If memory is short for a record alone.
     """
     nothing = np.full(width(), np.nan, np.float32)
 
-    rows = side_by_side(run, records, lambda error: nothing)
+    def own(error: Exception) -> np.ndarray:
+        try:
+            run(largest())
+        except Exception as short:  # onnxruntime raises errors of many types
+            raise MemoryError(f"a network failed on a public record too: {short}") from error
+        return nothing
+
+    rows = side_by_side(run, records, own)
     return np.stack([nothing if row.shape != nothing.shape else row for row in rows])
 
 

@@ -215,8 +215,8 @@ def _check(action: Any) -> None:
 
 def _no_memory(words: str) -> str:
     return (
-        f"There is not enough memory ({words.splitlines()[0]}); use fewer queries, "
-        "classes or public rows."
+        f"There is not enough memory ({words.splitlines()[0]}); free some, or use "
+        "fewer queries, classes or public rows."
     )
 
 

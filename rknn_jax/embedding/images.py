@@ -29,9 +29,6 @@ IMAGES_AT_ONCE = 256
 ONLY_PATH = "a path without bytes, and paths are not opened; save the bytes of images too"
 """Reason why an image in a column cannot be used."""
 
-NO_MEMORY = "it takes more memory than there is"
-"""Reason why an image that is read alone cannot be used."""
-
 
 @dataclass(frozen=True)
 class ImageFolder:
@@ -344,8 +341,6 @@ class NetworkModel:
 
 def _reason(error: Exception) -> str:
     """Return why an image cannot be read."""
-    if isinstance(error, MemoryError):
-        return NO_MEMORY
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -111,9 +111,16 @@ class OnnxModel:
         used = [row for row in range(len(encoded)) if row not in reasons]
         if used:
             given = [encoded[row] for row in used]
-            features[used] = onnx.each(self._features, given, lambda: self.width)
+            features[used] = onnx.each(self._features, given, lambda: self.width, self._longest)
         truncated = sum(one is not None and bool(one.overflowing) for one in encoded)
         return Embedded(features, reasons, truncated)
+
+    def _longest(self) -> Any:
+        """Return a tokenized text of the most tokens."""
+        most, text = self.settings.max_length, PROBE
+        while len(self.tokenizer.encode(text).ids) < most and len(text) < 100 * most:
+            text = f"{text} {text}"
+        return self.tokenizer.encode(text)
 
     def _features(self, encoded: Any) -> np.ndarray:
         """Return features of one tokenized text, float32 `[f]`, without padding."""
@@ -193,11 +200,7 @@ def load(path: Path) -> OnnxModel:
 
 def _check_longest(model: OnnxModel) -> None:
     """Refuse a card that allows more tokens than the transformer has positions."""
-    most = model.settings.max_length
-    text = PROBE
-    while len(model.tokenizer.encode(text).ids) < most and len(text) < 100 * most:
-        text = f"{text} {text}"
-    longest = model.tokenizer.encode(text)
+    most, longest = model.settings.max_length, model._longest()
     try:
         model._features(longest)
     except Exception as error:  # onnxruntime raises errors of many types

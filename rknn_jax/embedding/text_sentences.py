@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rknn_jax._internal import onnx
+from rknn_jax._internal.one_record import refuse_lack
 from rknn_jax._internal.option_names import option
 from rknn_jax._internal.panics import called
 from rknn_jax.embedding import Embedded, rows, tokens
@@ -74,9 +75,10 @@ class SentenceModel:
             made = called(self.network.encode, texts, batch_size=1, show_progress_bar=False)
             if np.shape(made) != (len(texts), self.width):
                 raise ValueError(f"features {np.shape(made)} of {len(texts)} texts")
-        except Exception:  # the package raises errors of many types
+        except Exception as error:  # the package raises errors of many types
             if len(texts) > 1:
                 return np.concatenate([self._features([text]) for text in texts])
+            refuse_lack(error)
             made = np.full((1, self.width), np.nan)  # an error would tell which text it is
         return np.asarray(made, np.float32)
 

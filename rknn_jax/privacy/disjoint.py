@@ -60,9 +60,9 @@ def compose_disjoint(ledgers: Sequence[Ledger]) -> Together:
                 "repaired as more than its budget; no amount is promised of it."
             )
     relation, unit = ledgers[0].relation, ledgers[0].unit
-    if unit == "person":
+    if unit != "record":
         raise LedgerMismatchError(
-            f"Expected ledgers of records, got unit=person in {ledgers[0].path}; a person may have "
+            f"Expected ledgers of records, got unit={unit} in {ledgers[0].path}; a {unit} may have "
             "records in the data of each ledger, and pays for all of them: add the amounts up."
         )
     return Together(

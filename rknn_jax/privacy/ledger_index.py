@@ -269,9 +269,9 @@ def notice(path: Path) -> str:
     elsewhere = f". Ledgers of yours in other folders: {count:,}" if count else ""
     return (
         f"{path} is new, and a new budget is for people of whom nothing was released before. A "
-        "version of known records with some changed, added, removed or reordered is no new data "
-        f"set: pass {option('ledger')} with its ledger{such}, and let it adopt the records (rknn "
-        f"budget adopt){elsewhere}"
+        "version of known records, merged, cut otherwise or in another order, or with some "
+        f"changed, added or removed, is no new data set: pass {option('ledger')} with its "
+        f"ledger{such}, and let it adopt the records (rknn budget adopt){elsewhere}"
     )
 
 

@@ -107,7 +107,9 @@ class Encoder:
 
         given = np.asarray(images)
         blank = np.zeros(given.shape[1:], given.dtype)
-        return jnp.asarray(onnx.each(describe, list(given), lambda: len(describe(blank))))
+        return jnp.asarray(
+            onnx.each(describe, list(given), lambda: len(describe(blank)), lambda: blank)
+        )
 
     def _input(self, image: np.ndarray) -> np.ndarray:
         """Return an image as the network's input, float32 `[1, 3, h, w]` or `[1, h, w, 3]`."""
