@@ -286,6 +286,11 @@ def papers_row(name: str, what: str = "label_accuracy") -> str:
     return share(load("rows")[name][what]["mean"])
 
 
+def minutes_of_scan() -> str:
+    (seconds,) = load("rows")["SCAN"]["seconds"]
+    return f"{seconds / 60:.0f}"
+
+
 def cifar10(name: str) -> str:
     return share(load("cifar10")[0][name])
 

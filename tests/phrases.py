@@ -309,6 +309,7 @@ MEASURED: dict[str, list[Phrase]] = {
         ),
         ("{}% in three splits of [the training", lambda: cells.of_writers("labelers")),
         ("(people.md#between-real-parties) have {}%", lambda: cells.of_writers("mnist")),
+        ("SCAN's took {} minutes", cells.minutes_of_scan),
         ("{}% of the labels, where the paper's has 97.5%", lambda: cells.papers_row("DTI")),
         (
             "M5 learns {}% from them, and {}% from the labels of `spectral`, where the paper has "
