@@ -326,6 +326,18 @@ def test_an_encoder_that_mixes_records_is_refused(images, name):
         planning.prepare(settings(images, **given))
 
 
+def test_an_encoder_that_one_large_record_alone_changes_is_refused():
+    """Public records are small, and a private one need not be."""
+
+    def encode(values):
+        rows = np.asarray(values, np.float32).reshape(len(values), -1)
+        return rows / max(1000.0, float(np.abs(rows).max()))
+
+    values = np.random.default_rng(0).uniform(0, 9, (8, 4)).astype(np.float32)
+    with pytest.raises(ValueError, match="treat every record by itself"):
+        encoding.checked(encode, values, "f")
+
+
 def test_an_encoder_that_does_not_say_that_it_is_batched_gets_one_record_at_a_time(images):
     given = {"representation": "tests.test_encoding:alone", "embedding": ("images",)}
     plan = planning.prepare(settings(images, **given))

@@ -306,3 +306,14 @@ def test_large_integers_favor_no_small_ones():
 def test_a_mechanism_without_an_exact_form_is_not_deployed():
     with pytest.raises(NotImplementedError, match="simulated but not deployed"):
         HadamardResponse(1.0, 4, 3).respond(fixed(), np.zeros((1, 1), np.int32))
+
+
+def test_the_draws_of_a_client_s_records_are_their_own():
+    """One draw for all would tell of a record by the messages of others."""
+    hashes = Collision(1.0, 4, 3).respond(fixed(), np.zeros((200, 1), np.int32)).seed
+    assert len(np.unique(hashes, axis=0)) == 200
+    subsets = SubsetSelection(4.0, 6, 4, num_neighbors=3, subset_size=8)
+    cells = np.tile(np.array([0, 5, 10], np.int32), (4000, 1))
+    sent = np.ascontiguousarray(subsets.respond(fixed(), cells)).view(np.uint8)
+    held = np.unpackbits(sent, axis=1, bitorder="little")[:, [0, 5, 10]].sum(axis=1)
+    assert len(np.unique(held[held > 0])) > 1

@@ -150,6 +150,16 @@ def test_a_client_in_two_folders_is_named_and_nothing_is_written(settings):
     assert list(settings.out.iterdir()) == []
 
 
+def test_a_client_in_the_first_and_the_last_of_three_folders_is_named(settings):
+    north, _ = collect(settings, "north", 0, 3)
+    east, _ = collect(settings, "east", 3, 3, question=north)
+    south, _ = collect(settings, "south", 2, 1, question=north)
+    before = content(north, east, south)
+    with pytest.raises(ValueError, match=r"got 1 clients a second time in .*south, such as 2;"):
+        merged(settings, north, east, south)
+    assert content(north, east, south) == before
+
+
 def test_what_is_no_part_of_the_round_is_refused(settings, tmp_path):
     north, _ = collect(settings, "north", 0, 2)
     south, _ = collect(settings, "south", 2, 2, question=north)

@@ -18,7 +18,13 @@ import rknn_jax
 from rknn_jax.privacy import ledger_file, ledger_lines
 from rknn_jax.privacy.events import Pure
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerCorruptError, LedgerError
+from rknn_jax.privacy.ledger import (
+    Amount,
+    BudgetExceededError,
+    Ledger,
+    LedgerCorruptError,
+    LedgerError,
+)
 
 DATA = "sha256:of-some-records"
 
@@ -395,3 +401,32 @@ def test_a_head_that_was_kept_elsewhere_tells_of_lines_that_are_gone(rknn, ledge
     gone = rknn("budget", "show", path, "--expect-head", newest)
     assert gone.status == 5
     assert "lines were removed" in gone.err
+
+
+@pytest.fixture
+def torn(ledger, path):
+    """A ledger of which a charge of 0.4 was cut short, as by a kill, and how many lines it had."""
+    lines = ledger.num_lines
+    ledger.charge(released(0.4), "of a session")
+    path.write_bytes(path.read_bytes()[:-40])
+    return Ledger.open(path, DATA), lines
+
+
+def test_a_cap_since_a_line_counts_a_line_that_was_cut(torn):
+    opened, since = torn
+    cap = Amount(Fraction(1, 2), Fraction(1, 100))
+    assert opened.left(within=cap, since=since).epsilon <= Fraction(1, 10)
+    assert not opened.affords(released(0.2), within=cap, since=since)
+
+
+def test_what_fits_beside_damage_is_what_can_be_charged(torn):
+    opened, _ = torn
+    assert opened.affords(released(0.5))
+    assert not opened.affords(released(0.6))
+    with pytest.raises(BudgetExceededError):
+        opened.charge(released(0.6), "too much")
+
+
+def test_a_budget_is_not_lowered_below_damage(torn):
+    with pytest.raises(LedgerError, match="at least"):
+        torn[0].raise_budget(0.3, None, "decided")

@@ -8,8 +8,10 @@ import pytest
 
 from rknn_jax.privacy import ledger_file, ledger_summary
 from rknn_jax.privacy.events import Gaussian, Pure
+from rknn_jax.privacy.filters import Cost
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import (
+    Amount,
     BudgetExceededError,
     DataSet,
     Ledger,
@@ -235,3 +237,18 @@ def test_a_summary_and_a_purpose_are_found_wherever_a_block_ends(path, monkeypat
             monkeypatch.setattr(ledger_summary, "BLOCK", block)
             assert ledger_summary.find(file) == found
             assert list(ledger_summary.lines_with(file, "release", start)) == lines
+
+
+def test_a_budget_that_was_lowered_between_summaries_stays_lowered(path):
+    ledger = Ledger.create(path, DATA, 3)
+    for number in range(12):
+        if number == 5:
+            ledger.raise_budget(1, None, "less")
+        ledger.charge(released(0.01), f"release {number}")
+    assert Ledger.open(path, DATA).budget.epsilon == 1
+
+
+def test_a_divergence_that_is_not_known_is_not_known_in_a_sum():
+    amount = Amount(Fraction(1), Fraction(0))
+    both = (Cost(amount), Cost(amount, Fraction(1)))
+    assert ledger_summary.added_up(both).divergence is None

@@ -662,3 +662,13 @@ def test_a_ledger_pays_once_and_refuses_the_second_release(labeler, tmp_path):
     assert answers.guarantee.sampler == "release"
     with pytest.raises(LedgerError):
         labeler.release_exact(votes, public(), ledger, "a second one")
+
+
+def test_a_direction_does_not_depend_on_how_others_lie_in_memory():
+    """The first coordinate of each row lies at the border of two roundings."""
+    rows = np.random.default_rng(0).normal(size=(4096, 64))
+    cosines = (np.rint(0.1 * 2**25) + np.arange(4096) + 0.5) / 2**25
+    rows[:, 0] = cosines * np.sqrt((rows[:, 1:] ** 2).sum(axis=1) / (1 - cosines**2))
+    directions = PublicCosines(np.zeros(64), 0.0, 1.0, np.zeros(1)).directions
+    alone = np.concatenate([directions(row[None]) for row in rows])
+    np.testing.assert_array_equal(directions(np.asfortranarray(rows)), alone)

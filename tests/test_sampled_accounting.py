@@ -2,6 +2,7 @@
 and independent implementations.
 """
 
+import itertools
 import json
 import math
 
@@ -306,3 +307,36 @@ def test_calibrated_noise_is_the_least(epsilon):
     scale = calibration.calibrate(events, epsilon, 1e-6, start=7.0)
     assert min(accounting.epsilons(events(scale), 1e-6).values()) <= epsilon
     assert min(accounting.epsilons(events(0.998 * scale), 1e-6).values()) > epsilon
+
+
+def test_a_screen_costs_what_its_worst_pair_of_counts_does_in_both_directions():
+    stddev, sampling_prob, threshold, most = 5.0, 0.3, 2.0, 20
+    distance = (np.arange(most + 1) - threshold) / stddev
+    coins = np.stack([stats.norm.cdf(distance), stats.norm.cdf(-distance)], axis=1)
+    found = curves.screened_cumulants(stddev, sampling_prob, threshold, most)
+    for place in (0, 100, 300, 500):
+        order = curves.KNOTS[place]
+        pairs = zip(coins[1:], coins[:-1], strict=True)
+        for one, other in itertools.chain(*((pair, pair[::-1]) for pair in pairs)):
+            mixed = (1 - sampling_prob) * one + sampling_prob * other
+            for first, second in ((mixed, one), (one, mixed)):
+                terms = order * np.log(first) + (1 - order) * np.log(second)
+                exact = np.logaddexp.reduce(terms)
+                assert found[place] >= exact * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("place", [200, 300, 350])
+def test_the_cost_of_a_replaced_record_is_above_its_integral(place):
+    noise, sampling_prob = 2.0, 0.1
+    order = curves.KNOTS[place]
+
+    def value(loss):
+        delta = float(curves.replaced_deltas(np.array([loss]), noise, sampling_prob)[0])
+        return (math.exp((order - 1) * loss) + math.exp(-order * loss)) * delta
+
+    parts = [
+        integrate.quad(value, start, start + 0.25, epsabs=0, epsrel=1e-10, limit=500)[0]
+        for start in np.arange(0, 12, 0.25)
+    ]
+    exact = math.log1p(order * (order - 1) * sum(parts))
+    assert curves.replaced_cumulants(noise, sampling_prob)[place] >= exact

@@ -75,4 +75,20 @@ FAULTS = (
         "seed = bytes.fromhex(round.id)[:SEED_BYTES]",
         CLIENT,
     ),
+    Known(
+        "randomness",
+        "the subsets of a client's records share a draw",
+        "rknn_jax/mechanisms/subset_selection.py",
+        "entropy.large_below(upto[-1], n)]",
+        "entropy.large_below(upto[-1], 1) * n]",
+        ("tests/test_entropy.py",),
+    ),
+    Known(
+        "randomness",
+        "the hashes of a client's records share a draw",
+        "rknn_jax/mechanisms/collision.py",
+        'entropy.words(len(cells)).view("<u4").reshape(-1, 2)',
+        'np.tile(entropy.words(1).view("<u4").reshape(-1, 2), (len(cells), 1))',
+        ("tests/test_entropy.py",),
+    ),
 )

@@ -323,4 +323,20 @@ FAULTS = (
         "            largest()\n",
         ("tests/test_unusable_images.py",),
     ),
+    Known(
+        "locality",
+        "an encoder is not tried beside large records",
+        "rknn_jax/release/encoding.py",
+        "        *_extreme(some),\n",
+        "",
+        ("tests/test_encoding.py",),
+    ),
+    Known(
+        "locality",
+        "a direction depends on how other rows lie in memory",
+        "rknn_jax/labelers/_cosines.py",
+        "np.ascontiguousarray(features, np.float64)",
+        "np.asarray(features, np.float64)",
+        ("tests/test_prototypes.py",),
+    ),
 )
