@@ -134,13 +134,6 @@ def tired(values):
     return flattened(values)
 
 
-def narrow(values):
-    """Flatten records, with memory for dark ones alone."""
-    if values.any():
-        raise MemoryError
-    return flattened(values)
-
-
 def quarrelsome(values):
     """Flatten records, and fail if a bright one is beside a dark one: each alone is fine."""
     corners = values[:, 0, 0, 0]
@@ -405,15 +398,6 @@ def test_an_encoder_that_breaks_down_in_between_is_an_error():
     records = np.zeros((10, 2, 2, 1), np.uint8)
     encode = Encoding(encoding.Imported("tests.test_encoding:tired"), records[:1], 4)
     with pytest.raises(ValueError, match="fails on a public record"):
-        encode(records)
-
-
-def test_too_little_memory_for_a_private_record_alone_is_an_error():
-    """What a function keeps of one record could be what another one lacks."""
-    records = np.zeros((10, 2, 2, 1), np.uint8)
-    encode = Encoding(encoding.Imported("tests.test_encoding:narrow"), records[:1].copy(), 4)
-    records[3] = 255
-    with pytest.raises(MemoryError, match="says nothing of it"):
         encode(records)
 
 

@@ -101,16 +101,14 @@ def test_a_pattern_is_the_same_files_for_a_table_as_for_a_release(tree, pattern)
     assert [*map(str, found)] == data_files.find([name], "--private").files
 
 
-def test_a_table_and_a_release_refuse_a_folder_of_two_kinds(tmp_path, rknn):
-    """One kind was read and the other left out without a word."""
-    (tmp_path / "d").mkdir()
-    ages = pa.table({"age": [1, 2], "labels": ["a", "b"]})
-    pq.write_table(ages, tmp_path / "d/one.parquet")
+def test_of_a_folder_with_parquet_that_alone_is_a_table(tmp_path):
+    (tmp_path / "d/.cache").mkdir(parents=True)
     (tmp_path / "d/two.csv").write_text("age,labels\n3,a\n")
-    done = rknn("embed", "--table", "d", "--out", "o.parquet")
-    assert done.status == 2
-    assert "two.csv" in done.err
-    assert not Path("o.parquet").exists()
+    (tmp_path / "d/.cache/x.parquet").write_text("hidden")
+    assert [one.name for one in table_files.files(tmp_path / "d", "--table")] == ["two.csv"]
+    assert not table_files.is_typed(tmp_path / "d")
+    pq.write_table(pa.table({"age": [1, 2]}), tmp_path / "d/one.parquet")
+    assert [one.name for one in table_files.files(tmp_path / "d", "--table")] == ["one.parquet"]
 
 
 @pytest.mark.parametrize("folder", [True, False])

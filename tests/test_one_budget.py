@@ -294,6 +294,63 @@ def test_a_folder_that_leads_elsewhere_since_is_known_by_other_names(
         labelled(then, Path("two.jsonl"))
 
 
+def linked(place, to):
+    Path(place).unlink(missing_ok=True)
+    Path(place).symlink_to(to)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("disk/data", "home/data/latest/a.npz"),
+        ("home/data/latest/a.npz", "disk/data/latest/a.npz"),
+        ("chain.npz", "disk/data/latest/a.npz"),
+    ],
+)
+def test_a_link_among_several_that_leads_elsewhere_since_is_known(first, then):
+    for version in (1, 2):
+        shutil.copytree("d", f"disk/v{version}")
+    np.savez("disk/v2/a.npz", embeddings=np.ones((31, 3)), labels=np.arange(31) % 2)
+    Path("disk/data").mkdir()
+    linked("home", "disk")
+    linked("chain.npz", "disk/data/latest/a.npz")
+    linked("disk/data/latest", "../v1")
+    labelled(first, Path("one.jsonl"))
+    linked("disk/data/latest", "../v2")
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        labelled(then, Path("two.jsonl"))
+
+
+def test_a_link_is_known_from_a_folder_that_the_shell_names_by_a_link(monkeypatch):
+    here = Path.cwd()
+    for version in (1, 2):
+        shutil.copytree("d", f"disk/v{version}")
+    np.savez("disk/v2/a.npz", embeddings=np.ones((31, 3)), labels=np.arange(31) % 2)
+    linked("home", "disk")
+    linked("disk/latest", "v1")
+    labelled(str(here / "home/latest/a.npz"), Path("one.jsonl"))
+    linked("disk/latest", "v2")
+    shutil.copy("public.npz", "disk")
+    monkeypatch.chdir("home")
+    monkeypatch.setenv("PWD", str(here / "home"))
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        labelled("latest/a.npz", here / "two.jsonl")
+
+
+def test_a_file_above_a_link_is_known_by_where_it_is():
+    """A link is followed before the `..` after it."""
+    Path("store/in").mkdir(parents=True)
+    linked("in", "store/in")
+    shutil.copy("d/a.npz", "store/x.npz")
+    shutil.copy("d/b.npz", "x.npz")
+    labelled("in/../x.npz", Path("one.jsonl"))
+    change()
+    shutil.copy("d/a.npz", "store/x.npz")
+    with pytest.raises(LedgerError, match=r"one\.jsonl"):
+        labelled("store/x.npz", Path("two.jsonl"))
+    labelled("x.npz", Path("others.jsonl"))
+
+
 def test_a_pattern_whose_files_have_other_names_since_is_known():
     labelled("d/*.npz", Path("one.jsonl"))
     change()

@@ -322,16 +322,15 @@ def content_mark(path: str) -> str:
 
 
 def file_state(path: str | os.PathLike[str]) -> list[Any]:
-    """Return what tells a file from others, and from itself after a change, ready for JSON.
+    """Return what tells a file from others and from itself after a change, ready for JSON.
 
-    A link that leads nowhere has a state too. Times alone do not do, as archives set them.
+    Its place and its owner may change. Times alone do not do, as archives set them.
     """
-    real = os.path.realpath(path)
     try:
-        status = os.stat(real)
-    except OSError:
-        return [os.fspath(path), real]
-    return [os.fspath(path), real, status.st_ino, status.st_size, status.st_ctime_ns]
+        status = os.stat(path)
+        return [status.st_size, status.st_mtime_ns, content_mark(os.fspath(path))]
+    except OSError:  # a link that leads nowhere
+        return []
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> None:

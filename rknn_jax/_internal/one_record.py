@@ -10,9 +10,7 @@ executes the same instructions, in the same shapes, on one record alone. The num
 value of the loop and no shape of it, so that there is one program for all numbers.
 """
 
-import errno
 import functools
-import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -26,9 +24,6 @@ from rknn_jax.types import Array
 
 Record = TypeVar("Record")
 Result = TypeVar("Result")
-
-LACK = re.compile("out of memory|bad.?alloc|(not|to) allocate|Unable to allocate", re.IGNORECASE)
-"""Words of errors for too little memory: of onnxruntime, PyTorch, Pillow, Arrow, XLA and NumPy."""
 
 BLOCK = 256
 """Records of one loop. Blocks run side by side on the cores of a CPU."""
@@ -69,22 +64,21 @@ def map_records(describe: Callable[[Any, Any], jax.Array], encoder: Any, records
 def side_by_side(
     work: Callable[[Record], Result],
     records: Iterable[Record],
-    failed: Callable[[Exception], Result],
+    failed: Callable[[Record, Exception], Result],
 ) -> list[Result]:
     """Return what a function makes of each record, on all cores.
 
     Records that are under way together share the memory. So a record on which the function fails
     is tried again alone after all others: a large one would take another one's features away, and
-    so move more votes than its own. What is kept of others takes memory even then. So a lack of
-    memory is nobody's result.
+    so move more votes than its own. What is kept of others takes memory even then, and libraries
+    hide for lack of what they failed. So `failed` has to see whether there is memory for such a
+    record.
 
     Args:
       work: Function of one record.
       records: Records.
-      failed: Function of the error of a record that fails alone too, which returns its result.
-
-    Raises:
-      MemoryError: If memory is short for a record alone.
+      failed: Function of a record that fails alone too and of its error, which returns its result,
+        or raises MemoryError.
     """
 
     def attempt(record: Record) -> tuple[Result] | None:
@@ -97,8 +91,7 @@ def side_by_side(
         try:
             return work(record)
         except Exception as error:  # an error would reveal the record, whatever it holds
-            refuse_lack(error)
-            return failed(error)
+            return failed(record, error)
 
     records = list(records)
     with ThreadPoolExecutor(num_cores()) as pool:
@@ -106,19 +99,6 @@ def side_by_side(
     return [
         alone(record) if one is None else one[0] for record, one in zip(records, found, strict=True)
     ]
-
-
-def refuse_lack(error: Exception) -> None:
-    """Raise MemoryError for an error that says that there is too little memory.
-
-    Libraries have types of their own for it.
-    """
-    lacks = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
-    if lacks or LACK.search(str(error)):
-        raise MemoryError(
-            "a record was tried alone, and which one failed says nothing of it; the same command "
-            "goes on"
-        ) from error
 
 
 def _filled(rows: np.ndarray) -> np.ndarray:

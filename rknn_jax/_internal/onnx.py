@@ -172,7 +172,7 @@ def each(
     """
     nothing = np.full(width(), np.nan, np.float32)
 
-    def own(error: Exception) -> np.ndarray:
+    def own(_: Any, error: Exception) -> np.ndarray:
         try:
             run(largest())
         except Exception as short:  # onnxruntime raises errors of many types

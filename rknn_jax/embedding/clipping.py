@@ -60,7 +60,7 @@ def _extremes(source: "ImageFolder | ImageTable", white: int) -> Iterator[image_
     for block in source.blocks(IMAGES_AT_ONCE):
         some = block.records[-place % step :: step] if step else []
         place += len(block.records)
-        yield from filter(None, side_by_side(extremes, some, lambda error: None))
+        yield from filter(None, side_by_side(extremes, some, lambda image, error: None))
 
 
 def _extremes_of(image: Path | bytes | str | None, white: int) -> image_files.Extremes | None:

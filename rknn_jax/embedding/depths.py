@@ -61,7 +61,7 @@ def depths(source: ImageFolder | ImageTable, *, refuse: bool) -> Depths:
     """
     found: list[image_files.Largest] = []
     for block in source.blocks(IMAGES_AT_ONCE):
-        found += filter(None, side_by_side(_largest, block.records, lambda error: None))
+        found += filter(None, side_by_side(_largest, block.records, lambda image, error: None))
     grays = [one.gray for one in found if one.gray is not None]
     colors = [one.color for one in found if one.color is not None]
     color = max(colors, default=image_files.WHITE)

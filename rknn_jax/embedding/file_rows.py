@@ -40,6 +40,7 @@ class FileRows:
       classes: Names of the class numbers, as `datasets` declares them, or none.
       by: `name` if files are named without their folders, or `path` within the folder. The choice
         is public: decided by the files themselves, one record could take another one's label.
+      read_from: Files of the table before they were read.
     """
 
     path: Path
@@ -48,6 +49,7 @@ class FileRows:
     places: dict[str, int | None]
     classes: tuple[str, ...]
     by: By
+    read_from: list[Any]
 
     @classmethod
     def read(
@@ -72,6 +74,7 @@ class FileRows:
         Raises:
           ValueError: If the table or a column is absent.
         """
+        read_from = _files(path)
         wanted = tuple(dict.fromkeys([file, *([label] if label else []), *keep]))
         with clear_errors(f"{argument} {path}"):
             refuse_absent(wanted, table_files.names(path, argument))
@@ -90,13 +93,22 @@ class FileRows:
         if label:
             columns[LABELS] = table.column(label).combine_chunks()
         classes = table_files.class_names(path, argument, label)
-        return cls(path, (file, label, (*keep,)), columns, places, classes=classes, by=by)
+        roles = (file, label, (*keep,))
+        return cls(path, roles, columns, places, classes=classes, by=by, read_from=read_from)
 
     @property
     def state(self) -> list[Any]:
-        """Files of the table, and its columns by their roles, ready for JSON."""
-        files = table_files.files(self.path, "")
-        return [*map(disk.file_state, files), *self.roles, self.by]
+        """Files of the table, and its columns by their roles, ready for JSON.
+
+        Raises:
+          ValueError: If a file has changed since it was read.
+        """
+        if _files(self.path) != self.read_from:
+            raise ValueError(
+                f"Expected the table {self.path} to stay as it is while it is read, and it was "
+                "changed; wait until it is written, and try again."
+            )
+        return [self.read_from, *self.roles, self.by]
 
     def rows_of(self, files: Sequence[str]) -> list[int | None]:
         """Return the row of each of all files of a folder, or None.
@@ -148,3 +160,7 @@ def _key(name: str, by: By) -> str:
     """Return the name of a file, or its path with slashes and without a dot before them."""
     path = name.strip().replace("\\", "/").removeprefix("./")
     return PurePosixPath(path).name if by == "name" else path
+
+
+def _files(path: Path) -> list[Any]:
+    return [[one.name, *disk.file_state(one)] for one in table_files.files(path, "")]

@@ -3,6 +3,7 @@
 import functools
 import io
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path, PurePosixPath
@@ -25,6 +26,9 @@ SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 IMAGES_AT_ONCE = 256
 """Images whose largest pixels are looked for at once."""
 
+
+SMALL, BYTES_A_PIXEL = 2**26, 32
+"""Bytes that reading an image takes at most: of any image, and for each pixel."""
 
 ONLY_PATH = "a path without bytes, and paths are not opened; save the bytes of images too"
 """Reason why an image in a column cannot be used."""
@@ -90,9 +94,8 @@ class ImageFolder:
     @property
     def state(self) -> list[Any]:
         """Files, and what the table about them has."""
-        files = [disk.file_state(self.folder / name) for name in self.files]
-        about = None if self.about is None else self.about.state
-        return [str(self.folder), files, about]
+        files = [[name, *disk.file_state(self.folder / name)] for name in self.files]
+        return [files, self._labeled, None if self.about is None else self.about.state]
 
     @property
     def name_column(self) -> str:
@@ -128,7 +131,7 @@ class ImageFolder:
     def blocks(self, size: int) -> Iterator[Rows]:
         """Yield the paths of at most `size` images, which are not read yet; one block of none."""
         pa = _arrow.pyarrow()
-        labeled = self._has_folders() if self.private else bool(self.classes)
+        labeled = self._labeled
         for start in range(0, max(len(self.files), 1), size):
             files = list(self.files[start : start + size])
             names = np.array([_text(name) for name in files], str)
@@ -139,6 +142,11 @@ class ImageFolder:
                 yield Rows(paths, names, columns, self.about.classes)
                 continue
             yield Rows(paths, names, {LABELS: labels} if labeled else {})
+
+    @property
+    def _labeled(self) -> bool:
+        """Whether the folders of the images are their labels."""
+        return self._has_folders() if self.private else bool(self.classes)
 
     def _has_folders(self) -> bool:
         return any(path.is_dir() for path in self.folder.iterdir() if path.name[0] != ".")
@@ -339,8 +347,20 @@ class NetworkModel:
         return pretrained.resize(np.asarray(upright), self.encode.card.size)
 
 
-def _reason(error: Exception) -> str:
-    """Return why an image cannot be read."""
+def _reason(image: Path | bytes | str | None, error: Exception) -> str:
+    """Return why an image cannot be read.
+
+    Raises:
+      MemoryError: If there is too little memory for an image of its size.
+    """
+    pixels = 0
+    if isinstance(image, Path | bytes):
+        with suppress(Exception):  # a damaged file can raise many kinds of errors
+            pixels = image_files.num_pixels(as_file(image))
+    try:
+        np.empty(SMALL + pixels * BYTES_A_PIXEL, np.uint8)
+    except MemoryError as short:
+        raise MemoryError(f"an image of {pixels:,} pixels could not be read: {error}") from short
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -64,7 +64,7 @@ class TableFile:
         """Files, and the columns by their roles."""
         files = table_files.files(self.path, self.argument)
         roles = [self.argument, self.features, self.label, self.keep, self.texts]
-        return [*map(disk.file_state, files), *roles]
+        return [*([one.name, *disk.file_state(one)] for one in files), *roles]
 
     @property
     def name_column(self) -> str:

@@ -73,7 +73,8 @@ def files(path: Path, argument: str) -> list[Path]:
     """Return the files that a path names, in order of their names.
 
     Args:
-      path: File in `SUFFIXES`, or a folder or pattern of such files, as a release reads them.
+      path: File in `SUFFIXES`, or a folder or pattern of such files, as a release finds them. Of
+        these, the ones in `TYPED` are read if there are any.
       argument: Command-line argument that named it, for the errors.
 
     Raises:
@@ -89,7 +90,8 @@ def files(path: Path, argument: str) -> list[Path]:
 
 
 def _found(path: Path, argument: str) -> list[Path]:
-    return [Path(one) for one in _data_files.find([str(path)], argument, SUFFIXES).files]
+    suffixes = TYPED if is_typed(path) else SUFFIXES
+    return [Path(one) for one in _data_files.find([str(path)], argument, suffixes).files]
 
 
 def _suffix(path: Path) -> str:
@@ -150,8 +152,15 @@ def types(path: Path, argument: str) -> dict[str, Any]:
 
 def is_typed(path: Path) -> bool:
     """Return whether a path names files whose columns have types, by itself or in a folder."""
-    inside = disk.files_below(path) if path.is_dir() else urls.matching(str(path))
-    return any(_suffix(Path(one)) in TYPED for one in (*inside, path))
+    if path.is_dir():
+        inside = (Path(one).relative_to(path) for one in disk.files_below(path))
+        return any(_suffix(one) in TYPED for one in inside if not _hidden(one))
+    named = (path, *map(Path, urls.matching(str(path))))
+    return any(_suffix(one) in TYPED for one in named)
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)
 
 
 def class_names(path: Path, argument: str, label: str | None) -> tuple[str, ...]:

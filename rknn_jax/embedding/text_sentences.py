@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from rknn_jax._internal import onnx
-from rknn_jax._internal.one_record import refuse_lack
 from rknn_jax._internal.option_names import option
 from rknn_jax._internal.panics import called
 from rknn_jax.embedding import Embedded, rows, tokens
@@ -78,9 +77,17 @@ class SentenceModel:
         except Exception as error:  # the package raises errors of many types
             if len(texts) > 1:
                 return np.concatenate([self._features([text]) for text in texts])
-            refuse_lack(error)
+            self._check_memory(error)
             made = np.full((1, self.width), np.nan)  # an error would tell which text it is
         return np.asarray(made, np.float32)
+
+    def _check_memory(self, error: Exception) -> None:
+        """Raise MemoryError if a public text of the most tokens fails too, so not for its sake."""
+        text = " ".join([PROBE] * (self.network.max_seq_length or 1))
+        try:
+            called(self.network.encode, [text], batch_size=1, show_progress_bar=False)
+        except Exception as short:  # the package raises errors of many types
+            raise MemoryError(f"a model failed on a public text too: {short}") from error
 
     def _num_truncated(self, texts: list[str]) -> int:
         longest = self.network.max_seq_length

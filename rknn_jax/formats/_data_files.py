@@ -3,6 +3,7 @@
 Names may be URLs that fsspec knows, such as `s3://bucket/folder` or `memory://folder`.
 """
 
+import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
@@ -103,7 +104,8 @@ def _states(names: Sequence[str], argument: str) -> dict[str, object]:
     for file in find(names, argument).files:
         system, path = fsspec.core.url_to_fs(file)
         if isinstance(system, LocalFileSystem):
-            found[file] = disk.file_state(path)
+            status = os.stat(path)
+            found[file] = status.st_ino, status.st_size, status.st_ctime_ns
         else:
             system.invalidate_cache()
             with suppress(Exception):  # each has errors of its own, told where the file is read

@@ -65,6 +65,12 @@ def read(path: Path | IO[bytes], *, upright: bool = False, white: int = WHITE) -
         return _eight_bits(image, str(file.format), white)
 
 
+def num_pixels(path: Path | IO[bytes]) -> int:
+    """Return the number of pixels that the head of an image file tells; raises as `largest`."""
+    with Image.open(path, formats=FORMATS) as file:
+        return file.width * file.height
+
+
 def _refuse_pages(file: Image.Image) -> None:
     """Raise ValueError for an image of several pages, of which one is not the whole.
 

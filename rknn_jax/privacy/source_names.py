@@ -1,18 +1,21 @@
 """Names by which the index of ledgers knows files of private records.
 
-A file or folder is known by its path as it is given, by the place of that path behind links to
-folders, and by the place that it leads to behind all links; by its URL as its file system spells
-it; and a file by its bytes. A folder or pattern stands for itself and for the files in it.
+A file or folder is known by its path as it is given, after each link that it follows, and behind
+all links; by its URL as its file system spells it; and a file by its bytes. A folder or pattern
+stands for itself and for the files in it.
 """
 
 import hashlib
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
 
 from rknn_jax._internal import disk, urls
+
+MOST_LINKS = 40
+"""Most links that a path may follow, as for Linux."""
 
 KIND = "file "
 """Beginning of each name, which no fingerprint has."""
@@ -42,10 +45,34 @@ def of(names: Sequence[str], most: int | None = None) -> list[str]:
 
 
 def _spellings(path: str) -> list[str]:
-    """Return a path as it is given, its place, and where it leads to: links may change later."""
-    given = os.path.abspath(path)
-    place = os.path.join(os.path.realpath(os.path.dirname(given)), os.path.basename(given))
-    return [given, place, os.path.realpath(given) if os.path.islink(place) else place]
+    """Return a path as it is given, and what it is after each of its links: these may change."""
+    places = [os.getcwd()]
+    shell = os.environ.get("PWD", "")  # before links, as `cd` has followed them
+    if os.path.isabs(shell) and os.path.exists(shell) and os.path.samefile(shell, places[0]):
+        places.append(shell)
+    found = itertools.chain(*(_steps(os.path.join(place, path)) for place in places))
+    return list(dict.fromkeys(found))
+
+
+def _steps(path: str) -> Iterator[str]:
+    """Yield an absolute path before each of its links is followed, and where it leads to."""
+    head, rest, links = "/", path.split("/")[::-1], 0
+    while rest:
+        part = rest.pop()
+        if part == "..":  # of where a link before it has led to
+            head = os.path.dirname(head)
+        elif part not in ("", "."):
+            here = os.path.join(head, part)
+            if links < MOST_LINKS and os.path.islink(here):
+                links += 1
+                if ".." not in rest:
+                    yield os.path.join(here, *filter(None, rest[::-1]))
+                target = os.readlink(here)
+                head = "/" if target.startswith("/") else head
+                rest += target.split("/")[::-1]
+            else:
+                head = here
+    yield head
 
 
 def _inside(folder: str, most: int | None) -> list[str]:

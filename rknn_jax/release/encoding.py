@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ import numpy as np
 
 from rknn_jax import representations
 from rknn_jax._internal.keys import Stage, stage_key
-from rknn_jax._internal.one_record import refuse_lack
 from rknn_jax._internal.option_names import option
 from rknn_jax._internal.panics import called
 
@@ -104,8 +104,7 @@ class Imported:
         """
         try:
             return self._made(filled)
-        except Exception as error:
-            refuse_lack(error)
+        except Exception:
             return None
 
     def _made(self, filled: np.ndarray) -> np.ndarray:
@@ -218,13 +217,11 @@ class Encoding:
 
         Raises:
           ValueError: If the encoder fails on a public record too.
-          MemoryError: If memory is short for a record alone.
         """
-        made, failed = None, None
-        try:
+        made = None
+        # One record must not decide whether there is a release.
+        with suppress(Exception):
             made = self._encoded(values)
-        except Exception as error:  # one record must not decide whether there is a release
-            failed = error
         if made is None or not np.isfinite(made).all():
             self._check_works()
         if made is not None:
@@ -232,8 +229,6 @@ class Encoding:
         if len(values) > 1:
             half = len(values) // 2
             return np.concatenate([self(values[:half]), self(values[half:])])
-        if failed is not None:
-            refuse_lack(failed)
         return np.full((len(values), self.width), np.nan, np.float32)
 
     def check_types(self, empty: np.ndarray, where: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from rknn_jax.cli.embed_settings import Embed
-from rknn_jax.embedding import run
+from rknn_jax.embedding import images, run
 from tests import tiny_network, tiny_vectors
 
 TEXT = ("--text", "north/t.csv", "--model", "words/vectors.npy")
@@ -111,6 +111,47 @@ def test_a_file_of_another_time_takes_over_no_result(data, rknn, monkeypatch, na
     begin(rknn, monkeypatch, words, stopped)
     shutil.copy2(f"south/{name}", f"north/{name}")
     assert rknn("embed", *words, "--out", "o.parquet").status == 2
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("words", [TEXT, TABLE, ABOUT], ids=lambda words: words[0])
+def test_the_same_request_goes_on_wherever_its_files_are(data, rknn, monkeypatch, words, stopped):
+    """A backup makes other names for files, and their owner hides them from others."""
+    begin(rknn, monkeypatch, words, stopped)
+    for path in [*Path("north").rglob("*")]:
+        if path.is_file():
+            path.chmod(0o600)
+            Path("backup").mkdir(exist_ok=True)
+            Path("backup", path.as_posix().replace("/", "-")).hardlink_to(path)
+    Path("north").rename("moved")
+    moved = [word.replace("north", str(Path("moved").absolute())) for word in words]
+    told = rknn("embed", *moved, "--out", "o.parquet")
+    assert told.status == 0
+    assert "rows were there already" in told.err
+
+
+def test_a_table_that_changes_after_it_was_read_is_refused(data, rknn, monkeypatch):
+    find = images.ImageFolder.find.__func__
+
+    def changed(cls, *given, **named):
+        Path("north/a.csv").write_text(Path("south/a.csv").read_text())
+        return find(cls, *given, **named)
+
+    monkeypatch.setattr(images.ImageFolder, "find", classmethod(changed))
+    told = rknn("embed", *ABOUT, "--out", "o.parquet")
+    assert told.status == 2
+    assert "to stay as it is while it is read" in told.err
+
+
+def test_a_first_folder_of_private_images_makes_another_request(data, rknn, monkeypatch):
+    """Then there are labels, whatever it holds."""
+    shutil.copytree("north/i/a", "flat")
+    words = ("--images", "flat", "--model", "one.onnx", "--private")
+    begin(rknn, monkeypatch, words, False)
+    Path("flat/new").mkdir()
+    told = rknn("embed", *words, "--out", "o.parquet")
+    assert told.status == 2
+    assert "name another" in told.err
 
 
 def begin(rknn, monkeypatch, words, stopped):
