@@ -699,3 +699,20 @@ def test_a_removed_record_turns_the_gradient_of_its_teacher_around_too():
     made = [calibrate(DPDFD(relation=one)) for one in ("replace-one", "add-remove")]
     assert made[0].multiplier == made[1].multiplier
     assert made[0].guarantee.events == made[1].guarantee.events
+
+
+@pytest.mark.parametrize(("num_units", "teachers"), [(60_000, 4000), (1000, 66), (7, 1)])
+def test_the_default_number_of_teachers_follows_the_number_of_records_where_it_is_public(
+    num_units, teachers
+):
+    assert DPDFD().for_units(num_units).teachers == teachers
+    assert DPDFD(relation="add-remove").for_units(num_units).teachers == 4000
+    assert DPDFD(num_teachers=5000).for_units(num_units).teachers == 5000
+
+
+def test_a_default_number_of_teachers_labels_few_records():
+    config = dataclasses.replace(QUICK, num_teachers=None, steps=2)
+    contribution = voted(config)
+    assert len(contribution.weights) == 300 // 15
+    answers = config.release(jax.random.key(0), contribution, QUERIES, CLASSES)
+    assert len(answers.probabilities) == len(QUERIES.images)

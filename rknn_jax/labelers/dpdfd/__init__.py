@@ -123,7 +123,8 @@ class DPDFD(Settings, Labeler[Votes]):
         """
         del encode, queries
         known = bsvs.voting_labels(np.asarray(private.labels), num_classes)
-        weights = train_teachers(key, private, known, num_classes=num_classes, config=self)
+        config = self.for_units(self.num_units(private))
+        weights = train_teachers(key, private, known, num_classes=num_classes, config=config)
         if self.as_published == "direct_training":
             return Votes(weights, jnp.asarray(private.images), jnp.asarray(known))
         return Votes(weights)
@@ -160,7 +161,10 @@ class DPDFD(Settings, Labeler[Votes]):
                 "set Queries.images."
             )
         image_shape = tuple(queries.images.shape[1:])
-        check_teachers(contribution, image_shape, num_classes, self)
+        config = self
+        if self.num_teachers is None:
+            config = replace(self, num_teachers=len(jax.tree.leaves(contribution.weights)[0]))
+        check_teachers(contribution, image_shape, num_classes, config)
         calibrated = calibrate(self)
         if self.as_published != "none":
             warnings.warn(
@@ -170,7 +174,7 @@ class DPDFD(Settings, Labeler[Votes]):
                 "released.",
                 stacklevel=2,
             )
-        student, _ = distil(key, contribution, image_shape, num_classes=num_classes, config=self)
+        student, _ = distil(key, contribution, image_shape, num_classes=num_classes, config=config)
         return Answers.predicted(
             student.predict_proba(queries.images), calibrated.guarantee, student
         )

@@ -18,7 +18,7 @@ def painter_of(image_shape: tuple[int, ...], config: Settings) -> Painter:
     return Painter(
         (height, width, channels),
         config.width,
-        config.margin,
+        config.margin_of(image_shape),
         config.pixel_mean,
         config.pixel_stddev,
     )

@@ -1,6 +1,7 @@
 """Settings of data-free distillation, and the checks of their values."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -12,6 +13,12 @@ from rknn_jax.students import fit
 AsPublished = Literal["none", "single_teacher", "single_teacher_per_sample", "direct_training"]
 """Form without a useful guarantee, for comparison, or `none`. The package's table has all forms."""
 
+
+RECORDS_A_TEACHER, MOST_TEACHERS = 15, 4000
+"""Private records for each teacher, and most teachers: as many as of the 60,000 of MNIST."""
+
+MOST_MARGIN = 4
+"""Widest margin that is chosen, as of MNIST's 28 pixels."""
 
 HOG = "hog"
 """Kind of teacher that is a logistic regression on oriented gradients."""
@@ -25,7 +32,8 @@ class Settings(PrivacyParameters):
 
     Attributes:
       num_teachers: Number of teachers n, each with its part of the private records. Forms of
-        `as_published` have one.
+        `as_published` have one. Defaults to None, one for `RECORDS_A_TEACHER` private records or
+        persons, up to `MOST_TEACHERS`, and so many where their number is private.
       batch_size: Number of images B of a step.
       steps: Number of steps T.
       clip: Greatest length C of a gradient.
@@ -39,7 +47,8 @@ class Settings(PrivacyParameters):
       width: Number of channels of the generator's first convolution; the second has half of them.
       generator_learning_rate: Learning rate of the generator; 0 leaves it untrained.
       redraw: Number of steps after which a new generator is drawn and trained; 0 keeps the first.
-      margin: Width in pixels of the black margin of every generated image.
+      margin: Width in pixels of the black margin of every generated image. Defaults to None, a
+        seventh of the image up to `MOST_MARGIN`.
       pixel_mean: Mean pixel of a generated image within its margin, before pixels are cut off at
         black and white. A mean below black makes bright parts thin strokes.
       pixel_stddev: Standard deviation of these pixels.
@@ -64,7 +73,7 @@ class Settings(PrivacyParameters):
     """
 
     epsilon: float = 10.0
-    num_teachers: int = 4000
+    num_teachers: int | None = None
     batch_size: int = 64
     steps: int = 200
     clip: float = 1.0
@@ -78,7 +87,7 @@ class Settings(PrivacyParameters):
     width: int = 32
     generator_learning_rate: float = 3e-3
     redraw: int = 25
-    margin: int = 4
+    margin: int | None = None
     pixel_mean: float = -0.6
     pixel_stddev: float = 1.0
     target_weight: float = 1.0
@@ -127,12 +136,12 @@ class Settings(PrivacyParameters):
 
     def _check_counts(self) -> None:
         for name in ("num_teachers", "batch_size", "steps", "updates", "latent", "teacher_steps"):
-            if getattr(self, name) < 1:
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(
                     f"Expected {name} >= 1, got {name}={getattr(self, name)}; ask for one or more."
                 )
         for name in ("margin", "redraw"):
-            if getattr(self, name) < 0:
+            if getattr(self, name) is not None and getattr(self, name) < 0:
                 raise ValueError(
                     f"Expected {name} >= 0, got {name}={getattr(self, name)}; 0 leaves it out."
                 )
@@ -191,7 +200,19 @@ class Settings(PrivacyParameters):
     @property
     def teachers(self) -> int:
         """Number of teachers of this form."""
-        return self.num_teachers if self.as_published == "none" else 1
+        return (self.num_teachers or MOST_TEACHERS) if self.as_published == "none" else 1
+
+    def margin_of(self, shape: Sequence[int]) -> int:
+        """Return the margin of images of a shape."""
+        return min(MOST_MARGIN, min(shape[:2]) // 7) if self.margin is None else self.margin
+
+    def for_units(self, num_units: int) -> Self:
+        """Return settings with a number of teachers, for a number of records or of persons."""
+        if self.num_teachers is not None or self.relation != "replace-one":
+            return self
+        return replace(
+            self, num_teachers=min(MOST_TEACHERS, max(1, num_units // RECORDS_A_TEACHER))
+        )
 
     def traced(self) -> Self:
         """Return the settings that the compiled program depends on.

@@ -209,11 +209,12 @@ def check_teachers(
       ValueError: If the images are too small for the margin, or if the teachers fit other classes,
         images or numbers of teachers.
     """
-    smallest = 2 + 2 * config.margin
+    margin = config.margin_of(image_shape)
+    smallest = 2 + 2 * margin
     if min(image_shape[:2]) < smallest:
         raise ValueError(
             f"Expected images of {smallest}x{smallest} pixels or more with "
-            f"margin={config.margin}, got {image_shape}; take a smaller margin."
+            f"margin={margin}, got {image_shape}; take a smaller margin."
         )
     found = jax.tree.map(jnp.shape, votes.weights)
     expected = _shapes(image_shape, num_classes, config)
