@@ -166,7 +166,7 @@ def test_a_record_for_which_others_left_no_memory_is_tried_again_alone(
 
 @pytest.mark.parametrize("error", [MemoryError, OSError("broken data stream"), SystemError])
 def test_too_little_memory_is_no_image_s_result(monkeypatch, error):
-    """What is kept of one image could be what another one lacks; libraries name other causes."""
+    """One image may lack what is kept of another one, and libraries name other causes."""
 
     def short(*_, **__):
         raise error

@@ -145,7 +145,7 @@ class ImageFolder:
 
     @property
     def _labeled(self) -> bool:
-        """Whether the folders of the images are their labels."""
+        """Flag for images whose folders are their labels."""
         return self._has_folders() if self.private else bool(self.classes)
 
     def _has_folders(self) -> bool:
