@@ -102,6 +102,22 @@ def test_a_folder_has_one_process_at_a_time(tmp_path):
         pass
 
 
+def test_what_was_done_in_a_locked_folder_stands_when_the_lock_cannot_be_closed(
+    tmp_path, monkeypatch
+):
+    real_close = os.close
+
+    def close(descriptor):
+        real_close(descriptor)
+        raise OSError(errno.EIO, "damaged")
+
+    with disk.locked(tmp_path, "one other"):
+        monkeypatch.setattr(os, "close", close)
+    monkeypatch.undo()
+    with disk.locked(tmp_path, "free again"):
+        pass
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000])
 def test_damaged_json_names_its_file(tmp_path, content):
     disk.write_whole(tmp_path / "a.json", content)

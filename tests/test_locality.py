@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from rknn_jax import mechanisms, neighbors, representations
-from rknn_jax._internal import one_record, onnx
+from rknn_jax._internal import one_record
 from rknn_jax.labelers._cosines import PublicCosines
 from rknn_jax.labelers._votes import Bound, VoteTally
 from rknn_jax.privacy.clipping import clip_to_ball
@@ -169,8 +169,7 @@ def test_features_do_not_depend_on_the_number_of_threads(name, monkeypatch):
     encode = fitted(name)
     features = np.asarray(encode(MANY))
     for cores in (1, 2, 5):
-        for module in (one_record, onnx):
-            monkeypatch.setattr(module, "num_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(one_record, "num_cores", lambda cores=cores: cores)
         np.testing.assert_array_equal(np.asarray(encode(MANY)), features, err_msg=f"{cores}")
 
 

@@ -282,7 +282,8 @@ def locked(folder: Path, busy: str) -> Iterator[None]:
         lock(descriptor, busy)
         yield
     finally:
-        os.close(descriptor)
+        with suppress(OSError):  # nothing was written through it, and the lock is gone either way
+            os.close(descriptor)
 
 
 def is_partial(name: str, whole: str) -> bool:
