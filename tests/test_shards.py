@@ -694,6 +694,14 @@ def test_a_name_without_files_says_why(name, words):
         find([name], "--private")
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("gone.npz")])
+def test_what_is_no_file_in_a_folder_is_named_and_not_waited_for(tmp_path, make):
+    write(tmp_path / "a.npz")
+    make(tmp_path / "b.npz")
+    with pytest.raises(ValueError, match=r"b\.npz, a pipe, .*remove it"):
+        find([str(tmp_path)], "--private")
+
+
 def test_a_private_shard_is_no_public_data(public):
     write(public / "R.npz")
     with pytest.raises(ValueError, match="got the private file"):

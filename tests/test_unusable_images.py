@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import struct
 import threading
 import time
@@ -72,13 +73,15 @@ def test_files_that_cannot_be_read_are_counted_by_cause(tmp_path):
     for name in ("c.png", "d.png", "e.png"):
         (tmp_path / name).symlink_to(tmp_path / "nowhere")
     (tmp_path / "f.png").write_bytes(png())
+    os.mkfifo(tmp_path / "g.png")  # nobody writes to it, and nobody waits
     source = ImageFolder.find(tmp_path)
-    found = dict(zip(source.files, [None] * 6, strict=True))
+    found = dict(zip(source.files, [None] * 7, strict=True))
     found |= {source.files[int(row)]: why for row, why in reasons(source).items()}
     told = _by_cause({name: why for name, why in found.items() if why})
     assert told.startswith("3 as c.png ([Errno 2] No such file or directory")
     assert "; 2 as a.png (cannot identify image file" in told
-    assert told.count(" as ") == 2
+    assert "1 as g.png (Expected a file" in told
+    assert told.count(" as ") == 3
 
 
 @pytest.mark.parametrize("by", ["name", "path"])

@@ -141,11 +141,16 @@ def _files(name: str, argument: str, suffixes: Collection[str]) -> Found:
             f"Expected files that end in {', '.join(sorted(suffixes))} in {where}, got a "
             "folder or pattern without any; check the name."
         )
+    local = isinstance(system, LocalFileSystem)
+    if local and (other := [each for each in known if not os.path.isfile(each)]):
+        raise ValueError(
+            f"Expected files in {where}, got {min(other)}, a pipe, a device, or a link to nothing; "
+            "remove it."
+        )
     records = _hub_folders.data_files(known, system, where)
     _hub_folders.refuse_splits(records, system, where)
     refuse_two_formats(records, where)
     refuse_versions(records, system, where)
-    local = isinstance(system, LocalFileSystem)
     named = records if local else [_url_of(each, name, path, system) for each in records]
     return Found(sorted(named), sorted(set(seen) - set(records)))
 

@@ -59,7 +59,7 @@ def read(path: Path | IO[bytes], *, upright: bool = False, white: int = WHITE) -
         several pages.
       OSError: If the file cannot be read.
     """
-    with Image.open(path, formats=FORMATS) as file:
+    with _open(path) as file:
         _refuse_pages(file)
         image = ImageOps.exif_transpose(file) if upright else file
         return _eight_bits(image, str(file.format), white)
@@ -67,8 +67,14 @@ def read(path: Path | IO[bytes], *, upright: bool = False, white: int = WHITE) -
 
 def num_pixels(path: Path | IO[bytes]) -> int:
     """Return the number of pixels that the head of an image file tells; raises as `largest`."""
-    with Image.open(path, formats=FORMATS) as file:
+    with _open(path) as file:
         return file.width * file.height
+
+
+def _open(path: Path | IO[bytes]) -> Image.Image:
+    if isinstance(path, Path) and path.exists() and not path.is_file():
+        raise OSError("Expected a file, got a pipe or a device")  # it would never end
+    return Image.open(path, formats=FORMATS)
 
 
 def _refuse_pages(file: Image.Image) -> None:
@@ -89,7 +95,7 @@ def largest(path: Path | IO[bytes]) -> Largest:
     Raises:
       OSError: If the file cannot be read.
     """
-    with Image.open(path, formats=FORMATS) as file:
+    with _open(path) as file:
         if _is_deep(file.mode, str(file.format)):
             return Largest(gray=int(np.asarray(file).max(initial=0)))
         if any(";16" in str(tile) for tile in getattr(file, "tile", ())):
@@ -110,7 +116,7 @@ def extremes(path: Path | IO[bytes], white: int) -> Extremes:
       OSError: If the file cannot be read.
       ValueError: As for `read`.
     """
-    with Image.open(path, formats=FORMATS) as file:
+    with _open(path) as file:
         _refuse_pages(file)
         is_deep = _is_deep(file.mode, str(file.format))
         cut = float(np.mean(np.asarray(file) > white)) if is_deep else 0.0
