@@ -105,6 +105,16 @@ def test_no_second_budget_for_the_same_records(first, name, second, other):
         DOORS[second](other, Path("one.jsonl"))
 
 
+def test_a_ledger_that_was_moved_leaves_no_budget_at_its_old_place():
+    labelled("d/a.npz", Path("old.jsonl"))
+    Path("old.jsonl").rename("new.jsonl")
+    labelled("d/a.npz", Path("new.jsonl"))
+    np.savez_compressed("copy.npz", **np.load("d/a.npz"))  # other bytes: the records alone tell
+    for name in ("d/a.npz", "copy.npz"):
+        with pytest.raises(LedgerError, match=r"new\.jsonl.*no ledger yet at .*old\.jsonl"):
+            labelled(name, Path("old.jsonl"))
+
+
 @pytest.mark.parametrize("second", ["label", "join"])
 def test_a_copy_of_one_file_of_a_folder_has_no_second_budget(second):
     """Its name and its place are others, and its records are among those of the folder."""
