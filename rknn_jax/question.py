@@ -22,6 +22,7 @@ from rknn_jax.labelers._tally import Tally
 from rknn_jax.labels import PublicLabels, product
 from rknn_jax.mechanisms.base import Payer
 from rknn_jax.neighbors import Metric
+from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.accounting import compose, sum_up
 from rknn_jax.privacy.charges import exact_fraction
 from rknn_jax.privacy.filters import Amount
@@ -200,6 +201,7 @@ def charge_and_draw(
     """
     totals = np.asarray(totals)
     noise.check(totals, num_units)
+    exact_noise.try_once()
     # A crash after this line costs epsilon and releases nothing; one before it costs nothing.
     payer.charge(guarantee, purpose)
     return noise.draw(totals)

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import sys
 import threading
 import warnings
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -700,6 +701,16 @@ def test_what_is_no_file_in_a_folder_is_named_and_not_waited_for(tmp_path, make)
     make(tmp_path / "b.npz")
     with pytest.raises(ValueError, match=r"b\.npz, a pipe, .*remove it"):
         find([str(tmp_path)], "--private")
+
+
+@pytest.mark.parametrize("options", [{}, {"mechanism": "gaussian", "delta": 1e-6}])
+def test_nothing_is_paid_where_no_noise_can_be_drawn(public, monkeypatch, options):
+    write(public / "R.npz")
+    plan = planning.prepare(settings(public, **options), [shard(public / "R.npz")])
+    monkeypatch.setitem(sys.modules, "opendp.measurements", None)  # as a library that fails to load
+    with pytest.raises(ImportError):
+        label.release(plan)
+    assert spent(public) == 0
 
 
 def test_a_private_shard_is_no_public_data(public):

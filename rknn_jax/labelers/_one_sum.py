@@ -34,6 +34,7 @@ from rknn_jax.labelers._sum_shares import MOST_NUMBERS, Reach, SumShares
 from rknn_jax.labelers._tally import Persons, Tally
 from rknn_jax.labels import Labels, PublicLabels, PublicSide
 from rknn_jax.mechanisms.base import Payer
+from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.contributions import SIMULATED_GRID
 from rknn_jax.privacy.gaussian_shares import GaussianShares
 from rknn_jax.privacy.guarantee import Guarantee, Unit
@@ -358,6 +359,7 @@ class OneSumLabeler(PrivacyParameters, SumLabeler[Sums]):
                 "simulates."
             )
         noise = self.exact_noise()
+        exact_noise.try_once()
         ledger.charge(noise.guarantee, purpose)
         return self._answered(noise, contribution, queries)
 

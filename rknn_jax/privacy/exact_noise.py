@@ -117,6 +117,15 @@ def permute_and_flip(counts: ArrayLike, scale: float) -> np.ndarray:
         return np.array([winner(row) for row in counts], np.int32)
 
 
+def try_once() -> None:
+    """Draw noise for nothing, so that a sampler that cannot be loaded fails before a charge.
+
+    Raises:
+      ValueError: If the operating system gives no random numbers.
+    """
+    discrete_laplace(np.zeros(1, np.int64), 1.0)
+
+
 def safe_scale(sensitivity: int, epsilon: float) -> float:
     """Return the smallest float scale at which discrete Laplace noise is epsilon-DP.
 
