@@ -34,6 +34,17 @@ def test_clients_of_the_same_rounds_share_an_account(tmp_path):
     assert path.stat().st_mode & 0o077 == 0
 
 
+def test_rounds_of_another_trust_are_told_beside_the_others(tmp_path):
+    path, local = tmp_path / "accounts.jsonl", guaranteed(0.5)
+    shuffled = replace(guaranteed(0.2), trust="shuffle", delta=1e-6)
+    for name, guarantee in (("a", local), ("b", shuffled), ("c", local)):
+        client_accounts.add(path, name, guarantee, {1, 2})
+    (both,) = client_accounts.accounts(path)
+    assert both.rounds == 3
+    told = {(one.trust, one.epsilon, one.delta) for one in both.guarantees}
+    assert told == {("local", 1.0, 0.0), ("shuffle", 0.2, 1e-6)}
+
+
 def test_all_servers_of_a_round_have_their_clients_there(tmp_path):
     """Two of one round, a merge of both, and one of them again: each client is counted once."""
     path = tmp_path / "accounts.jsonl"

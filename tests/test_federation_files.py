@@ -56,6 +56,17 @@ def test_several_files_are_one_data_set(tmp_path, suffix, name):
     assert suffix == ".npz" or found.others["town"].tolist() == ["a"] * 60
 
 
+@pytest.mark.parametrize("count", [1, 9, 11])
+def test_a_test_image_without_a_label_of_its_own_is_refused_before_anybody_is_asked(
+    tmp_path, count
+):
+    images = np.zeros((10, 8, 8, 1), np.uint8)
+    np.savez(tmp_path / "P.npz", images=images)
+    np.savez(tmp_path / "T.npz", images=images, labels=np.zeros(count, np.int32))
+    with pytest.raises(ValueError, match=f"one label for each .*T.npz, got .* and {count} labels"):
+        inputs.read_public(tmp_path / "P.npz", tmp_path / "T.npz")
+
+
 def test_the_ledger_of_a_folder_lies_beside_it_and_is_no_record(tmp_path):
     table = frame(PRIVATE).assign(labels=LABELS)
     parts(tmp_path / "records", table, ".csv")

@@ -1,6 +1,6 @@
 """Faults that matter in a corner alone: few records, several rounds, one of two limits."""
 
-from benchmarks._faults._known import Known
+from benchmarks._faults._known import SHARDS, Known
 
 FAULTS = (
     Known(
@@ -315,5 +315,29 @@ FAULTS = (
         'if asked.summed or asked.unit == "client":',
         'if asked.unit == "client":',
         ("tests/test_federation_sums.py",),
+    ),
+    Known(
+        "corners",
+        "a release is paid for where no noise can be drawn",
+        "rknn_jax/question.py",
+        "    exact_noise.try_once()\n",
+        "",
+        SHARDS,
+    ),
+    Known(
+        "corners",
+        "accounts add up rounds of another trust",
+        "rknn_jax/federation/client_accounts.py",
+        "kinds.setdefault((one.relation, one.unit, str(one.trust)), []).append(one)",
+        "kinds.setdefault((one.relation, one.unit), []).append(one)",
+        ("tests/test_client_accounts.py",),
+    ),
+    Known(
+        "corners",
+        "test images of a federation have the labels of others",
+        "rknn_jax/federation/inputs.py",
+        "if len(images) != len(labels) or images.shape[1:] != inputs.shape[1:]:",
+        "if images.shape[1:] != inputs.shape[1:]:",
+        ("tests/test_federation_files.py",),
     ),
 )
