@@ -159,6 +159,24 @@ def test_rounds_that_cannot_be_are_refused(rknn, tmp_path, options, words):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        ("file", "Expected --out to be a folder that can be written, got --out file"),
+        ("file/below", "Expected --out to be a folder that can be written"),
+        ("linked", "No such file"),
+    ],
+)
+def test_rounds_in_what_is_no_folder_are_refused_and_end(rknn, tmp_path, out, words):
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/.rknn-rounds.json").symlink_to("gone")
+    refused = rknn("label", *written(tmp_path), "--epsilon", "1", "--rounds", "2", "--out", out)
+    assert refused.status == 2
+    assert words in refused.err
+    assert not Path("private.npz.ledger.jsonl").exists()
+
+
 @pytest.mark.parametrize("moved", [False, True])
 def test_what_a_paid_round_is_told_to_be_finished_by_finishes_it(
     rknn, tmp_path, monkeypatch, moved

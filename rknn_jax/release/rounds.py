@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from rknn_jax._internal.disk import OWNER, read_arrays, read_json, write_new
+from rknn_jax._internal.disk import OWNER, make_folder, read_arrays, read_json, write_new
 from rknn_jax._internal.option_names import option
 from rknn_jax._internal.ranges import LEAST_EPSILON
 from rknn_jax.privacy import accounting, roles
@@ -212,15 +212,26 @@ class Note:
     @classmethod
     def read(cls, folder: Path) -> Self | None:
         """Return the note in a folder, or None; `ValueError` if it is damaged."""
-        if not (folder / ROUNDS).exists():
+        if not os.path.lexists(folder / ROUNDS):
             return None
         found = read_json(folder / ROUNDS)
         words = found["roles"]
         return cls(str(found["request"]), Roles.of(words) if words else None)
 
     def write(self, folder: Path) -> None:
-        """Write the note, for the owner alone; `FileExistsError` if another run has written one."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """Write the note, for the owner alone.
+
+        Raises:
+          FileExistsError: If another run has written one.
+          ValueError: If there is no such folder, and none can be made.
+        """
+        try:
+            make_folder(folder)
+        except OSError as error:
+            raise ValueError(
+                f"Expected {option('out')} to be a folder that can be written, got "
+                f"{option('out')} {folder} ({error.strerror}); name another."
+            ) from error
         told = {"request": self.request, "roles": self.roles and self.roles.words()}
         write_new(folder / ROUNDS, json.dumps(told).encode(), OWNER)
 
