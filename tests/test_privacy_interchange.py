@@ -74,6 +74,7 @@ def test_a_measurement_releases_and_maps_groups_of_records():
     approximate = interchange.measurement(noisy, sum)
     assert approximate.map(1) == (0.5, DELTA)
     assert approximate.map(2) == pytest.approx((1.0, DELTA * (1 + math.exp(0.5))))
+    assert approximate.map(10**4) == (5000.0, 1.0), "e^5000 is no float"
     assert "SymmetricDistance" in str(approximate.input_metric)
     assert "ChangeOneDistance" in str(pure.input_metric)
 

@@ -229,9 +229,9 @@ def _cost_of_votes(settings: GNMax | LNMax, mechanism: Any) -> dict[str, float]:
 
     assert settings.votes is not None
     votes = np.load(settings.votes, allow_pickle=False)
-    if not isinstance(votes, np.ndarray) or votes.ndim != 2:
+    if not isinstance(votes, np.ndarray) or votes.ndim != 2 or votes.dtype.kind not in "iu":
         raise ValueError(
-            f"Expected an .npy file of votes [num_queries, num_classes] as --votes "
+            f"Expected an .npy file of votes, integers [num_queries, num_classes], as --votes "
             f"{settings.votes}, got another one; save the array by numpy.save."
         )
     if isinstance(settings, GNMax) and (votes.sum(axis=1) != settings.teachers).any():

@@ -165,5 +165,8 @@ def _map(guarantee: Guarantee, distance: int) -> Any:
     epsilon = distance * guarantee.epsilon
     if not guarantee.delta:
         return epsilon
-    grown = sum(math.exp(step * guarantee.epsilon) for step in range(distance))
+    try:
+        grown = sum(math.exp(step * guarantee.epsilon) for step in range(distance))
+    except OverflowError:
+        grown = math.inf
     return epsilon, min(1.0, guarantee.delta * grown)

@@ -13,11 +13,12 @@ salted hashes. Whoever can read the folder can confirm a guess of all records of
 path, as with a ledger, and learns no more.
 
 **Limits.** The index stops mistakes, not intent. It does not know other users, other machines, or
-records that were changed, reordered or cut into other shards and saved under another name: those
-are for `Ledger.adopt`, and `notice` says so where a budget is made. Of more than `MOST_SHARDS`
-files, it knows all together, and not the copy of each. The ledgers decide, not the
-index. An index that is absent, damaged or cannot be written is a warning, and changes no release.
-One that another process holds is waited for, and a release is refused if it is not free in time.
+records that were saved under another name and changed, reordered, cut into other shards, or, in
+another format, read by other columns: those are for `Ledger.adopt`, and `notice` says so where a
+budget is made. Of more than `MOST_SHARDS` files, it knows all together, and not the copy of each.
+The ledgers decide, not the index. An index that is absent, damaged or cannot be written is a
+warning, and changes no release. One that another process holds is waited for, and a release is
+refused if it is not free in time.
 """
 
 import hashlib
@@ -269,7 +270,7 @@ def notice(path: Path) -> str:
     elsewhere = f". Ledgers of yours in other folders: {count:,}" if count else ""
     return (
         f"{path} is new, and a new budget is for people of whom nothing was released before. A "
-        "version of known records, merged, cut otherwise or in another order, or with some "
+        "version of known records, in other files, columns or order, or with some "
         f"changed, added or removed, is no new data set: pass {option('ledger')} with its "
         f"ledger{such}, and let it adopt the records (rknn budget adopt){elsewhere}"
     )
