@@ -479,6 +479,10 @@ def short_salt(index):
     (index / "salt").write_bytes(b"short")
 
 
+def no_salt(index):
+    (index / "salt").unlink()
+
+
 def no_folder(index):
     for path in index.iterdir():
         path.unlink()
@@ -486,7 +490,7 @@ def no_folder(index):
     index.write_text("a file")
 
 
-@pytest.mark.parametrize("damage", [damage_entry, odd_entry, short_salt, no_folder])
+@pytest.mark.parametrize("damage", [damage_entry, odd_entry, short_salt, no_salt, no_folder])
 def test_a_damaged_index_is_a_warning_and_loses_no_release(folder, damage):
     release(budget=2)
     damage(ledger_index.folder())

@@ -3,6 +3,7 @@
 import csv
 import math
 import tracemalloc
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from rknn_jax.cli import classes, label, main
 from rknn_jax.cli.classes import SelectClasses
 from rknn_jax.privacy import exact_noise
+from rknn_jax.privacy.disjoint import compose_disjoint
 from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerError
 from rknn_jax.records import class_names
 from rknn_jax.release import class_selection
@@ -138,7 +140,7 @@ def test_a_person_moves_one_count_by_one_whatever_her_records_are():
 
 @pytest.mark.parametrize("labels", [None, np.zeros((4, 2), int)])
 def test_records_without_one_label_each_are_refused_by_their_type(labels):
-    found = [ArrayShard("r", np.zeros((4, 2), np.float32), labels)]
+    found = [ArrayShard("r", np.zeros((4, 2), np.float32), one) for one in (np.arange(4), labels)]
     words = "got none" if labels is None else "got lists or rows of labels"
     with pytest.raises(ValueError, match=words):
         occurrences(found, "record")
@@ -246,6 +248,26 @@ def test_classes_are_selected_and_then_label(folder, capsys, person):
     assert ledger.spent == (2, pytest.approx(1e-6))
     with pytest.raises(BudgetExceededError):
         classes.run(asked)
+
+
+def test_a_budget_that_the_ledger_does_not_have_is_refused(folder):
+    asked = with_options(ASKED, epsilon=0.1)
+    classes.run(asked)
+    with pytest.raises(ValueError, match=r"budget.* 0\.15"):
+        classes.run(with_options(asked, budget=0.15))
+    assert Ledger.open("R.npz.ledger.jsonl").spent.epsilon == Fraction(1, 10)
+
+
+def test_a_ledger_of_several_files_knows_each_of_them(folder, monkeypatch):
+    whole = dict(np.load("R.npz"))
+    for name, rows in (("a.npz", slice(300)), ("b.npz", slice(300, None))):
+        np.savez(name, **{key: array[rows] for key, array in whole.items()})
+    asked = with_options(ASKED, epsilon=0.1)
+    classes.run(with_options(asked, private=("a.npz", "b.npz"), ledger=Path("both.jsonl")))
+    monkeypatch.setenv("RKNN_STATE_DIR", str(folder / "of another user"))
+    classes.run(with_options(asked, private="b.npz", ledger=Path("one.jsonl")))
+    with pytest.raises(LedgerError, match="in common"):
+        compose_disjoint([Ledger.open(name) for name in ("both.jsonl", "one.jsonl")])
 
 
 @pytest.mark.parametrize(

@@ -296,17 +296,20 @@ def test_numbers_of_messages_have_the_stated_mean_and_maximum(voted):
     assert numbers.max() <= mechanism.most_messages(1e-7)
 
 
+@pytest.mark.parametrize("honest", [30, 15])
 @pytest.mark.parametrize(
     ("epsilon", "delta"), [(2.0, 1e-3), (0.5, 0.9)], ids=["flooded", "not flooded"]
 )
-def test_the_largest_number_of_messages_follows_from_the_exact_law(epsilon, delta):
-    mechanism = MultiMessage(epsilon, 3, 2, num_clients=30, delta=delta)
-    share = 6 / 30
+def test_mean_and_largest_number_of_messages_follow_from_the_exact_law(epsilon, delta, honest):
+    mechanism = MultiMessage(epsilon, 3, 2, num_clients=30, delta=delta, honest_share=honest / 30)
+    share = 6 / honest
     flood = (mechanism.flooding_shape, mechanism.flooding_decay)
     law = np.convolve(
         flooding.law(2 * share, mechanism.count_epsilon, 6000),
         np.kron(flooding.law(share * flood[0], flood[1], 3000), [1, 0]),
     )
+    mean = 1 + law @ np.arange(len(law))
+    assert mechanism.expected_messages == pytest.approx(mean, rel=1e-6)
     exceeded = [
         1 - np.cumsum(law)[most - 1] ** 30
         for most in (mechanism.most_messages(0.01), mechanism.most_messages(0.01) - 1)

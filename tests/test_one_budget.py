@@ -115,6 +115,17 @@ def test_a_ledger_that_was_moved_leaves_no_budget_at_its_old_place():
             labelled(name, Path("old.jsonl"))
 
 
+def test_a_ledger_behind_a_link_that_leads_elsewhere_since_is_known_by_its_place():
+    Path("v1").mkdir()
+    Path("current").symlink_to("v1")
+    labelled("d/a.npz", Path("current/ledger.jsonl"))
+    Path("current").unlink()
+    for name in ("d/a.npz", "copy.npz"):
+        np.savez_compressed("copy.npz", **np.load("d/a.npz"))
+        with pytest.raises(LedgerError, match=r"v1/ledger\.jsonl, got"):
+            labelled(name, Path("other.jsonl"))
+
+
 @pytest.mark.parametrize("second", ["label", "join"])
 def test_a_copy_of_one_file_of_a_folder_has_no_second_budget(second):
     """Its name and its place are others, and its records are among those of the folder."""

@@ -134,6 +134,7 @@ def test_what_is_left_is_the_less_of_cap_and_ledger_in_epsilon_and_in_delta(tmp_
     Ledger.create(tmp_path / "l.jsonl", "sha256:0", 1, 1e-7)
     for cap, left in [((0.5, 1e-5), (0.5, 1e-7)), ((3, 1e-9), (1, 1e-9)), ((3, 1e-5), (1, 1e-7))]:
         session = rk.Session(tmp_path / "l.jsonl", epsilon=cap[0], delta=cap[1])
+        assert session.spent == (0, 0), "of its cap, of which the ledger may have less"
         assert (float(session.left.epsilon), float(session.left.delta)) == left
         assert session.affords(released(left[0]))
         assert not session.affords(released(left[0] + 0.1))

@@ -1,6 +1,7 @@
 """Message level and count level are one law, and both tell the error that the variances predict."""
 
 import dataclasses
+import math
 
 import jax
 import numpy as np
@@ -104,6 +105,16 @@ def test_the_error_is_as_predicted_and_without_bias(name, level):
     assert found.mse == pytest.approx(found.predicted_mse, rel=0.45)
     assert abs(found.bias_z) < 4.5
     assert found.clients_per_second == pytest.approx(found.clients / found.seconds)
+
+
+def test_a_small_bias_of_many_cells_is_seen(monkeypatch):
+    """Half a standard deviation in each of 200 cells is 7 standard errors of their mean."""
+    mechanism = simulate.make("collision", epsilon=2.0, num_queries=20, num_classes=10)
+    sound = type(mechanism).estimate
+    step = 0.5 * math.sqrt(simulate.simulate(mechanism, 200_000, "count").predicted_mse)
+    monkeypatch.setattr(type(mechanism), "estimate", lambda *given: sound(*given) + step)
+    found = simulate.simulate(mechanism, 200_000, "count")
+    assert found.bias_z == pytest.approx(0.5 * math.sqrt(200), abs=4.5)
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_LAW))
