@@ -188,9 +188,9 @@ def _check_answers(folder: Path, asked: Asked, collector: Collector | Sum) -> No
     round = collector.round
     if collector.num_clients < asked.quorum:
         raise ValueError(
-            f"Expected a quorum of {asked.quorum} clients, got {collector.num_clients} by the "
-            "deadline; nothing is published. The answers "
-            f"are kept in {folder}: run the same command with a later {option('deadline')}."
+            f"Expected a quorum of {asked.quorum} clients, got {collector.num_clients}; nothing is "
+            f"published. The answers are kept in {folder}: run the same command with a later "
+            f"{option('deadline')}, or with the folders of more servers in {option('merge')}."
         )
     if collector.num_messages < max(1, round.honest):
         raise ValueError(
