@@ -189,8 +189,8 @@ def _check_answers(folder: Path, asked: Asked, collector: Collector | Sum) -> No
     if collector.num_clients < asked.quorum:
         raise ValueError(
             f"Expected a quorum of {asked.quorum} clients, got {collector.num_clients}; nothing is "
-            f"published. The answers are kept in {folder}: run the same command with a later "
-            f"{option('deadline')}, or with the folders of more servers in {option('merge')}."
+            f"published. The answers are kept in {folder}: serve there by the same options with a "
+            f"later {option('deadline')}, or merge it with the folders of more servers."
         )
     if collector.num_messages < max(1, round.honest):
         raise ValueError(
