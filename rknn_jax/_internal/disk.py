@@ -277,12 +277,27 @@ def lock(descriptor: int, busy: str) -> None:
 @contextmanager
 def locked(folder: Path, busy: str) -> Iterator[None]:
     """Keep other processes out of an existing folder; see `lock`."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with opened(folder) as descriptor:
         lock(descriptor, busy)
         yield
+
+
+@contextmanager
+def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[int]:
+    """Open a file or folder for a lock, and yield its descriptor.
+
+    An error when it is closed is none of what was done meanwhile: nothing was written through it,
+    and the lock is gone either way.
+
+    Args:
+      path: Path of the file or folder.
+      flags: Flags for `os.open`. Defaults to those for reading.
+    """
+    descriptor = os.open(path, flags, OWNER)
+    try:
+        yield descriptor
     finally:
-        with suppress(OSError):  # nothing was written through it, and the lock is gone either way
+        with suppress(OSError):
             os.close(descriptor)
 
 

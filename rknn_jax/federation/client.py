@@ -27,6 +27,7 @@ messages of all. The time of an answer reveals the number of records.
 
 import fcntl
 import json
+import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -238,7 +239,7 @@ class Client:
           RefusedError: If another process is in a sum.
         """
         disk.make_folder(self.folder, 0o700)
-        with open(self.folder / ".sum", "w") as file:
+        with disk.opened(self.folder / ".sum", os.O_RDWR | os.O_CREAT) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -342,7 +343,7 @@ class Client:
         The lock ends with the process, even on `kill -9`.
         """
         disk.make_folder(self.folder, 0o700)
-        with open(self.folder / ".lock", "w") as file:
+        with disk.opened(self.folder / ".lock", os.O_RDWR | os.O_CREAT) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
