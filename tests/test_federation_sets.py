@@ -111,6 +111,10 @@ def test_an_unusable_record_votes_nowhere(tmp_path):
     told = replace(party, labels=np.ones((6, 3), bool)).ready(a_round().data).contribution
     assert (told[2] == NO_CELL).all()
     assert (told[[0, 1, 3, 4, 5]] >= 0).all()
+    said = []
+    tell_question(a_round().data, party, lambda *line: said.append(line))
+    (odd,) = [text for name, text in said if name == "unusable"]
+    assert odd.startswith("1 of 6 records have no features")
 
 
 def published(folder, trust, epsilon, asks):

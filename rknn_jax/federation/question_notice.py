@@ -7,6 +7,7 @@ import numpy as np
 from rknn_jax.bsvs import NO_CELL
 from rknn_jax.federation.agreement import RefusedError
 from rknn_jax.federation.client import Client
+from rknn_jax.neighbors import LARGEST
 from rknn_jax.privacy.guarantee import rounded_up
 from rknn_jax.release.public_rows import by_order
 
@@ -37,6 +38,14 @@ def tell_question(question: bytes, client: Client, tell: Tell) -> None:
         if bool(round.features) != bool(client.features):
             names = round.features or client.features
             tell("warning", by_order(names, public_side=bool(round.features)))
+    if client.inputs.ndim == 2:
+        able = np.all(np.abs(client.inputs) <= LARGEST, axis=1)
+        if not able.all():
+            tell(
+                "unusable",
+                f"{np.sum(~able):,} of {len(able):,} records have no features, or some that are no "
+                "usable numbers, and cast no vote",
+            )
     try:
         ids, told = round.encoded(client.labels)
     except ValueError:

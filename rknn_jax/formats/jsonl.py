@@ -294,8 +294,9 @@ def _width(head: Sequence[Record], own: Sequence[str], columns: Columns) -> int:
     if columns.width is None:
         raise FormatError(
             "Expected the number of dimensions, which private JSON lines do not tell, got none; "
-            f"name the public records with {option('public')}, or in rknn join pass --dimensions, "
-            f"or name the columns of features with {option('embedding')}."
+            f"name the public records with {option('public')}, or the columns of features with "
+            f"{option('embedding')}. rknn join reads lists named {EMBEDDINGS!r} alone: pass "
+            "--dimensions for them, and save other columns as Parquet or CSV."
         )
     return columns.width
 
