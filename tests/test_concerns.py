@@ -11,7 +11,14 @@ from sklearn.datasets import load_digits, load_wine
 
 from rknn_jax import answers
 from rknn_jax.answers.concern import Concern
-from rknn_jax.answers.concerns import Evidence, _noise_alone, concerns, opinions_hidden
+from rknn_jax.answers.concerns import (
+    Evidence,
+    _noise_alone,
+    concerns,
+    opinions_hidden,
+    set_concerns,
+    shifted,
+)
 from rknn_jax.answers.measured import Interval, Measured
 from rknn_jax.answers.planned_concerns import concerns_before
 from rknn_jax.labels import PublicLabels
@@ -111,6 +118,16 @@ def test_counts_that_are_noise_alone_are_told(num_queries):
     assert not _noise_alone(pure(0, classes), np.zeros(noise.shape))
 
 
+def test_sets_whose_counts_are_noise_alone_are_told():
+    noise = np.random.default_rng(0).laplace(scale=10, size=(50, 4))
+    rows = np.random.default_rng(1).normal(size=(200, 5)).astype(np.float32)
+    size, names = np.full(50, 4), list("abcd")
+    for votes, told in ((0, True), (200, False)):
+        counts = noise + votes
+        found = set_concerns(rows, counts > 5, names, size, counts, 10 * 2**0.5, None)
+        assert ("noise_alone" in kinds(found)) == told
+
+
 def test_opinions_are_hidden_where_noise_decides():
     counts = np.random.default_rng(0).laplace(scale=1e6, size=(6, 3))
     found = concerns(evidence(counts, 2**0.5 * 1e6))
@@ -159,10 +176,14 @@ def test_rows_without_private_records_and_the_reverse():
     counts[-6:] = 0
     far = of_kind(concerns(evidence(counts, 4.0)), "distant_rows")
     assert far.number == pytest.approx(0.2)
+    assert shifted([far])
     assert far.sentence.startswith("20% of the public rows have hardly a private record near")
     counts = pure(100, [0, 1, 2] * 10)
     counts[0, 0] = 3000
-    near = of_kind(concerns(evidence(counts, 4.0)), "crowded_rows")
+    found = concerns(evidence(counts, 4.0))
+    assert shifted(found)
+    assert "distant_rows" not in kinds(found)
+    near = of_kind(found, "crowded_rows")
     assert near.number == pytest.approx(3000 / 5900)
     assert "3.3% of the public rows" in near.sentence
 

@@ -845,6 +845,16 @@ def test_agreement_is_that_of_the_rows_near_a_record_alone():
         check.contribute(points[:0], NOBODY)
 
 
+def test_records_check_the_labels_near_them_by_the_metric_of_the_votes():
+    queries = np.float32([[10, 0, 0, 0], [0, 1, 0, 0]])
+    records, labels = np.float32([[1, 0.1, 0, 0], [2, 0.5, 0, 0]]), np.zeros(2, np.int32)
+    labeling = Labeling("labels", ONE_HOT[[0, 1]], lambda: None, smooth=False)
+    for metric, told in (("cosine", AGREES), ("sqeuclidean", DIFFERS)):
+        votes = dataclasses.replace(a_round(check_share=0.5, metric=metric), queries=queries)
+        check = CheckRound.of_votes(votes, queries, labeling)
+        assert check.contribute(records, labels).ravel().tolist() == [told, told]
+
+
 @pytest.mark.long
 def test_images_check_in_the_representation_of_the_round(tmp_path):
     votes = a_round(encode=pixels.Encoder(), check_share=0.5)

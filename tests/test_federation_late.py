@@ -71,6 +71,23 @@ def test_a_counted_client_whose_server_has_gone_took_part(stopped):
 
 
 @pytest.mark.usefixtures("quick")
+def test_roles_stay_where_a_server_has_gone_that_may_come_back(tmp_path, monkeypatch):
+    """Drawn anew for its check or its next round, they would let a record check its own labels."""
+    client = a_client(tmp_path / "client")
+    round = a_round(mechanism="randomized_response", check_share=0.5)
+
+    def lost(*_):
+        raise UnreachableError("no server")
+
+    with serving(tmp_path / "server", round) as running:
+        with monkeypatch.context() as patch:
+            patch.setattr(participation, "_statement", lost)
+            assert joined(client, running.port)[0] == (GONE, True)
+        assert [path.stem for path in client.folder.glob("*.roles")] == [round.id]
+        running.go.set()
+
+
+@pytest.mark.usefixtures("quick")
 def test_another_round_is_not_taken_for_the_one_that_counted(stopped, tmp_path):
     other = a_round(0.5, mechanism="randomized_response")
     with serving(tmp_path / "other", other) as running:

@@ -147,6 +147,11 @@ def test_the_least_stable_labels_come_first(released):
         others = np.delete(released.probability[row.row], row.number)
         assert row.probability == released.probability[row.row].max()
         assert row.rival_probability == others.max()
+    left_out = replace(
+        released, source=1000 + np.arange(NUM_ROWS)
+    )  # as of a source with other rows
+    elsewhere = results.second_look(left_out, 5)
+    assert [one.row for one in elsewhere] == [1000 + row.row for row in rows]
 
 
 def test_the_page_leads_with_the_number_that_matters_and_every_warning(folders, page):
@@ -231,6 +236,17 @@ def test_labels_alone_show_no_votes_and_no_stability(folders):
     assert len(tiles) == 3, "nothing is doubtful where no stability is known"
     assert [chart[1]["id"] for chart in made.find("svg", class_="drawn")] == ["map-chart"]
     assert not made.find("tr", data_sure="")
+    given = advise(replace(found, summary=None))
+    assert given.verdict == "Let a person look at a sample."
+
+
+def test_counts_without_noise_are_labels_alone(folders, released):
+    """`train.distill` saves the labels of a mechanism that releases nothing else as such counts."""
+    rows, asked = (dict(np.load(folders / f"counts/{name}.npz")) for name in ("labels", "queries"))
+    for stddev, known in ((released.stddev, True), (0 * released.stddev, False)):
+        found = results.of(rows, asked | {"stddev": stddev}, released.card, None)
+        assert (found.counts is not None) == known
+        assert bool(results.gaps(found)) == known
 
 
 def test_inspect_makes_the_same_page_again(folders, rknn):

@@ -11,7 +11,7 @@ import pytest
 
 from rknn_jax import ReverseKNNLabeler, check, check_noise
 from rknn_jax.answers import calibration
-from rknn_jax.answers.measured import Measured
+from rknn_jax.answers.measured import Interval, Measured
 from rknn_jax.cli import label_lines
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labelers._votes import Bound, VoteTally
@@ -155,6 +155,16 @@ def test_a_resumed_release_refuses_files_in_another_order(files, monkeypatch):
         label.release(planning.prepare(other))
     (files / "out" / STAGING / "counts.npy").write_bytes(kept)
     assert label.release(planning.prepare(given)).measured is not None
+
+
+def test_a_class_is_warned_of_where_its_recall_is_surely_low():
+    def warned(low, high):
+        recall = (Interval((low + high) / 2, low, high),)
+        found = Measured(0.9, 0.85, 0.95, 1000, "labels", recall, None).concerns(["a"])
+        return [one.kind for one in found] == ["low_recall"]
+
+    assert warned(0.1, 0.45)
+    assert not warned(0.1, 0.7), "it may be more than half"
 
 
 def test_a_release_of_before_there_were_checks_is_finished_without(files, monkeypatch):

@@ -5,6 +5,7 @@ a change that is meant.
 """
 
 import dataclasses
+import datetime
 import hashlib
 import json
 import os
@@ -317,3 +318,24 @@ def test_curl_with_the_certificates_of_the_page_answers_a_round(made):
     assert (made / "question.bin").read_bytes() == round.data
     assert json.loads(told[1]) == {"fate": "counted"}
     assert running.collector.clients == set(known.values())
+
+
+def test_a_client_that_renews_its_certificate_keeps_its_number():
+    """A certificate of another number would count a second time in an open round."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    began = datetime.datetime(2026, 1, 1)  # noqa: DTZ001 as X.509 has it, in UTC
+
+    def certified(key, name, days):
+        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        made = x509.CertificateBuilder(subject, subject, key.public_key(), 1 + days, began)
+        signed = made.not_valid_after(began + datetime.timedelta(days)).sign(key, hashes.SHA256())
+        return tls.key_number(signed.public_bytes(Encoding.DER))
+
+    first, second = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    number = certified(first, "north", 365)
+    assert number == certified(first, "north", 730) == certified(first, "clinic", 365)
+    assert number != certified(second, "north", 365)
