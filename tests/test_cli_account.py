@@ -33,6 +33,10 @@ def test_private_knn_is_told_for_replaced_records_by_default(rknn):
     assert told["relation"] == "replace-one"
     assert list(told["accountants"]) == ["RDP", "PLD"]
     assert told["epsilon"] == pytest.approx(0.898, rel=1e-3)
+    screened = ("--sampling-prob", 0.3, "--screens", 1000, "--answers", 1)
+    screened += ("--screening-stddev", 10)
+    dear = rknn("account", "private-knn", "--delta", 1e-5, *screened, "--json").json
+    assert dear["accountants"]["PLD"] == pytest.approx(4.2552, rel=1e-3), "4.1457 if it were added"
 
 
 @pytest.mark.parametrize("system", ["gnmax", "lnmax"])

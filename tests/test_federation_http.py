@@ -490,7 +490,8 @@ def test_a_dry_run_tells_a_command_that_agrees_to_the_round(tmp_path, monkeypatc
 
 def test_a_server_that_others_reach_wants_certificates(tmp_path):
     settings = named_settings(Serve, tmp_path / "P.npz", 1.0, 3, tmp_path / "out", "2")
-    for words in ({"host": "0.0.0.0"}, {"keys": tmp_path}, {"certificates": tmp_path}):
+    hosts = ({"host": host} for host in ("0.0.0.0", "::", "192.168.1.5", "clinic.example"))
+    for words in (*hosts, {"keys": tmp_path}, {"certificates": tmp_path}):
         with pytest.raises(ValueError, match="--certificates and --keys"):
             federation.serve(dataclasses.replace(settings, **words))
     assert not settings.out.exists()

@@ -88,6 +88,21 @@ def test_roles_stay_where_a_server_has_gone_that_may_come_back(tmp_path, monkeyp
 
 
 @pytest.mark.usefixtures("quick")
+def test_what_a_round_leaves_and_nobody_can_remove_is_a_warning(tmp_path, monkeypatch):
+    client = a_client(tmp_path / "client")
+
+    def damaged(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(type(client), "clear_roles", damaged)
+    with serving(tmp_path / "server", a_round(mechanism="randomized_response")) as running:
+        running.go.set()
+        outcome, told = joined(client, running.port)
+    assert outcome == ("done", True)
+    assert "Input/output error" in told["warning"]
+
+
+@pytest.mark.usefixtures("quick")
 def test_another_round_is_not_taken_for_the_one_that_counted(stopped, tmp_path):
     other = a_round(0.5, mechanism="randomized_response")
     with serving(tmp_path / "other", other) as running:
@@ -233,6 +248,23 @@ def test_a_second_answer_by_one_key_is_told_of(tmp_path, lost):
     warned = [text for name, text in told if name == "warning"]
     assert len(warned) == (not lost)
     assert "a certificate of its own" in "".join(warned) or lost
+
+
+def test_an_answer_that_comes_too_late_was_charged(tmp_path):
+    round = a_round()
+    client = a_client(tmp_path)
+
+    def handle(request):
+        body = b'{"fate": "late"}' if request.method == "POST" else b"done"
+        body = round.data if request.url.path.endswith("/round") else body
+        headers = {"rknn-round": round.id}
+        return httpx.Response(200, stream=httpx.ByteStream(body), headers=headers)
+
+    told = []
+    with contextlib.closing(to(handle)) as connection:
+        take_part(client, connection, lambda *line: told.append(line))
+    assert dict(told)["not counted"] == "the server calls the answer late; it was charged"
+    assert client.ledger.num_spends == 1
 
 
 def test_an_answer_that_another_client_paid_for_is_not_sent(tmp_path):

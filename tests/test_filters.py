@@ -180,6 +180,14 @@ def test_a_known_epsilon_costs_what_is_left(epsilon, times, tmp_path):
     assert ledger.spent.epsilon == 1 - left.epsilon
 
 
+def test_what_is_left_after_noise_of_a_delta_is_what_one_more_release_may_cost(tmp_path):
+    ledger = Ledger.create(tmp_path / "l.jsonl", DATA, 1, 1e-5, accounting="renyi")
+    ledger.charge(gaussian(60.0), "a release")
+    left = float(ledger.remaining.epsilon)
+    assert ledger.affords(response(left * 0.999))
+    assert not ledger.affords(response(left * 1.001))
+
+
 def test_noise_that_is_not_known_is_refused_and_costs_nothing(tmp_path):
     path = tmp_path / "l.jsonl"
     ledger = Ledger.create(path, DATA, 1, 1e-5, accounting="renyi")

@@ -379,7 +379,9 @@ def test_cleanlab_gets_records_with_a_label_alone(tmp_path, threshold, rows):
 def test_a_threshold_leaves_labels_out_of_tables_and_is_refused_elsewhere(tmp_path):
     folder = folder_of(tmp_path / "run")
     export.write(folder, "csv", 0.5)
-    assert [row["label"] for row in csv_rows(folder / "labels.csv")] == ["2", "", ""]
+    rows = csv_rows(folder / "labels.csv")
+    assert [row["label"] for row in rows] == ["2", "", ""]
+    assert [bool(row["score"]) for row in rows] == [True, False, False]
     head(linear.Model(4), 0).save(folder / "model")
     for form in ("onnx", "registry"):
         with pytest.raises(ValueError, match=f"threshold, got format {form}"):

@@ -16,15 +16,18 @@ from scipy.stats import norm
 
 from rknn_jax.federation import publish, round_folder, wire
 from rknn_jax.federation.collector import Collector, Reply
+from rknn_jax.federation.messages import messages
 from rknn_jax.federation.request import Asked, Public
 from rknn_jax.labelers import rknn as labeler
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy import statement
+from rknn_jax.privacy.entropy import Entropy
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Amount
 from rknn_jax.privacy.responsible import Responsible
 from rknn_jax.privacy.statement import (
     CHOSEN_SETTINGS,
+    ONE_LEDGER,
     UNKNOWN_MODEL,
     Account,
     Statement,
@@ -516,3 +519,23 @@ def test_a_round_among_clients_leaves_its_page(simulated, tmp_path):
     assert not [word for word in wanted if word not in read.text], read.text
     assert ("SIMULATION" in read.text) == (simulated is not None)
     assert ("ledger of its own" in read.text) == (simulated is None)
+    assert (ONE_LEDGER in card["assumptions"]) == (simulated is None)
+
+
+def test_a_shuffled_round_says_how_many_must_follow_the_protocol(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    config = labeler.ReverseKNN(1.0, delta=1e-3, mechanism="collision", trust="shuffle")
+    asked = Asked(config, ("ant", "bee"), 2, honest=50, student="none")
+    round, queries = round_folder.prepare(tmp_path / "out", Public(rows), asked, lambda *_: None)
+    collector = Collector(tmp_path / "out", round)
+    cells = round.contribute(rows[:1], np.int32([0]))
+    for number in range(60):
+        drawn = messages(round, cells, Entropy(bytes([number]) * 32))
+        collector.receive([Reply(number, round.id, drawn)])
+    card = publish.publish(
+        tmp_path / "out", Public(rows), asked, queries, collector, lambda *_: None
+    )
+    assert card["assumptions"][-2:] == [
+        "at least 50 messages were made by this protocol",
+        ONE_LEDGER,
+    ]

@@ -162,8 +162,8 @@ FAULTS = (
         "remembered",
         "roles are thrown away while a server is gone",
         "rknn_jax/federation/participation.py",
-        "            if statement != GONE:\n",
-        "            if True:\n",
+        "set() if statement == GONE else {account, first}",
+        "{account, first}",
         LATE,
     ),
 )

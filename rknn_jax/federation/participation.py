@@ -108,10 +108,8 @@ def take_part(client: Client, connection: Connection, tell: Tell) -> Outcome:
             _clear(client, client.counted(connection.ends))
             raise
         if statement is not None:
-            _clear(client, client.counted(connection.ends))
-            if statement != GONE:
-                for one in {account, first} - {""}:
-                    client.clear_roles(one)
+            over = set() if statement == GONE else {account, first} - {""}
+            _forget(client, connection, over, tell=tell)
             tell("over", statement)
             return Outcome(statement, took_part)
         tell("waiting", f"round {round_id[:12]} takes no more; for a check of it, or the next one")
@@ -133,6 +131,16 @@ def _related(client: Client, round_id: str, question: bytes | None) -> tuple[str
 def _clear(client: Client, round_ids: list[str]) -> None:
     for round_id in round_ids:
         client.clear_counted(round_id)
+
+
+def _forget(client: Client, connection: Connection, over: set[str], tell: Tell) -> None:
+    """Remove what a round has left that does not go on, and the roles of rounds that are over."""
+    try:
+        _clear(client, client.counted(connection.ends))
+        for round_id in over:
+            client.clear_roles(round_id)
+    except OSError as error:
+        tell("warning", f"the round is over, and not all that it left could be removed ({error})")
 
 
 def _note_counted(client: Client, connection: Connection, round_id: str, tell: Tell) -> None:
