@@ -123,7 +123,11 @@ def try_once() -> None:
     Raises:
       ValueError: If the operating system gives no random numbers.
     """
-    discrete_laplace(np.zeros(1, np.int64), 1.0)
+    with _opendp() as (measurements, metrics, domain, _):
+        _drawn(
+            measurements.make_laplace(domain, metrics.l1_distance(T="i64"), scale=1.0),
+            np.zeros(1, np.int64),
+        )
 
 
 def safe_scale(sensitivity: int, epsilon: float) -> float:
