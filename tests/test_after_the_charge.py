@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from rknn_jax.cli import label_lines
+from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger
-from rknn_jax.release import class_selection
+from rknn_jax.release import accounts, class_selection
 from rknn_jax.release.release_folder import STAGING, ReleaseFolder
 from tests.test_release_folder import FLAGS, complete, contents, files, kinds, restore
 from tests.test_shell import RKNN
@@ -94,6 +95,24 @@ def fails_once(files, rknn, monkeypatch, number):
     complete(files)
     assert kinds(files).count("spend") == 1
     return reached
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_an_error_after_a_charge_says_that_the_spend_stands(tmp_path, damaged):
+    """What a ledger cannot read counts as spent."""
+    path = tmp_path / "l.jsonl"
+    ledger = Ledger.create(path, "sha256:a", 1)
+
+    @accounts.spend_stands(path, "The labels are lost")
+    def release():
+        ledger.charge(Guarantee(0.5, 0.0, "replace-one", "central", (), sampler="release"), "a")
+        if damaged:
+            path.write_bytes(path.read_bytes().replace(b'"kind"', b'"kimd"', 1))
+        raise MemoryError
+
+    with pytest.raises(MemoryError) as caught:
+        release()
+    assert "the spend stands" in "".join(caught.value.__notes__)
 
 
 @pytest.mark.parametrize("step", ["keep", "seal", "publish"])

@@ -16,7 +16,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from rknn_jax.federation import collector as collectors
 from rknn_jax.federation import flower
 from rknn_jax.federation.agreement import Agreement, RefusedError
-from rknn_jax.federation.collector import Collector
+from rknn_jax.federation.collector import Collector, Reply
+from rknn_jax.federation.messages import messages
+from rknn_jax.privacy.entropy import Entropy
+from rknn_jax.privacy.responsible import Responsible
 from tests import test_federation
 from tests.test_federation import a_client
 
@@ -513,6 +516,60 @@ def test_a_node_without_a_file_of_its_own_is_told_to_name_one(config, tmp_path, 
         flower.node_app()(message, Context(1, 1, config, RecordDict(), run))
     assert "flower-supernode --node-config" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
+
+
+RUN = {
+    "public": "P.npz",
+    "epsilon": 1.5,
+    "classes": "a,b",
+    "clients": 100,
+    "out": "out",
+    "quorum": 40,
+    "deadline": 5.0,
+    "trust": "shuffle",
+    "honest": 30,
+    "delta": 1e-9,
+    "mechanism": "collision",
+    "queries": 7,
+    "neighbors": 3,
+    "representation": "pca",
+    "student": "none",
+    "test": "T.npz",
+    "controller": "Clinic",
+    "contact": "clinic@example.org",
+}
+
+
+def test_a_run_asks_for_what_its_options_say():
+    asked = flower._request(RUN, 10)
+    names = set(RUN) - {"classes", "controller", "contact"}
+    usual = flower._request(RUN | {"quorum": 0, "queries": 0, "test": "", "clients": 0}, 10)
+    for name in names:
+        found = getattr(asked, name)
+        assert (str(found) if isinstance(found, Path) else found) == RUN[name], name
+    assert asked.responsible == Responsible("Clinic", "clinic@example.org")
+    assert (usual.quorum, usual.queries, usual.test, usual.clients) == (None, None, None, 10)
+
+
+def test_shuffled_messages_do_not_outlive_a_run(tmp_path, monkeypatch):
+    """Each is under its client's number, and promises less than all of them mixed."""
+    rows = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    np.savez(tmp_path / "P.npz", embeddings=rows)
+    run = {"public": tmp_path / "P.npz", "out": tmp_path / "out", "clients": 60, "honest": 50}
+    run |= {"epsilon": 1.0, "delta": 1e-3, "quorum": 0, "queries": 2, "neighbors": 1, "test": ""}
+    run |= {"seed": -1, "private": "", "representation": "pixels"}
+
+    def collect(_, collector, *__, **___):
+        cells = collector.round.contribute(rows[:1], np.int32([0]))
+        for number in range(60):
+            drawn = messages(collector.round, cells, Entropy(bytes([number]) * 32))
+            collector.receive([Reply(number, collector.round.id, drawn)])
+
+    monkeypatch.setattr(flower, "collect", collect)
+    flower.serve(Grid({}), RUN | run)
+    left = {path.name for path in (tmp_path / "out").iterdir()}
+    assert "privacy.json" in left
+    assert collectors.ANSWERS not in left
 
 
 def test_only_public_names_of_flower_are_used():

@@ -13,7 +13,7 @@ from rknn_jax.federation import connection as module
 from rknn_jax.federation import participation
 from rknn_jax.federation.agreement import Agreement, RefusedError
 from rknn_jax.federation.connection import Connection, Received, UnreachableError
-from rknn_jax.federation.participation import GONE, take_part
+from rknn_jax.federation.participation import GONE, FailedError, take_part
 from rknn_jax.federation.secure_sum_keys import STEPS
 from tests.test_federation_http import (
     HERE,
@@ -100,6 +100,24 @@ def test_what_a_round_leaves_and_nobody_can_remove_is_a_warning(tmp_path, monkey
         outcome, told = joined(client, running.port)
     assert outcome == ("done", True)
     assert "Input/output error" in told["warning"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_answer_counts_in_no_round_that_was_given_up(tmp_path, monkeypatch):
+    client = a_client(tmp_path / "client")
+
+    def failed(*_):
+        raise FailedError("too few clients")
+
+    with serving(tmp_path / "server", a_round(mechanism="randomized_response")) as running:
+        with monkeypatch.context() as patch:
+            patch.setattr(participation, "_statement", failed)
+            with pytest.raises(FailedError):
+                joined(client, running.port)
+        running.go.set()
+    assert client.counted() == []
+    with pytest.raises(UnreachableError):
+        gone(client, [], running.port)
 
 
 @pytest.mark.usefixtures("quick")

@@ -249,6 +249,14 @@ def test_counts_without_noise_are_labels_alone(folders, released):
         assert bool(results.gaps(found)) == known
 
 
+def test_queries_that_were_not_answered_have_no_lead(released):
+    stddev = released.stddev.copy()
+    stddev[2] = 0  # as PATE leaves those that too few teachers agree on
+    found = replace(released, stddev=stddev)
+    assert [one.query for one in results.gaps(found)] == [0, 1, 3, 4, 5]
+    assert Page(release.page(found)).balanced
+
+
 def test_inspect_makes_the_same_page_again(folders, rknn):
     done = rknn("inspect", folders / "counts", "--out", folders / "counts" / "again.html", "--json")
     assert done.status == 0

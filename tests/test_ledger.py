@@ -126,6 +126,15 @@ def test_delta_is_a_budget_too(path):
     ledger.charge(released(0.1), "pure still goes")
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_an_epsilon_that_depends_on_private_data_is_never_charged(tmp_path, delta):
+    """As PATE's, each with a delta."""
+    rich = Ledger.create(tmp_path / "rich.jsonl", "sha256:a", 9, 0.1)
+    with pytest.raises(LedgerError, match="does not depend on private data"):
+        rich.charge(released(0.05, delta, data_dependent=True), "refused")
+    assert rich.num_spends == 0
+
+
 def test_a_refused_charge_leaves_every_byte(ledger, path):
     ledger.charge(released(0.9), "most")
     with path.open("ab") as file:

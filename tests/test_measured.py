@@ -8,10 +8,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from rknn_jax import ReverseKNNLabeler, check, check_noise
 from rknn_jax.answers import calibration
-from rknn_jax.answers.measured import Interval, Measured
+from rknn_jax.answers.concern import Concern
+from rknn_jax.answers.measured import Interval, Measured, interval
 from rknn_jax.cli import label_lines
 from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labelers._votes import Bound, VoteTally
@@ -165,6 +167,31 @@ def test_a_class_is_warned_of_where_its_recall_is_surely_low():
 
     assert warned(0.1, 0.45)
     assert not warned(0.1, 0.7), "it may be more than half"
+
+
+@pytest.mark.parametrize(
+    ("share", "majority", "kinds"),
+    [
+        (Interval(0.65, 0.5, 0.8), None, []),
+        (Interval(0.5, 0.3, 0.69), None, ["low_measure"]),
+        (Interval(0.75, 0.6, 0.9), 0.7, ["no_better"]),
+        (Interval(0.75, 0.72, 0.9), 0.7, []),
+    ],
+)
+def test_labels_are_warned_of_by_the_end_of_the_interval(share, majority, kinds):
+    found = Measured(*share, 100, "labels", (), majority)
+    assert [one.kind for one in found.concerns(["a"])] == kinds
+    opinion = Concern("low_agreement", 0.3, "these embeddings are poor", "use others", opinion=True)
+    fact = Concern("missing_classes", 0.3, "a class is missing", "ask for more")
+    beside = [one.kind for one in found.beside([opinion, fact], ["a"])]
+    assert sorted(beside) == sorted([*kinds, "missing_classes"])
+
+
+def test_an_interval_leaves_out_one_in_twenty():
+    """Without noise, its ends are those of Clopper and Pearson."""
+    low, high = interval(80, 20, 1e-3, known=True)[1:]
+    assert binom.sf(79, 100, low) == pytest.approx(0.025, abs=2e-3)
+    assert binom.cdf(80, 100, high) == pytest.approx(0.025, abs=2e-3)
 
 
 def test_a_release_of_before_there_were_checks_is_finished_without(files, monkeypatch):

@@ -21,6 +21,7 @@ from rknn_jax.formats import Columns
 from rknn_jax.formats import _data_files as data_files
 from rknn_jax.formats._same_files import refuse_same
 from rknn_jax.privacy import ledger_index, source_names
+from rknn_jax.privacy.disjoint import compose_disjoint
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.release import accounts, adoption, label, planning
 from rknn_jax.release.settings import Settings
@@ -135,6 +136,14 @@ def test_a_copy_of_one_file_of_a_folder_has_no_second_budget(second):
     with pytest.raises(LedgerError, match=r"one\.jsonl"):
         DOORS[second]("e/c.npz", Path("two.jsonl"))
     assert not Path("two.jsonl").exists()
+
+
+def test_a_ledger_of_a_folder_knows_each_file_of_it(tmp_path, monkeypatch):
+    labelled("d", Path("folder.jsonl"))
+    monkeypatch.setenv("RKNN_STATE_DIR", str(tmp_path / "of another user"))
+    labelled("d/b.npz", Path("file.jsonl"))
+    with pytest.raises(LedgerError, match="in common"):
+        compose_disjoint([Ledger.open(name) for name in ("folder.jsonl", "file.jsonl")])
 
 
 def test_a_ledger_of_others_adopts_no_copy_of_one_of_a_clients_files():

@@ -525,7 +525,7 @@ def test_a_round_among_clients_leaves_its_page(simulated, tmp_path):
 def test_a_shuffled_round_says_how_many_must_follow_the_protocol(tmp_path):
     rows = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     config = labeler.ReverseKNN(1.0, delta=1e-3, mechanism="collision", trust="shuffle")
-    asked = Asked(config, ("ant", "bee"), 2, honest=50, student="none")
+    asked = Asked(config, ("ant", "bee"), 2, honest=50, student="none", check_share=0.2)
     round, queries = round_folder.prepare(tmp_path / "out", Public(rows), asked, lambda *_: None)
     collector = Collector(tmp_path / "out", round)
     cells = round.contribute(rows[:1], np.int32([0]))
@@ -539,3 +539,5 @@ def test_a_shuffled_round_says_how_many_must_follow_the_protocol(tmp_path):
         "at least 50 messages were made by this protocol",
         ONE_LEDGER,
     ]
+    read = Page((tmp_path / "out/privacy.html").read_text())
+    assert "20.0%, by coins of the clients" in read.text

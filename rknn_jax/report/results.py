@@ -247,7 +247,7 @@ def second_look(results: Results, most: int) -> list[Row]:
 
 
 def gaps(results: Results) -> list[Gap]:
-    """Return the lead of each query, or nothing if labels alone were released."""
+    """Return the lead of each query that was answered; none if labels alone were released."""
     if results.counts is None or results.stddev is None:
         return []
     if results.sets is not None:
@@ -261,9 +261,10 @@ def gaps(results: Results) -> list[Gap]:
         votes = float(results.counts[query, first])
         noise = float(np.hypot(results.stddev[query, first], results.stddev[query, second]))
         gap = votes - float(results.counts[query, second])
-        found.append(
-            Gap(query, first, second, votes=votes, gap=gap, noise=noise, rows=int(rows[query]))
-        )
+        if noise:  # none where a labeler answered nothing
+            found.append(
+                Gap(query, first, second, votes=votes, gap=gap, noise=noise, rows=int(rows[query]))
+            )
     return found
 
 

@@ -1,0 +1,121 @@
+"""Faults of measures, of a run of Flower, and of what is charged in rare states."""
+
+from benchmarks._faults._known import Known
+
+FLOWER = ("tests/test_federation_flower.py",)
+MEASURED = ("tests/test_measured.py",)
+
+FAULTS = (
+    Known(
+        "rare",
+        "labels are warned of that may be right",
+        "rknn_jax/answers/measured.py",
+        "if self.high < LOW:",
+        "if self.right < LOW:",
+        MEASURED,
+    ),
+    Known(
+        "rare",
+        "labels that may be no better than one class are not told of",
+        "rknn_jax/answers/measured.py",
+        "if self.majority is not None and self.low <= self.majority:",
+        "if self.majority is not None and self.right <= self.majority:",
+        MEASURED,
+    ),
+    Known(
+        "rare",
+        "opinions stand beside the measure",
+        "rknn_jax/answers/measured.py",
+        "(one for one in listed if not one.opinion)",
+        "listed",
+        MEASURED,
+    ),
+    Known(
+        "rare",
+        "intervals of 95% have 90%",
+        "rknn_jax/answers/measured.py",
+        "tail = (1 - CONFIDENCE) / 2",
+        "tail = 1 - CONFIDENCE",
+        MEASURED,
+    ),
+    Known(
+        "rare",
+        "an answer counts in a round that was given up",
+        "rknn_jax/federation/participation.py",
+        "        except FailedError:\n            _clear(client, client.counted(connection.ends))\n            raise\n",
+        "",
+        ("tests/test_federation_late.py",),
+    ),
+    Known(
+        "rare",
+        "a run of Flower has its own delta",
+        "rknn_jax/federation/flower.py",
+        '        delta=float(settings["delta"]),\n',
+        "",
+        FLOWER,
+    ),
+    Known(
+        "rare",
+        "a run of Flower does not say who answers for it",
+        "rknn_jax/federation/flower.py",
+        '        responsible=Responsible(*(str(settings.get(name, "")) for name in WORDS)),\n',
+        "",
+        FLOWER,
+    ),
+    Known(
+        "rare",
+        "a run of Flower waits for all",
+        "rknn_jax/federation/flower.py",
+        '        quorum=int(settings["quorum"]) or None,\n',
+        "",
+        FLOWER,
+    ),
+    Known(
+        "rare",
+        "a run of Flower asks for one neighbor",
+        "rknn_jax/federation/flower.py",
+        '        neighbors=int(settings["neighbors"]),\n',
+        "",
+        FLOWER,
+    ),
+    Known(
+        "rare",
+        "shuffled messages outlive a run of Flower",
+        "rknn_jax/federation/flower.py",
+        "    round_folder.end(request.out, round)\n",
+        "",
+        FLOWER,
+    ),
+    Known(
+        "rare",
+        "a spend that a ledger cannot read is not told of",
+        "rknn_jax/release/accounts.py",
+        "            spent = True\n        if",
+        "            spent = False\n        if",
+        ("tests/test_after_the_charge.py",),
+    ),
+    Known(
+        "rare",
+        "an epsilon that depends on private data is charged",
+        "rknn_jax/privacy/charges.py",
+        "    if guarantee.data_dependent:\n",
+        "    if guarantee.data_dependent and not guarantee.delta:\n",
+        ("tests/test_ledger.py",),
+    ),
+    Known(
+        "rare",
+        "the share of those that check is that of those that vote",
+        "rknn_jax/federation/publish.py",
+        'f"{round.check_share:.1%}, by coins',
+        'f"{1 - round.check_share:.1%}, by coins',
+        ("tests/test_statement.py",),
+    ),
+    Known(
+        "rare",
+        "a ledger of several files does not know them one by one",
+        "rknn_jax/release/accounts.py",
+        "            shards=counted.shards,\n",
+        "",
+        ("tests/test_one_budget.py",),
+    ),
+)
