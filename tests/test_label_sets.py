@@ -444,7 +444,10 @@ def test_the_folder_is_read_shown_and_exported(released, tmp_path):
     folder, _ = released
     found = results.read(folder / "out")
     assert [one.labels for one in results.class_rows(found)] == [20] * 4
-    assert results.gaps(found)[0].second is None
+    gap = results.gaps(found)[0]
+    assert gap.second is None
+    noise = float(found.stddev[0, 0])
+    assert gap.noise == pytest.approx(np.hypot(noise, noise / 2)), "of votes, less half of all"
     page = report.page(found)
     assert "have no class" in page
     assert "half of the votes" in page
