@@ -59,6 +59,7 @@ def import_all() -> None:
     import rknn_jax.embedding.run
     import rknn_jax.embedding.table
     import rknn_jax.federation.joining
+    import rknn_jax.federation.listener
     import rknn_jax.federation.monitor
     import rknn_jax.federation.publish
     import rknn_jax.release.adoption

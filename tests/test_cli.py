@@ -1056,3 +1056,12 @@ def test_what_a_server_or_a_file_says_is_no_line_of_the_program(end, capsys):
     assert line.startswith("refused     trust=\\x")
     assert line.endswith("warning     raise the budget")
     assert end not in line
+
+
+def test_an_error_of_a_compiled_program_has_our_words_alone(rknn, tmp_path):
+    np.savez(tmp_path / "public.npz", images=np.zeros((20, 8, 8), np.uint8))
+    words = "serve --public public.npz --classes 2 --epsilon 1 --clients 1 --out round"
+    done = rknn(*words.split(), "--representation", "hog")
+    assert done.status == 2
+    assert "JAX" not in done.err
+    assert "got 8x8" in done.err

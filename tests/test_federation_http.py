@@ -488,6 +488,21 @@ def test_a_dry_run_tells_a_command_that_agrees_to_the_round(tmp_path, monkeypatc
     assert {"HOST:9092", "--ca", "--certificate", "--key"} <= set(join_command(secured))
 
 
+def test_requests_that_break_off_flood_no_log(tmp_path, caplog):
+    """Each left a traceback of 36 lines, as often as anybody liked."""
+    broken = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nZZZZ\r\nabc"
+    with serving(tmp_path / "server", a_round()) as running:
+        for _ in range(5):
+            with socket.create_connection((HERE, running.port), timeout=PATIENCE) as line:
+                line.sendall(broken)
+                while line.recv(1024):
+                    pass
+        running.go.set()
+    assert not [one for one in caplog.records if one.exc_info]
+    told = [one.getMessage() for one in caplog.records if "a request failed" in one.getMessage()]
+    assert len(told) == 1
+
+
 def test_a_server_that_others_reach_wants_certificates(tmp_path):
     settings = named_settings(Serve, tmp_path / "P.npz", 1.0, 3, tmp_path / "out", "2")
     hosts = ({"host": host} for host in ("0.0.0.0", "::", "192.168.1.5", "clinic.example"))

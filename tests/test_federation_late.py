@@ -285,6 +285,22 @@ def test_an_answer_that_comes_too_late_was_charged(tmp_path):
     assert client.ledger.num_spends == 1
 
 
+@pytest.mark.parametrize(("voted", "words"), [(True, "charged for both"), (False, "Nothing was")])
+def test_a_client_that_comes_when_a_check_has_closed_is_told_what_it_paid(tmp_path, voted, words):
+    """Its vote was charged with the check, under the id of the votes, which nobody shows now."""
+    client = a_client(tmp_path)
+    if voted:
+        client.answer(a_round(check_share=0.5).data)
+    closed = SimpleNamespace(status=410, round="c" * 64, data=b"")
+    connection = SimpleNamespace(get=lambda *_, **__: closed, ends="a server")
+
+    def leave(name, text):
+        raise KeyboardInterrupt(f"{name}: {text}")
+
+    with pytest.raises(KeyboardInterrupt, match=f"too late: .* {words}"):
+        participation._question(client, connection, leave)
+
+
 def test_an_answer_that_another_client_paid_for_is_not_sent(tmp_path):
     """Two clients with one folder: the second sent the first one's messages, and paid nothing."""
     round = a_round()

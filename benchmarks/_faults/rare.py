@@ -127,4 +127,28 @@ FAULTS = (
         "noise = float(spread)",
         ("tests/test_label_sets.py",),
     ),
+    Known(
+        "rare",
+        "anybody fills the log of a server",
+        "rknn_jax/federation/listener.py",
+        "    errors.addFilter(keeps)\n",
+        "",
+        ("tests/test_federation_http.py",),
+    ),
+    Known(
+        "rare",
+        "a check that was paid for with its votes is told to cost nothing",
+        "rknn_jax/federation/participation.py",
+        "part = CHECKED if client.has_roles else APART",
+        "part = APART",
+        ("tests/test_federation_late.py",),
+    ),
+    Known(
+        "rare",
+        "a client is not told of records without features",
+        "rknn_jax/federation/question_notice.py",
+        "        if not able.all():\n",
+        "        if not able.any():\n",
+        ("tests/test_federation_sets.py",),
+    ),
 )

@@ -160,7 +160,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             words = deviceless or _no_memory(words)
         elif isinstance(error, MemoryError):
             words = _no_memory(words)
-        result = {"error": " ".join([*words.split(), *getattr(error, "__notes__", [])])}
+        notes = [note for note in getattr(error, "__notes__", ()) if "JAX" not in note]
+        result = {"error": " ".join([*words.split(), *notes])}  # without JAX's own note
         status = _status(error)
         err.print(f"rknn: error: {one_line(result['error'])}")
     if action.json:

@@ -254,6 +254,11 @@ class Client:
         lines = self.ledger.entries_of(f"round {round_id}:") if self.ledger else ()
         return any(line.kind == "spend" for line in lines)
 
+    @property
+    def has_roles(self) -> bool:
+        """Flag for a round of votes that may be checked, whose id no check shows once it closed."""
+        return any(self.folder.glob(f"*.{client_roles.ROLES}"))
+
     def note_counted(self, round_id: str, server: str) -> None:
         """Note that a round of a server counts this client, whose end is not known yet."""
         disk.make_folder(self.folder, 0o700)

@@ -166,6 +166,19 @@ def quiet(log: Rarely) -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], 
     return handle
 
 
+def quiet_requests(log: Rarely) -> Callable[[logging.LogRecord], bool]:
+    """Return a filter of Uvicorn's log that leaves out tracebacks, which anybody may cause."""
+
+    def keeps(record: logging.LogRecord) -> bool:
+        if record.exc_info is None or record.exc_info[1] is None:
+            return True
+        _log.debug("a request failed", exc_info=record.exc_info)
+        log.warn(f"a request failed: {type(record.exc_info[1]).__name__}")
+        return False
+
+    return keeps
+
+
 def _still_open(connections: dict[Any, socket.socket]) -> dict[Any, socket.socket]:
     return {address: one for address, one in connections.items() if one.fileno() >= 0}
 

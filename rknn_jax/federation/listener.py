@@ -9,6 +9,7 @@ connections, and so do those who are not identified yet (`gate`).
 import asyncio
 import contextlib
 import functools
+import logging
 import resource
 import socket
 import ssl
@@ -21,7 +22,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from rknn_jax.federation.gate import Gate, Rarely, quiet
+from rknn_jax.federation.gate import Gate, Rarely, quiet, quiet_requests
 
 CHECK_SECONDS = 20.0
 """Time between two checks of a connection's progress."""
@@ -181,6 +182,8 @@ def listening(
         asyncio.get_running_loop().set_exception_handler(quiet(log))
         await server.serve([gate])
 
+    keeps, errors = quiet_requests(log), logging.getLogger("uvicorn.error")
+    errors.addFilter(keeps)
     thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
     thread.start()
     try:
@@ -190,6 +193,7 @@ def listening(
     finally:
         server.should_exit = True
         thread.join()
+        errors.removeFilter(keeps)
 
 
 def _connections() -> int:

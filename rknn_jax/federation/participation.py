@@ -32,6 +32,10 @@ PAID = (
     "takes no more answers. This client has paid for it and was stopped in its sum; whether its "
     "numbers are in it is not known"
 )
+CHECKED = (
+    "takes no more answers, and this client was not in it. If it checks the labels of a round of "
+    "votes, this client's ledger was charged for both when it voted"
+)
 """What a closed round does, for a client that does not know itself to be in it."""
 
 UNSHOWN = b""
@@ -166,7 +170,8 @@ def _question(client: Client, connection: Connection, tell: Tell) -> tuple[str, 
             return received.round, UNSHOWN
         if received.round != told:
             told = received.round
-            part = PAID if client.has_paid(told) else APART
+            part = CHECKED if client.has_roles else APART
+            part = PAID if client.has_paid(told) else part
             tell(
                 "too late",
                 f"round {told[:12]} {part}. Waiting for the next round; Ctrl-C leaves",
