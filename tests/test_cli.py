@@ -22,6 +22,7 @@ from sklearn.datasets import load_digits
 from rknn_jax import bsvs, mechanisms, simulate
 from rknn_jax._internal import progress, terminal
 from rknn_jax.cli.main import main
+from rknn_jax.privacy import exact_noise
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import label, questions
 
@@ -462,7 +463,6 @@ def test_what_fails_before_the_charge_says_nothing_of_a_spend(copy, rknn, monkey
 
 
 def test_the_ledger_is_charged_before_the_noise_is_drawn(files, rknn, monkeypatch):
-    from rknn_jax.privacy import exact_noise
 
     def spent(counts, scale):
         assert Ledger.open(files / "R.npz.ledger.jsonl").spent.epsilon == 1
@@ -1065,3 +1065,13 @@ def test_an_error_of_a_compiled_program_has_our_words_alone(rknn, tmp_path):
     assert done.status == 2
     assert "JAX" not in done.err
     assert "got 8x8" in done.err
+
+
+def test_what_is_said_of_a_charge_is_said_in_every_folder(rknn, files, monkeypatch):
+    def fail(*_):
+        raise OSError("the disk has gone")
+
+    monkeypatch.setattr(exact_noise, "discrete_laplace", fail)
+    done = rknn(*arguments(out="JAX/out"))
+    assert done.status == 2
+    assert "The release is paid for, and nothing is lost" in " ".join(done.err.split())

@@ -112,6 +112,9 @@ Imports and tracing make many, and with Python's 700 the collections take a tent
 NO_MEMORY = "RESOURCE_EXHAUSTED"
 """Text by which an error of XLA reports that no memory is left."""
 
+_FILTERED = "JAX_TRACEBACK_FILTERING"
+"""Word of the note by which JAX says that it has shortened a traceback, which nobody sees here."""
+
 
 @option_names(as_flag)
 def main(argv: Sequence[str] | None = None) -> int:
@@ -160,8 +163,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             words = deviceless or _no_memory(words)
         elif isinstance(error, MemoryError):
             words = _no_memory(words)
-        notes = [note for note in getattr(error, "__notes__", ()) if "JAX" not in note]
-        result = {"error": " ".join([*words.split(), *notes])}  # without JAX's own note
+        notes = [note for note in getattr(error, "__notes__", ()) if _FILTERED not in note]
+        result = {"error": " ".join([*words.split(), *notes])}
         status = _status(error)
         err.print(f"rknn: error: {one_line(result['error'])}")
     if action.json:
