@@ -40,6 +40,7 @@ def test_options_of_a_file_come_before_those_of_the_command_line(tmp_path):
         ("run.toml", "check-share = 0.1\ncheck_share = 0.3", "got check-share and check_share"),
         ("run.toml", 'classes = ["-a", "b"]', "Expected no '-a' in the list classes"),
         ("run.json", "{", "Expected JSON"),
+        ("run.json", '{"epsilon": 1, "epsilon": 9}', "'epsilon' twice"),
         ("run.json", "[1]", "Expected options by name"),
         ("run.json", "[" * 100_000, "Expected JSON"),
         ("run.toml", "a = \udcff", "Expected TOML"),

@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import warnings
 from pathlib import Path
 
 import jax
@@ -188,6 +190,7 @@ def test_a_shard_that_cannot_be_read_ends_the_job_and_nothing_is_spent(tmp_path)
 
 STRANGER = """
 import sys
+import tempfile
 from ray._raylet import GcsClient
 keys = GcsClient(address=sys.argv[1]).internal_kv_keys(b"", b"fun", timeout=5)
 print("read", len(keys))
@@ -267,3 +270,23 @@ def test_images_are_encoded_and_persons_bounded_on_the_machines(tmp_path, two_ma
     assert votes[0].dataset == votes[1].dataset
     assert votes[1].persons == 7
     assert votes[1].counts.sum() == 7 * votes[1].grid
+
+
+class Warned:
+    """Worker that warns of a private record."""
+
+    def __call__(self, row):
+        warnings.warn(f"SECRET of piece {row['number']}", stacklevel=2)
+        return row
+
+
+@pytest.mark.slow
+def test_warnings_of_a_worker_are_its_owners_and_in_no_log(monkeypatch):
+    """Ray's logs are readable by everybody on the machine, and stay."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:  # Ray's sockets want a short path
+        monkeypatch.setenv("RAY_TMPDIR", place)
+        with pytest.warns(UserWarning, match="SECRET of piece 0"):
+            assert [row["number"] for row in ray_map.results(Warned, (), 1, None)] == [0]
+        logs = [path for path in Path(place).rglob("*") if path.is_file()]
+        assert logs
+        assert not [path for path in logs if b"SECRET of piece" in path.read_bytes()]

@@ -694,6 +694,22 @@ def client_tls(folder, name="party0", ca="tls/ca.pem"):
     return tls.client_context(folder / ca, folder / f"{name}.pem", folder / f"{name}.key")
 
 
+def test_a_certificate_that_has_ended_is_named_also_in_a_dry_run(tmp_path):
+    """A server started, and told each of its clients only that the handshake failed."""
+    folder = tmp_path / "tls"
+    certificates.write_federation(folder, (HERE,), 1)
+    np.savez(tmp_path / "P.npz", embeddings=np.zeros((9, 2), np.float32))
+    words = (tmp_path / "P.npz", 1.0, 1, tmp_path / "out", "2")
+    given = {"certificates": folder, "keys": folder / "clients.pem", "dry_run": True, "queries": 2}
+    asked = named_settings(Serve, *words, **given)
+    assert federation.serve(asked)["dry_run"]
+    key = certificates.new_key()
+    ended = certificates.certificate("server", key, life=-certificates.DAY)
+    certificates.write_pair(folder, "server", key, ended)
+    with pytest.raises(ValueError, match="valid now .*server.pem, valid from .* renew it"):
+        federation.serve(asked)
+
+
 @pytest.mark.usefixtures("quick")
 def test_a_client_counts_once_by_its_key_whatever_it_calls_itself(tmp_path, secured):
     round = a_round(mechanism="generalized_randomized_response")

@@ -72,7 +72,11 @@ def _read(path: Path) -> Mapping[str, Any]:
         text = content.decode()
         if kind == "TOML" and _LONG_KEY.search(text):
             raise _too_many_parts()
-        found = json.loads(text) if kind == "JSON" else tomllib.loads(text)
+        found = (
+            json.loads(text, object_pairs_hook=_each_once)
+            if kind == "JSON"
+            else tomllib.loads(text)
+        )
     except (ValueError, RecursionError) as error:
         raise ValueError(f"Expected {kind} in {path}, got {error}; correct the file.") from None
     if not isinstance(found, dict):
@@ -84,6 +88,15 @@ def _read(path: Path) -> Mapping[str, Any]:
         )
     if FLAG.strip("-") in found:
         raise ValueError(f"Expected no option {FLAG} in {path}, got one; put all options there.")
+    return found
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, which has each key once, as a table of TOML has."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{max(names, key=names.count)!r} twice")
     return found
 
 

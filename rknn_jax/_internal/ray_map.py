@@ -5,6 +5,7 @@ must be a pure function of its number. An error in a piece is not retried and en
 """
 
 import importlib
+import json
 import logging
 import os
 import secrets
@@ -15,9 +16,13 @@ from typing import Any
 
 from rknn_jax._internal.extras import install
 from rknn_jax._internal.option_names import current_names, option, option_names
+from rknn_jax._internal.private_warnings import warn_owner
 
 STORE_BYTES = 2**28
 """Memory of the object store of an embedded cluster; what passes through it is a few tables."""
+
+_WARNED = "warned"
+"""Column of the warnings of a piece."""
 
 WAVE = 10_000
 """Pieces of one job. Their names and results lie in memory until the job ends."""
@@ -57,7 +62,10 @@ def _done(
             _quiet(ray)
         for first in range(0, count, WAVE):
             numbers = range(first, min(first + WAVE, count))
-            yield from _mapped(ray, worker, arguments, numbers).iter_rows()
+            for row in _mapped(ray, worker, arguments, numbers).iter_rows():
+                for words in json.loads(row.pop(_WARNED)):
+                    warn_owner(words)
+                yield row
     except (ray.exceptions.RayError, ray.data.exceptions.UserCodeException) as error:
         raise ValueError(f"The work on Ray ended: {' '.join(str(error).split())}.") from error
     finally:
@@ -120,16 +128,21 @@ def _quiet(ray: Any) -> None:
 
 
 class _Named:
-    """A worker whose messages name settings as the process does that asks for its work."""
+    """A worker whose messages name settings as the process does that asks for its work.
+
+    Its warnings are sent there. They may tell of private records, and others can read Ray's logs.
+    """
 
     def __init__(self, names: Callable[[str], str], worker: type, *arguments: Any) -> None:
         self._names = names
         self._worker = worker(*arguments)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        with option_names(self._names):
+        with option_names(self._names), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             result: dict[str, Any] = self._worker(row)
-        return result
+        told = [str(one.message) for one in caught if one.category is UserWarning]
+        return result | {_WARNED: json.dumps(told)}
 
 
 def _mapped(ray: Any, worker: type, arguments: tuple[Any, ...], numbers: range) -> Any:

@@ -310,9 +310,12 @@ def _admitted(settings: Serve) -> dict[bytes, int] | None:
                 f"{settings.host} without them."
             )
         return None
-    from rknn_jax.federation.tls import read_clients
+    from rknn_jax.federation import tls
 
-    return read_clients(settings.keys)
+    assert settings.certificates is not None
+    clients = tls.read_clients(settings.keys)
+    tls.server_context(settings.certificates, clients)  # a dry run also says what is wrong
+    return clients
 
 
 def _on_this_host(host: str) -> bool:

@@ -33,8 +33,8 @@ PAID = (
     "numbers are in it is not known"
 )
 CHECKED = (
-    "takes no more answers, and this client was not in it. If it checks the labels of a round of "
-    "votes, this client's ledger was charged for both when it voted"
+    "takes no more answers. If it checks the labels of a round of votes, this client's ledger was "
+    "charged for both when it voted; whether the check counts this client is not known"
 )
 """What a closed round does, for a client that does not know itself to be in it."""
 

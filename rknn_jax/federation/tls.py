@@ -6,12 +6,17 @@ the certificates of its list. A client's number comes from its public key, so a 
 whatever it calls itself, and keeps its number when it renews its certificate.
 """
 
+import datetime
 import hashlib
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rknn_jax._internal.option_names import option
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 MAKE_ONE = (
     "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 365 "
@@ -84,11 +89,16 @@ def _certificates(path: Path) -> list[bytes]:
       ValueError: If it holds none, or one that cannot be read.
       OSError: If the file cannot be read.
     """
-    from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding
 
-    found = x509.load_pem_x509_certificates(path.read_bytes())
-    return [certificate.public_bytes(Encoding.DER) for certificate in found]
+    return [certificate.public_bytes(Encoding.DER) for certificate in _read(path)]
+
+
+def _read(path: Path) -> "list[Certificate]":
+    """Return the certificates of a PEM file; raises as `_certificates`."""
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificates(path.read_bytes())
 
 
 def server_context(folder: Path, clients: Mapping[bytes, int]) -> ssl.SSLContext:
@@ -99,7 +109,7 @@ def server_context(folder: Path, clients: Mapping[bytes, int]) -> ssl.SSLContext
       clients: Certificates of the clients, DER, as `read_clients` returns them.
 
     Raises:
-      ValueError: If a file is missing, or if certificate and key do not fit.
+      ValueError: If a file is missing, or if certificate and key do not fit or are not valid now.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -108,6 +118,13 @@ def server_context(folder: Path, clients: Mapping[bytes, int]) -> ssl.SSLContext
     # A listed certificate is trusted by itself, whoever signed it.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     _load_chain(context, folder / "server.pem", folder / "server.key", option("certificates"))
+    now, own = datetime.datetime.now(datetime.UTC), _read(folder / "server.pem")[0]
+    first, last = own.not_valid_before_utc, own.not_valid_after_utc
+    if not first <= now <= last:
+        raise ValueError(
+            f"Expected a certificate that is valid now in {option('certificates')}, got "
+            f"{folder / 'server.pem'}, valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}; renew it."
+        )
     context.load_verify_locations(cadata=b"".join(clients))
     return context
 
