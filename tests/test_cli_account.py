@@ -77,6 +77,7 @@ def test_what_the_votes_would_say_is_told_as_private(rknn, system, tmp_path):
         (("lnmax", "--delta", 1e-5, "--votes", "flat.npy"), "an .npy file of votes"),
         (("gnmax", "--delta", 1e-5, "--votes", "words.npy"), "an .npy file of votes, integers"),
         (("lnmax", "--delta", 1e-5, "--votes", "words.npy"), "an .npy file of votes, integers"),
+        (("gnmax", "--delta", 1e-5, "--votes", "huge.npy"), "250 votes of each query"),
         (("gnmax", "--delta", 1e-5, "--votes", "uneven.npy"), "250 votes of each query"),
         (("lnmax", "--delta", 1e-5, "--scale", 0), "--scale 0.0"),
         (("lnmax", "--delta", 2), "--delta 2.0"),
@@ -84,6 +85,7 @@ def test_what_the_votes_would_say_is_told_as_private(rknn, system, tmp_path):
 )
 def test_what_cannot_be_accounted_for_is_named(rknn, tmp_path, arguments, words):
     np.savez(tmp_path / "votes.npz", votes=np.full((2, 10), 25))
+    np.save(tmp_path / "huge.npy", np.array([[2**63 - 1, 2**63 - 1, 252]]))  # 250 in 64 bits
     np.save(tmp_path / "words.npy", np.array([["a", "b"]]))
     np.save(tmp_path / "flat.npy", np.full(10, 25))
     np.save(tmp_path / "uneven.npy", np.repeat([[26], [24]], 10, axis=1))

@@ -163,8 +163,10 @@ def test_links_to_images_of_the_folder_are_told(rknn, folder, network, options):
     (folder / "dog/again.png").symlink_to(folder / "cat/0.png")
     (folder / "dog/hard.png").hardlink_to(folder / "cat/0.png")
     (folder / "dog/gone.png").symlink_to(folder / "nowhere.png")
+    os.mkfifo(folder / "dog/pipe.png")  # nobody writes to it, and nobody waits
     told = " ".join(rknn(*given, "--out", "p.parquet").err.split())
     assert "2 names are links to images" in told
+    assert "pipe.png" in told
 
 
 def test_a_folder_without_images_is_told(rknn, tmp_path, network):

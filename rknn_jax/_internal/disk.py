@@ -328,6 +328,8 @@ def content_mark(path: str) -> str:
     Raises:
       OSError: If the file cannot be read.
     """
+    if not os.path.isfile(path):  # a pipe would be waited for
+        raise FileNotFoundError(errno.ENOENT, "No such file", path)
     size = os.stat(path).st_size
     found = hashlib.sha256(str(size).encode())
     with open(path, "rb") as file:
@@ -345,7 +347,7 @@ def file_state(path: str | os.PathLike[str]) -> list[Any]:
     try:
         status = os.stat(path)
         return [status.st_size, status.st_mtime_ns, content_mark(os.fspath(path))]
-    except OSError:  # a link that leads nowhere
+    except OSError:  # a link that leads nowhere, or a pipe
         return []
 
 

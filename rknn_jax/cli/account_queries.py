@@ -234,7 +234,7 @@ def _cost_of_votes(settings: GNMax | LNMax, mechanism: Any) -> dict[str, float]:
             f"Expected an .npy file of votes, integers [num_queries, num_classes], as --votes "
             f"{settings.votes}, got another one; save the array by numpy.save."
         )
-    if isinstance(settings, GNMax) and (votes.sum(axis=1) != settings.teachers).any():
+    if isinstance(settings, GNMax) and (votes.sum(axis=1, dtype=float) != settings.teachers).any():
         raise ValueError(
             f"Expected {settings.teachers} votes of each query in --votes {settings.votes}, got "
             "others; set --teachers."
