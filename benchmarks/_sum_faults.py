@@ -82,7 +82,7 @@ FAULTS = (
         "a client that was stopped in a sum is told that it spent nothing",
         participation,
         "_question",
-        "PAID if client.has_paid(told) else APART",
+        "PAID if client.has_paid(told) else part",
         "APART",
     ),
     WorldFault(
