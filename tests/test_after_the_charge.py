@@ -99,7 +99,7 @@ def fails_once(files, rknn, monkeypatch, number):
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_an_error_after_a_charge_says_that_the_spend_stands(tmp_path, damaged):
-    """What a ledger cannot read counts as spent."""
+    """Lines that a ledger cannot read count as spent."""
     path = tmp_path / "l.jsonl"
     ledger = Ledger.create(path, "sha256:a", 1)
 
