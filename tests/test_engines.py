@@ -6,6 +6,7 @@ The tests that start a Ray cluster are slow: each takes half a minute.
 import dataclasses
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -273,20 +274,35 @@ def test_images_are_encoded_and_persons_bounded_on_the_machines(tmp_path, two_ma
 
 
 class Warned:
-    """Worker that warns of a private record."""
+    """Worker that warns of a private record, and tells where its log is and who may look for it."""
 
     def __call__(self, row):
         warnings.warn(f"SECRET of piece {row['number']}", stacklevel=2)
-        return row
+        log = Path("/proc/self/fd/2").resolve()
+        return row | {"log": str(log), "modes": [above.stat().st_mode for above in log.parents]}
 
 
 @pytest.mark.slow
-def test_warnings_of_a_worker_are_its_owners_and_in_no_log(monkeypatch):
-    """Ray's logs are readable by everybody on the machine, and stay."""
+def test_warnings_of_a_worker_are_its_owners_and_in_no_log(two_machines):
+    """A cluster's logs are readable by everybody on its machines, and stay."""
+    with pytest.warns(UserWarning, match="SECRET of piece 0"):
+        (row,) = ray_map.results(Warned, (), 1, two_machines)
+    logs = [path for path in Path(row["log"]).parent.rglob("*") if path.is_file()]
+    assert logs
+    assert not [path for path in logs if b"SECRET of piece" in path.read_bytes()]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:SECRET")
+@pytest.mark.parametrize("given", [False, True])
+def test_files_of_a_cluster_on_this_machine_are_its_owners_and_do_not_stay(monkeypatch, given):
+    """Votes of a shard are among them, where the memory of the cluster is too small."""
     with tempfile.TemporaryDirectory(dir="/tmp") as place:  # Ray's sockets want a short path
-        monkeypatch.setenv("RAY_TMPDIR", place)
-        with pytest.warns(UserWarning, match="SECRET of piece 0"):
-            assert [row["number"] for row in ray_map.results(Warned, (), 1, None)] == [0]
-        logs = [path for path in Path(place).rglob("*") if path.is_file()]
-        assert logs
-        assert not [path for path in logs if b"SECRET of piece" in path.read_bytes()]
+        if given:
+            Path(place).chmod(0o777)
+            monkeypatch.setenv("RAY_TMPDIR", place)
+        (row,) = ray_map.results(Warned, (), 1, None)
+        assert (place in row["log"]) == given
+        assert 0o700 in [stat.S_IMODE(mode) for mode in row["modes"]]
+        assert not Path(row["log"]).parent.exists()
+        assert not os.listdir(place)

@@ -9,9 +9,11 @@ import json
 import logging
 import os
 import secrets
+import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rknn_jax._internal.extras import install
@@ -46,10 +48,14 @@ def results(
     """
     ray = _library()
     started = not ray.is_initialized()
-    with _secret_token() if started and address is None else nullcontext():
+    with ExitStack() as own:
         if started:
+            place = None
+            if address is None:
+                own.enter_context(_secret_token())
+                place = own.enter_context(_own_folder())
             with _hushed():
-                _connect(ray, address)
+                _connect(ray, address, place)
         yield from _done(ray, worker, arguments, count, ends=started)
 
 
@@ -102,6 +108,17 @@ def _secret_token() -> Iterator[None]:
             else:
                 os.environ[name] = value
         _read_token()
+
+
+def _own_folder() -> TemporaryDirectory[str]:
+    """Return a folder of this user alone, for what a cluster that is started here writes.
+
+    Ray's own is open to all, and results that its memory has no room for are spilled there. Paths
+    of sockets may have 103 characters, so a system whose usual folder has a long name has another.
+    """
+    usual = None if sys.platform == "linux" else "/tmp"
+    above = os.environ.get("RAY_TMPDIR", usual)
+    return TemporaryDirectory(prefix="r", dir=above, ignore_cleanup_errors=True)
 
 
 def _read_token() -> None:
@@ -173,12 +190,13 @@ def _library() -> Any:
     return ray
 
 
-def _connect(ray: Any, address: str | None) -> None:
+def _connect(ray: Any, address: str | None, place: str | None) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     embedded: dict[str, Any] = {
         "include_dashboard": False,
         "object_store_memory": STORE_BYTES,
         "_node_ip_address": "127.0.0.1",
+        "_temp_dir": f"{place}/r",  # which Ray opens to all
     }
     try:
         if address is None:

@@ -20,7 +20,8 @@ NOT_COVERED = (
     "the sum over each shard without noise, the votes of each record if persons are protected, and "
     "the class and the features of each record that checks: they pass through the "
     "memory, the spill files and the network of the Ray cluster, whoever administers it can read "
-    "them, and its traffic is encrypted only if RAY_USE_TLS is set",
+    "them, so can all accounts of its machines unless this release started it, and its traffic is "
+    "encrypted only if RAY_USE_TLS is set",
 )
 """Risks of this engine that a guarantee does not cover."""
 
