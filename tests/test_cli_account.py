@@ -3,12 +3,15 @@ what cannot be.
 """
 
 import functools
+import json
 
 import numpy as np
 import pytest
 
 from rknn_jax import mechanisms
 from rknn_jax.mechanisms.gaussian import Gaussian
+from rknn_jax.privacy import accounting
+from rknn_jax.privacy.guarantee import Guarantee
 
 STATED = {
     "private-knn": {"RDP, as published": 1.1786, "RDP": 0.9531, "PLD": 0.8833},
@@ -100,8 +103,41 @@ def test_rounds_are_accounted_for_with_every_central_mechanism(rknn, name):
     given = ("--epsilon", 0.3, "--rounds", 3, "--mechanism", name, "--release-delta", delta)
     told = rknn("account", "rounds", *given, "--json").json
     assert (told["epsilon"], told["delta"]) == (pytest.approx(0.9), pytest.approx(3 * delta))
-    less = rknn("account", "rounds", *given, "--delta", 1e-5, "--json").json
+    less = rknn("account", "rounds", *given, "--delta", 1e-5, "--votes-alone", "--json").json
     assert 0.4 < less["epsilon"] <= 0.9
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [(), ("--person", "who"), ("--labeler", "prototypes", "--check-share", 0)],
+    ids=["checks", "persons", "prototypes"],
+)
+def test_rounds_cost_what_statements_of_such_releases_add_up_to(rknn, tmp_path, kind):
+    """Votes of records alone cost less, 0.777: each cell has noise of its own."""
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "P.npz", embeddings=rng.normal(size=(40, 2)))
+    private = {"embeddings": rng.normal(size=(30_000, 2)), "labels": np.arange(30_000) % 2}
+    np.savez(tmp_path / "R.npz", **private, who=np.arange(30_000))
+    done = rknn(
+        *("label", "--public", tmp_path / "P.npz", "--private", tmp_path / "R.npz"),
+        *("--epsilon", 0.1, "--budget", 1, "--classes", 2, "--out", tmp_path / "out", *kind),
+    )
+    assert done.status == 0
+    one = Guarantee.of(json.loads((tmp_path / "out/privacy.json").read_text())["guarantee"])
+    given = ("--epsilon", 0.1, "--rounds", 10, "--delta", 1e-5, "--json")
+    told = rknn("account", "rounds", *given).json["epsilon"]
+    assert told == pytest.approx(accounting.compose([one], 1e-5, 10).epsilon)
+    assert told > rknn("account", "rounds", *given, "--votes-alone").json["epsilon"] + 0.2
+
+
+def test_rounds_with_a_delta_add_up_unless_they_are_votes_alone(rknn):
+    """A check by another noise spends their epsilon, and a ledger may add epsilons up."""
+    given = ("--epsilon", 0.1, "--rounds", 10, "--delta", 1e-5, "--json")
+    told = rknn(
+        "account", "rounds", *given, *("--mechanism", "gaussian", "--release-delta", 1e-7)
+    ).json
+    assert (told["epsilon"], told["delta"]) == (pytest.approx(1), pytest.approx(1e-6))
+    assert told["accountants"] == {}
 
 
 def test_rounds_of_gaussian_noise_cost_what_their_discrete_noise_does(rknn):
@@ -111,7 +147,7 @@ def test_rounds_of_gaussian_noise_cost_what_their_discrete_noise_does(rknn):
     """
     given = ("--epsilon", 5, "--release-delta", 1e-5, "--mechanism", "gaussian")
     given += ("--relation", "add-remove", "--rounds", 5, "--delta", 1e-4, "--json")
-    told = rknn("account", "rounds", *given).json
+    told = rknn("account", "rounds", *given, "--votes-alone").json
     scale = Gaussian(5.0, 2, 2, relation="add-remove", delta=1e-5).noise_scale
     place = np.arange(-60, 61)
     noise = np.exp(-(place**2) / (2 * scale**2))

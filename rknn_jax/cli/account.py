@@ -68,6 +68,8 @@ class Rounds:
       mechanism: noise of each release; a file of rknn_jax/mechanisms for a trusted curator.
       release_delta: delta of each release, for a mechanism that needs one, such as gaussian.
       relation: which data sets are neighbors.
+      votes_alone: flag for votes of records of which none checks (--check-share 0), whose noise is
+        known. Others, such as those with checks or of persons, compose by epsilon and delta alone.
       json: end with one line of JSON on stdout.
     """
 
@@ -78,6 +80,7 @@ class Rounds:
     mechanism: str = "discrete_laplace"
     release_delta: Delta = 0.0
     relation: Relation = "replace-one"
+    votes_alone: bool = False
     json: bool = False
 
 
@@ -183,7 +186,7 @@ def _total_variation(settings: Shuffle) -> "TotalVariation | None":
 def rounds(settings: Rounds) -> dict[str, Any]:
     """Compose, print every accountant's epsilon, and return what `--json` prints."""
     from rknn_jax import mechanisms
-    from rknn_jax.privacy import accounting
+    from rknn_jax.privacy import accounting, roles
 
     mechanism = mechanisms.chosen(settings.mechanism, mechanisms.is_central)
     if mechanism.needs_delta != (settings.release_delta > 0):
@@ -204,6 +207,8 @@ def rounds(settings: Rounds) -> dict[str, Any]:
     )
     # What a release draws may compose otherwise than its simulation: Gaussian noise is discrete.
     one = made.release_guarantee(1) if mechanism.is_exact() else made.guarantee(1)
+    if not settings.votes_alone:
+        one, _ = roles.guarantee(one, curves=False)
     times = whole("rounds", settings.rounds)
     with progress.phase("composing"):
         together = accounting.compose([one], settings.delta, times)
@@ -212,7 +217,8 @@ def rounds(settings: Rounds) -> dict[str, Any]:
                 f"Expected a sum that is a number, got --epsilon {settings.epsilon:g} --rounds "
                 f"{times}, which promise nothing together; lower either."
             )
-        found = accounting.epsilons(together.events, settings.delta)
+        events = together.events
+        found = accounting.epsilons(events, settings.delta) if events else {}
     told = err if settings.json else out
     for name, epsilon in found.items():
         tell(
