@@ -713,6 +713,16 @@ def test_one_key_for_all_leaves_of_a_gradient_is_found(monkeypatch):
         dpsgd._descend.clear_cache()
 
 
+@pytest.mark.parametrize(("epsilon", "runs", "enough"), [(1, 200, 1), (3, 200, 0), (3, 800, 1)])
+def test_runs_too_few_to_contradict_a_claim_are_told(epsilon, runs, enough):
+    """Whatever they show: here no run looks like one of the other input."""
+    guarantee = Guarantee(epsilon, 0.0, "replace-one", "central", (), sampler="release")
+    game = Game("bare counts", lambda key, world, runs: np.full((runs, 1), float(world)))
+    found = verdict.audit(jax.random.key(0), [game], guarantee, runs)
+    assert str(found).startswith("BROKEN" if enough else "Inconclusive, take more runs")
+    assert (found.broken, found.power[:2]) == (enough, (verdict.NO_NOISE, enough))
+
+
 # Whole runs
 
 PIXELS = train_audit.parsed(
@@ -762,7 +772,8 @@ def test_what_a_run_is_judged_by_is_what_it_releases():
     """
     known = {"true_label", "image", "public_index", "round", "size", "query"}
     worlds, sizes = train_audit.neighbours(PIXELS)
-    assert sizes == {"queries.npz": 12, "labels.npz": len(worlds[0].task.public.images)}
+    public = len(worlds[0].task.public.images)
+    assert sizes == {"queries.npz": 12, "labels.npz": public, "recall": 10}
     changed = [
         np.flatnonzero(np.any(a != b, axis=tuple(range(1, np.ndim(a)))))
         for a, b in zip(*map(_private, worlds), strict=True)
@@ -771,6 +782,23 @@ def test_what_a_run_is_judged_by_is_what_it_releases():
         "the canary's label alone"
     )
     assert not known & {name for names in train_audit.RELEASED.values() for name in names}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_what_records_that_check_release_is_looked_at(tmp_path, share):
+    experiment = dataclasses.replace(PIXELS, check_share=share)
+    worlds, sizes = train_audit.neighbours(experiment)
+    view, _ = train_audit.released(experiment, worlds[0], tmp_path / "run", sizes)
+    told = json.loads((tmp_path / "run/result.json").read_text())["measured"]
+    seen = view[-35:]  # five numbers, and three of each class
+    if not share:
+        assert told is None
+        assert not seen.any()
+        return
+    names = ("right", "low", "high", "checkers", "majority")
+    np.testing.assert_array_equal(seen[:5], [told[name] for name in names])
+    np.testing.assert_array_equal(seen[5:].reshape(-1, 3)[: len(told["recall"])], told["recall"])
+    assert len(told) == len(names) + 3, "the labeling and the unit are public"
 
 
 def _private(prepared):

@@ -508,10 +508,11 @@ def test_a_damaged_index_is_a_warning_and_loses_no_release(folder, damage):
             release(ledger=Path("other.jsonl"))
 
 
-def test_an_index_behind_a_url_is_none(monkeypatch):
-    """It would be a folder named `s3:` beside whatever program asks."""
-    monkeypatch.setenv("RKNN_STATE_DIR", "s3://bucket/ledgers")
-    with pytest.raises(OSError, match="s3://bucket/ledgers is a URL"):
+@pytest.mark.parametrize("name", ["s3://bucket/ledgers", "state", "./state", "~/state"])
+def test_an_index_is_in_no_folder_of_the_program_that_asks(monkeypatch, name):
+    """Each working folder would have another one, one named `s3:` too."""
+    monkeypatch.setenv("RKNN_STATE_DIR", name)
+    with pytest.raises(OSError, match=f"{name} is no absolute path"):
         ledger_index.folder()
 
 

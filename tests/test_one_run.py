@@ -119,6 +119,15 @@ def test_an_opaque_guarantee_is_one_point():
         one_run.dense_curve(Gaussian(math.inf, 2, 2).guarantee(5))
 
 
+@pytest.mark.parametrize(("epsilon", "enough"), [(2.0, True), (12.0, False)])
+def test_guesses_too_few_to_contradict_a_claim_are_told(epsilon, enough):
+    """All are right here."""
+    signs = np.random.default_rng(0).choice([-1, 1], (20, 50))
+    found = one_run.judge(signs, signs, Guarantee(epsilon, 0.0, "replace-one", "central", ()))
+    assert (found.broken, found.conclusive) == (enough, enough)
+    assert str(found).startswith("BROKEN" if enough else "Inconclusive, take more runs")
+
+
 def test_what_cannot_be_judged_is_refused():
     guarantee = gaussian(0.5)
     ones = np.ones((2, 5), int)

@@ -9,8 +9,8 @@ place of a private record. It has its own label in one data set, and that of ano
 other. Under add-remove, it is present in one and absent in the other. With `--unit person`, all
 records of the last record's person take its place. Every run is one of `train.distill`, from data
 to files, with fresh noise of the operating system's entropy. The audit reads `queries.npz` and
-`labels.npz` in the run's folder. No student is trained: it is post-processing of these files and
-reveals nothing more.
+`labels.npz` in the run's folder and, where records check, the measures in `result.json`. No student
+is trained: it is post-processing of these files and reveals nothing more.
 
     OUT/audit.json    the result, a `rknn_jax.audit.finding.Finding`
 
@@ -55,6 +55,9 @@ RELEASED = {
     "labels.npz": ("label", "confidence", "probability"),
 }
 """Released arrays of a run's folder. The rest of these files is public, or a benchmark's."""
+
+MEASURED = ("right", "low", "high", "checkers", "majority")
+"""Released numbers of what records that check measure, beside those of each class."""
 
 
 def main(experiment: Experiment, num_runs: int, confidence: float = 0.9999) -> Finding:
@@ -120,7 +123,7 @@ def neighbours(experiment: Experiment) -> tuple[tuple[Prepared, Prepared], dict[
     They differ in a canary, the last private record.
 
     Returns:
-      Both data sets, and the most rows of each file of `RELEASED`.
+      Both data sets, and the most rows of each file of `RELEASED` and of the recall of classes.
     """
     task, encode, network = sweep.sharing()(experiment)
     config = experiment.labeler_of_round()
@@ -147,7 +150,8 @@ def neighbours(experiment: Experiment) -> tuple[tuple[Prepared, Prepared], dict[
         both = [games_labeler.without_canary(task.private, experiment.unit), both[0]]
     first, second = (Prepared(_with_private(task, private), encode, network) for private in both)
     most = experiment.rounds * num_queries
-    return (first, second), {"queries.npz": most, "labels.npz": len(task.public.images)}
+    sizes = {"queries.npz": most, "labels.npz": len(task.public.images)}
+    return (first, second), sizes | {"recall": task.card.num_classes}
 
 
 def released(
@@ -159,7 +163,7 @@ def released(
       experiment: Settings of the run.
       prepared: Data of the run.
       folder: Folder of the run.
-      sizes: Rows of each file of `RELEASED`, at most. A run may answer fewer queries.
+      sizes: As `neighbours` returns them. A run may answer fewer queries.
 
     Returns:
       Released values, float64 `[f]`, and the guarantee that the run states.
@@ -169,6 +173,9 @@ def released(
     for name, wanted in RELEASED.items():
         with np.load(folder / name) as saved:
             arrays += [_of_size(saved[array], sizes[name]) for array in wanted]
+    told = json.loads((folder / "result.json").read_text())["measured"] or {}
+    arrays.append(np.array([told.get(name) or 0 for name in MEASURED], np.float64))
+    arrays.append(_of_size(np.reshape(told.get("recall") or (), (-1, 3)), sizes["recall"]))
     return np.concatenate(arrays), Guarantee.of(
         json.loads((folder / "privacy.json").read_text())["whole"]
     )

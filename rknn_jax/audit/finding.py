@@ -53,7 +53,8 @@ class Finding:
       event: Event that tells the inputs apart, in words.
       runs: Number of runs of each input behind the bounds; the search used more.
       games: Number of pairs of inputs that were tried.
-      power: Power against the control; None without a control.
+      power: Power against the control, or against no noise at all; None of a law that was
+        enumerated.
     """
 
     claimed_epsilon: float

@@ -79,6 +79,7 @@ class OneRun:
       lower_bound: Largest epsilon that the guesses contradict at that delta, using nothing else.
       confidence: Least probability that an honest mechanism is not called broken.
       broken: True if the guesses contradict the claimed curve.
+      conclusive: True if guesses that are all right would contradict it.
       runs: Number of independent runs.
       canaries: Number of canaries m of each run.
       guesses: Number of guesses r of each run at which they are most telling.
@@ -93,6 +94,7 @@ class OneRun:
     lower_bound: float
     confidence: float
     broken: bool
+    conclusive: bool
     runs: int
     canaries: int
     guesses: int
@@ -101,10 +103,11 @@ class OneRun:
     steinke_p_value: float
 
     def __str__(self) -> str:
-        verdict = "BROKEN" if self.broken else "Not broken"
+        unbroken = "Not broken" if self.conclusive else "Inconclusive, take more runs"
         return (
-            f"{verdict}: of {self.guesses} guesses about {self.canaries} canaries, {self.correct} "
-            f"or more are right in {self.reached} of {self.runs} runs. "
+            f"{'BROKEN' if self.broken else unbroken}: of {self.guesses} guesses about "
+            f"{self.canaries} canaries, {self.correct} or more are right in {self.reached} of "
+            f"{self.runs} runs. "
             f"Epsilon at delta = {self.delta:g} is at least "
             f"{self.lower_bound:.4g} with confidence {self.confidence:.6g}, and "
             f"{self.claimed_epsilon:.4g} is claimed."
@@ -158,6 +161,7 @@ def judge(
         for j in often
     ]
     broken = [not allows(curve, canaries, r, correct=v, tau=tau) for r, v, _, tau in tried]
+    perfect = [not allows(curve, canaries, r, correct=r, tau=tau) for r, _, _, tau in tried]
     bounds = [lower_bound(canaries, r, v, delta=guarantee.delta, tau=tau) for r, v, _, tau in tried]
     best = broken.index(True) if any(broken) else int(np.argmax(bounds))
     p_values = [
@@ -176,6 +180,7 @@ def judge(
         max(bounds),
         confidence,
         any(broken),
+        any(perfect),
         num_runs,
         canaries,
         *tried[best][:3],

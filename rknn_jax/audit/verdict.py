@@ -35,6 +35,9 @@ from rknn_jax.audit.game import Control, Game
 from rknn_jax.audit.search import Event, observed, search
 from rknn_jax.privacy.guarantee import Guarantee
 
+NO_NOISE = "no noise at all"
+"""Fault of the power that is stated where no control is given: every run tells the inputs apart."""
+
 BOOTSTRAPS = 10_000
 """Number of drawn audits from which the power is estimated."""
 
@@ -60,7 +63,7 @@ def audit(
       confidence: Least probability that an honest mechanism is not called broken. Defaults to
         0.9999.
       control: Games of a mechanism with a known fault, which measure the power against it. Defaults
-        to none.
+        to none: the power is that against no noise at all.
 
     Raises:
       ValueError: If epsilon is infinite, there are fewer than 40 runs or no games, or the
@@ -83,12 +86,17 @@ def audit(
     keys = jax.random.split(key, 4)
     game, events = search(keys[0], games, curve, runs=runs, error=error)
     bounds, hits = _judge(keys[1], game, events, curve=curve, runs=runs, error=error)
-    power = None
-    if control is not None:
+    if control is None:
+        its_hits = [np.array([0, fresh])] * len(events)
+        its_bounds = _bounds(np.stack(its_hits), fresh, curve, error)
+    else:
         other, found = search(keys[2], control.games, curve, runs=runs, error=error)
         its_bounds, its_hits = _judge(keys[3], other, found, curve=curve, runs=runs, error=error)
-        probability = _power(its_hits, fresh, curve, error)
-        power = Power(control.against, probability, its_bounds[0].lower)
+    power = Power(
+        NO_NOISE if control is None else control.against,
+        _power(its_hits, fresh, curve, error),
+        its_bounds[0].lower,
+    )
     evidence = _evidence(bounds)
     lower = lower_bounds(np.stack(hits), fresh, error / len(hits), [evidence.delta])
     at = int(lower[:, 0].argmax())

@@ -66,9 +66,9 @@ def folder() -> Path:
         return place
     given = os.environ.get("RKNN_STATE_DIR")
     if given:
-        if urls.is_url(given):
-            raise OSError(f"{given} is a URL")
-        return Path(given).absolute()
+        if urls.is_url(given) or not os.path.isabs(given):  # each working folder would have its own
+            raise OSError(f"{given} is no absolute path on this machine")
+        return Path(given)
     state = os.environ.get("XDG_STATE_HOME", "")
     try:
         above = Path(state) if os.path.isabs(state) else Path.home() / ".local/state"
