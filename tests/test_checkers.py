@@ -26,6 +26,8 @@ from rknn_jax.privacy.events import (
 )
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.roles import CHOOSE, MEASURE, RECALL, VOTE, Roles
+from rknn_jax.records.labels import MISSING
+from rknn_jax.release import checking
 
 SHARES = (0.02, 0.05, 0.03)
 
@@ -197,6 +199,19 @@ def test_a_person_has_one_role_that_others_do_not_change():
     assert np.abs(shares - [found.vote, *SHARES]).max() < 5 * math.sqrt(0.09 / 5000)
 
 
+def test_a_persons_weight_is_that_of_the_records_that_can_be_used():
+    """Else one blurred photo would make the other ones of its person count less."""
+    ids = np.int32([2, MISSING, 1, 0, MISSING])
+    person = np.uint64([[1, 1], [1, 1], [1, 1], [2, 2], [3, 3]])
+    part = checking.Checking(
+        np.full(5, MEASURE, np.int8), np.zeros((5, 3), np.float32), ids, person, np.zeros(4, int)
+    )
+    checkers = a_check(unit="person")
+    found = checking.together([part], checkers)
+    grid = checkers.grid
+    np.testing.assert_array_equal(found.units, [grid // 2, 0, grid // 2, grid, 0])
+
+
 def test_neither_words_for_roles_nor_an_error_show_their_key():
     found = Roles.drawn(*SHARES)
     assert "key" not in repr(found)
@@ -225,7 +240,9 @@ def test_the_guarantee_of_gaussian_votes_and_checks_is_that_of_the_votes(event):
     gaussian = Guarantee(1.0, 1e-5, "replace-one", "central", (event,))
     whole, epsilon = roles.guarantee(gaussian, curves=False)
     assert (whole.epsilon, whole.delta, whole.events, epsilon) == (1.0, 1e-5, (), 1.0)
+    twice, _ = roles.guarantee(replace(gaussian, events=(event, event)), curves=True)
     whole, epsilon = roles.guarantee(gaussian, curves=True)
+    assert twice.events[0].rho == pytest.approx(2 * whole.events[0].rho)
     for order in (1.5, 2.0, 8.0, 64.0, 1000.0):
         votes = renyi.renyi_divergence(gaussian.events, order)
         checks = renyi.renyi_divergence((Pure(epsilon),), order)

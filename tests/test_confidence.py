@@ -58,6 +58,11 @@ def test_an_assignment_says_less_where_two_classes_could_change_places():
     np.testing.assert_allclose(sure, [0.5, 0.5, 1], atol=0.2)
 
 
+def test_a_query_with_a_count_without_noise_is_certain():
+    found = postprocessing.posterior(np.float32([[5, 4], [4, 5]]), np.float32([[0, 1], [1, 0]]))
+    np.testing.assert_array_equal(found, [[1, 0], [0, 1]])
+
+
 def test_without_noise_both_are_certain():
     counts = np.diag([5.0, 6, 7])
     labels = np.int32([0, 1, 2])

@@ -542,6 +542,28 @@ def test_a_training_adds_the_noise_that_its_settings_ask_for(monkeypatch):
     assert abs(noise.std() / (3.0 * 2.0) - 1) < 5 / math.sqrt(2 * len(noise))
 
 
+@pytest.mark.parametrize("person", [None, np.arange(N) // 2], ids=["records", "persons"])
+def test_every_step_that_is_paid_for_has_noise_of_its_own_and_no_other_is_taken(
+    monkeypatch, person
+):
+    """Five steps end within the second pass over the records."""
+    keys = []
+
+    def noted(*_, key, state, **__):
+        keys.append(tuple(jax.random.key_data(key).tolist()))
+        return state
+
+    monkeypatch.setattr(dpsgd, "_descend", noted)
+    monkeypatch.setattr(dpsgd, "sampled", lambda *_: [])
+    unit = "record" if person is None else "person"
+    config = dpsgd.Config(epsilon=3.0, unit=unit, sampling_prob=0.3, epochs=1.5)
+    guarantee = trained(config, person=person).guarantee
+    (event,) = guarantee.events
+    assert len(keys) == event.count == 5
+    assert len({*keys}) == 5
+    assert guarantee.unit == unit
+
+
 def test_persons_of_every_block_draw_their_records_anew(monkeypatch):
     """Draws that come again pair persons by their places, which one person less would move."""
     rows = []

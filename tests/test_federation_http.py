@@ -43,9 +43,9 @@ from rknn_jax.federation import (
 )
 from rknn_jax.federation import connection as connections
 from rknn_jax.federation.agreement import Agreement, RefusedError
-from rknn_jax.federation.collector import Collector
+from rknn_jax.federation.collector import Collector, Reply
 from rknn_jax.federation.connection import Connection
-from rknn_jax.federation.desk import Desk
+from rknn_jax.federation.desk import Arrival, Desk
 from rknn_jax.federation.join_settings import Join
 from rknn_jax.federation.listener import Protocol, listening
 from rknn_jax.federation.participation import FailedError, take_part
@@ -1180,6 +1180,47 @@ def test_too_few_clients_for_a_sum_spend_nothing(tmp_path):
         pytest.raises(ValueError, match="nothing was spent"),
     ):
         hosting.sum_up(desk, 4, 3, lambda: pytest.fail("begun"), lambda *line: None)
+
+
+class AtOnce(Desk):
+    """Desk without an HTTP server, whose clients have come and wait."""
+
+    def _call(self, function):
+        function()
+
+    def come(self, kind, reply):
+        """Bring a message, and return where its fate will be."""
+        fate = asyncio.Future(loop=asyncio.new_event_loop())
+        self._arrivals.put(Arrival(kind, reply, late=False, step=0, fate=fate))
+        return fate
+
+
+def test_answers_that_come_as_the_round_closes_count(tmp_path):
+    """Their clients have paid."""
+    round = a_round()
+    desk = AtOnce(round, time.time())
+    fates = [desk.come("answer", Reply(1, round.id, honest(round, 1)[0]))]
+    fates += [desk.come("refusal", Reply(2, round.id, b"")) for _ in range(2)]
+    with contextlib.closing(Collector(tmp_path, round)) as collector:
+        hosting.collect(desk, collector, 5, lambda *line: None)
+        assert [fate.result() for fate in fates] == ["counted", "refused", "refused"]
+        assert (collector.num_clients, collector.rejected["refused by the client"]) == (1, 1)
+
+
+def test_a_client_that_refused_is_not_waited_for_in_a_sum():
+    round = a_round(mechanism="binomial", trust="central", honest=2)
+    desk = AtOnce(round, time.time() + 0.2)
+    desk.ready |= dict.fromkeys((1, 2, 3), time.monotonic())
+    desk.come("refusal", Reply(1, round.id, b""))
+    hosted = []
+
+    def begin():
+        hosted.append(1)
+        raise OSError(errno.EIO, "no further")
+
+    with pytest.raises(ValueError, match="Expected 3 clients to be ready, got 2"):
+        hosting.sum_up(desk, 4, 3, begin, lambda *line: None)
+    assert not hosted
 
 
 def test_a_sum_waits_for_room_before_it_begins(monkeypatch):

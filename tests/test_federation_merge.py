@@ -226,6 +226,8 @@ def test_from_the_first_result_on_no_answer_counts_whatever_happens(shuffled, wr
         assert collector.receive(later) == ["late"] * 5
         card = publish.publish(folder, mine, wanted, queries, collector, QUIET)
     assert card["clients"] == 4
+    assert card["guarantee"] == round.guarantee(round.honest).asdict()
+    assert card["guarantee"]["trust"] == "shuffle"
     with pytest.raises(ValueError, match="without results to merge"):
         merged(dataclasses.replace(shuffled, out=folder.with_name("more")), folder, folder / "..")
 

@@ -280,6 +280,8 @@ def test_an_image_of_several_pages_is_none(rknn, tmp_path, suffix):
     assert "1 records are left out" in told
     assert "Expected an image of one page, got 3 pages; save each page as an image" in told
     assert run(rknn, "images", "p.parquet", network, "--private").status == 0
+    with pytest.raises(ValueError, match="one page, got 3 pages"):
+        files.extremes(tmp_path / f"images/b{suffix}", 255)
     assert np.isnan(embedded("p.parquet")).any(axis=1).tolist() == [False, True]
 
 

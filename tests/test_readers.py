@@ -5,6 +5,7 @@ same to all commands.
 import io
 import json
 import random
+import warnings
 import zipfile
 import zlib
 from pathlib import Path
@@ -175,6 +176,57 @@ def zipped(path, **members):
         for name, data in members.items():
             file.writestr(f"{name}.npy", data)
     return path
+
+
+def twice_in_one_archive(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("embeddings", "labels", "labels"):
+            data = io.BytesIO()
+            np.save(data, np.zeros((9, 2)) if name == "embeddings" else np.arange(9) % 2)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the name that comes twice
+                archive.writestr(f"{name}.npy", data.getvalue())
+
+
+def fewer_persons(path):
+    np.savez(path, embeddings=np.zeros((9, 2)), labels=np.arange(9) % 2, who=np.arange(8))
+
+
+def goes_on(path):
+    with path.open("wb") as file:
+        np.save(file, np.zeros((9, 2)))
+        np.save(file, np.ones((9, 2)))
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "words"),
+    [
+        ("R.npz", twice_in_one_archive, "two arrays of one name"),
+        ("R.npz", fewer_persons, "Expected one label a record, got 9 embeddings, 9 labels, 8 who"),
+        ("R.npy", goes_on, "goes on after its array"),
+        (
+            "R.csv",
+            lambda path: path.write_text("x,x,labels\n1,2,0\n3,4,1\n"),
+            "Expected every name once in the first line, got ['x'] twice",
+        ),
+    ],
+)
+def test_a_file_that_says_more_than_is_read_is_refused(tmp_path, rknn, name, write, words):
+    """By which of two arrays, columns or lengths it is read, nobody has said."""
+    write(tmp_path / name)
+    np.save(tmp_path / "P.npy", np.zeros((4, 2)))
+    np.save(tmp_path / "y.npy", np.arange(9) % 2)
+    labels = ("--private-labels", tmp_path / "y.npy") if name == "R.npy" else ()
+    columns = ("--embedding", "x") if name == "R.csv" else ()
+    persons = ("--person", "who") if "who" in words else ()
+    done = rknn(
+        *("label", "--public", tmp_path / "P.npy", "--private", tmp_path / name, *labels),
+        *("--epsilon", 1, "--budget", 1, "--classes", 2, "--out", tmp_path / "out", "--json"),
+        *(*columns, *persons),
+    )
+    assert done.status == 2
+    assert words in done.json["error"]
+    assert not list(tmp_path.glob("*.jsonl"))
 
 
 def test_a_member_that_is_no_array_is_a_value_error_for_every_command(tmp_path):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from rknn_jax import discriminant, mechanisms
+from rknn_jax import check, discriminant, mechanisms
 from rknn_jax.labels import PublicLabels
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger
@@ -254,6 +254,19 @@ def test_of_two_processes_that_begin_a_run_one_draws_the_roles(tmp_path, monkeyp
     monkeypatch.setattr(rounds.Note, "read", lambda folder: next(looks, read)(folder))
     assert rounds.prepare(settings, 1, None).checkers.roles == first.checkers.roles
     assert rounds.Note.read(Path("out")).roles == first.checkers.roles
+
+
+def test_records_check_by_default_if_the_last_round_pays_for_an_answer(tmp_path, monkeypatch):
+    """The first one pays half as much, for which 4,000 records tell too little."""
+    written(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    first, last = 0.2, 0.4
+    assert check.fewest_units(last) < 4000 < check.fewest_units(first)
+    asked = {"classes": "4", "out": Path("out"), "rounds": 2}
+    settings = named_settings(Settings, "public.npz", "private.npz", first + last, **asked)
+    plan = rounds.prepare(settings, 1, None)
+    assert plan.question.noise.guarantee.epsilon == pytest.approx(first)
+    assert plan.checkers is not None
 
 
 def test_the_statement_of_all_rounds_has_the_risks_of_the_engines_of_each(

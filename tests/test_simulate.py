@@ -143,6 +143,32 @@ def test_clients_beyond_a_block_go_on_where_it_stopped(monkeypatch):
     )
 
 
+def test_votes_messages_and_parts_have_numbers_of_their_own(monkeypatch):
+    used = []
+
+    def noted(function):
+        def call(*given, **named):
+            keys = [one for one in given if isinstance(one, jax.Array) and one.ndim == 0]
+            used.extend(tuple(jax.random.key_data(key).tolist()) for key in keys)
+            return function(*given, **named)
+
+        return call
+
+    def sampled(self, rng, votes, voters):
+        used.append(id(rng))
+        return np.zeros(self.num_totals, np.int64)
+
+    monkeypatch.setattr(simulate, "_votes", noted(simulate._votes))
+    totals = simulate._distributed.client_totals
+    monkeypatch.setattr(simulate._distributed, "client_totals", noted(totals))
+    one = Mesh(np.array(jax.devices()[:1]), ("clients",))
+    simulate.messages(RandomizedResponse(0.01, 8, 9), 0, 0, 64, one, compiled=True)
+    assert len(used) == len({*used}) == 2
+    monkeypatch.setattr(Collision, "sample_totals", sampled)
+    simulate.simulate(Collision(1.0, 4, 4), 1000, "count")
+    assert len(used) == len({*used}) == 2 + simulate.PARTS
+
+
 def test_two_blocks_of_clients_have_noise_of_their_own():
     """At this epsilon votes are lost in it; 72 sums correlate by 0.6 in less than 1 of 10^7."""
     one = Mesh(np.array(jax.devices()[:1]), ("clients",))

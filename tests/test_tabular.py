@@ -705,6 +705,15 @@ def test_private_columns_that_no_record_can_have_made_are_refused_before_anythin
     assert not estimator.ledger.exists()
 
 
+def test_a_preview_of_other_records_than_a_ledger_has_is_refused(table, make):
+    public, private, labels = table
+    estimator = make(epsilon=0.5).fit(public)
+    estimator.label(private, labels)
+    estimator.preview(private)
+    with pytest.raises(LedgerMismatchError, match="records"):
+        estimator.preview(private + 1)
+
+
 def test_public_rows_and_labels_stay_when_their_arrays_are_used_again(table, make):
     """A program may read private rows into the array that the public ones were in."""
     public, private, labels = table

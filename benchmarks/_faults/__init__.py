@@ -7,6 +7,7 @@ find it. `tests/test_benchmarks.py` asserts that each still fits the source.
 from benchmarks._faults import (
     audit,
     corners,
+    courses,
     noise,
     randomness,
     rare,
@@ -33,6 +34,7 @@ FAULTS = (
     *audit.FAULTS,
     *roles.FAULTS,
     *corners.FAULTS,
+    *courses.FAULTS,
     *rare.FAULTS,
     *values.FAULTS,
     *training.FAULTS,
