@@ -11,7 +11,7 @@ TRAINING = ("tests/test_dpsgd.py",)
 FAULTS = (
     Known(
         "courses",
-        "a training goes on to the end of a pass, beyond the steps that it pays for",
+        "a training takes a step beyond those that it pays for",
         "rknn_jax/students/dpsgd.py",
         "            for step in range(done, plan.steps):\n",
         "            for step in range(done, plan.steps + 1):\n",
@@ -174,8 +174,8 @@ FAULTS = (
         "courses",
         "an audit of one run says so where no guesses could have contradicted",
         "rknn_jax/audit/one_run.py",
-        "    perfect = [not allows(curve, canaries, r, correct=r, tau=tau) for r, _, _, tau in tried]\n",
-        "    perfect = [True]\n",
+        "    perfect = [not allows(",
+        "    perfect = [True or allows(",
         ("tests/test_one_run.py",),
     ),
     Known(
