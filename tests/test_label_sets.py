@@ -25,6 +25,7 @@ from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.records.classes import LONGEST_LABEL, Classes
 from rknn_jax.records.labels import check_types, encode
 from rknn_jax.release import counting, label_table, planning
+from rknn_jax.release import label as release
 from rknn_jax.release.estimator import ReverseKNNLabeler
 from rknn_jax.release.settings import Settings
 from rknn_jax.report import release as report
@@ -438,6 +439,19 @@ def test_persons_share_one_vote(tmp_path):
     voted = counted.counts[:, -1].sum() / counted.grid
     assert (counted.persons, voted) == (15, 15)
     assert plan.cost.unit == "person"
+
+
+def test_records_with_sets_that_check_do_not_vote_and_have_no_recall(tmp_path):
+    """A recall of classes would end in an error once the release is paid for."""
+    given = settings_of(tmp_path, "npz", epsilon=1, check_share=0.5)
+    plan = planning.prepare(given)
+    assert plan.num_voters == plan.num_votes == 60
+    with np.load(given.private) as saved:
+        np.savez(tmp_path / "half.npz", **{name: saved[name][:60] for name in saved})
+    half = with_options(given, private=str(tmp_path / "half.npz"), check_share=0.0)
+    assert planning.expect(plan) == planning.expect(planning.prepare(half))
+    assert plan.checkers.roles.recall == 0
+    assert release.release(plan).measured.recall == ()
 
 
 def test_the_folder_is_read_shown_and_exported(released, tmp_path):

@@ -19,6 +19,7 @@ from rknn_jax.labelers._sum_labeler import Labeling
 from rknn_jax.labelers._votes import Bound, VoteTally
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.privacy.roles import MEASURE, VOTE, Roles
+from rknn_jax.privacy.statement import percent, right_guesses
 from rknn_jax.records.classes import Classes
 from rknn_jax.release import counting, estimator, label, planning, questions
 from rknn_jax.release.counting import Counter
@@ -463,6 +464,33 @@ def test_the_terminal_says_what_a_check_costs(files, capsys, rule, price):
     label_lines.tell_plan(planning.prepare(settings(check_share=0.3, **budget)))
     told = " ".join(capsys.readouterr().err.split())
     assert f"do not vote but check the labels, {price}" in told
+
+
+def test_a_check_of_gaussian_votes_is_free_on_a_ledger_of_divergences(files, capsys):
+    """So records check by default, and the terminal does not say that the divergence grows."""
+    budget = {"accounting": "renyi", "budget": 9.0, "budget_delta": 1e-4}
+    plan = planning.prepare(settings(epsilon=6.0, delta=1e-5, mechanism="gaussian", **budget))
+    assert plan.check_is_free
+    assert plan.checkers is not None
+    label_lines.tell_plan(plan)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "do not vote but check the labels, at no epsilon" in told
+
+
+def test_a_statement_tells_who_checks_at_which_epsilon_and_what_the_ledger_promises(files):
+    budget = {"accounting": "renyi", "budget": 5.0, "budget_delta": 1e-4}
+    votes = {"delta": 1e-5, "mechanism": "gaussian", "smoothing": "none"}
+    plan = planning.prepare(settings(check_share=0.3, **votes, **budget))
+    card = label.release(plan).card
+    page = (files / "out/privacy.html").read_text()
+    assert "30.0%, by a coin" in page
+    # No labeling is chosen without smoothing.
+    shares = {"choose": 0.0, "measure": 0.225, "recall": 0.075}
+    assert card["check"] == pytest.approx(shares | {"epsilon": plan.check_epsilon})
+    assert plan.check_epsilon < card["guarantee"]["epsilon"]
+    # Divergences add up, so that the budget is promised and not the epsilon that was spent.
+    assert card["ledger"]["accounting"] == "renyi"
+    assert percent(right_guesses(5.0, 1e-4)) in page
 
 
 @pytest.mark.long

@@ -446,6 +446,9 @@ def test_a_hidden_file_that_a_pattern_names_is_known_once_it_has_changed(name):
 def test_a_file_on_the_web_is_one_file_however_its_url_is_spelled(other):
     name = "http://h/d/a.npz"
     assert set(source_names.of([other])) & set(source_names.of([name]))
+    # The note of a stopped release keeps the plain spelling, which has no password.
+    settings = named_settings(Settings, "public.npz", other, 1.0)
+    assert planning.places(settings) == name
     with pytest.raises(ValueError, match="the same twice"):
         refuse_same([name, other], "--private")
     refuse_same([name, *(f"{name}?version=2", "https://h/d/a.npz", "http://h:8080/d/a.npz")], "")

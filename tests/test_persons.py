@@ -399,6 +399,9 @@ def test_labels_cost_persons_and_say_so(files, relation, most):
     assert card["num_persons"] == public
     assert "num_records" not in card
     assert card["records_per_person"] == (most or "all, sharing one vote")
+    assert card["contribution"] == {"records": most or "shared", "votes": 1}
+    told = [line for line in card["not_covered"] if "number of private persons" in line]
+    assert len(told) == (public is not None)
     assert "one person" in card["statement"]
     assert Ledger.open(given.ledger_path).entries()[1].guarantee.unit == "person"
     page = (folder / "out" / "privacy.html").read_text()

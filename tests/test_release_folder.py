@@ -31,7 +31,7 @@ from rknn_jax.release.release_folder import RESULTS, STAGING
 from rknn_jax.release.settings import Settings
 from rknn_jax.settings import NamedColumns
 from tests.fuzz import npy
-from tests.options import named_settings
+from tests.options import named_settings, with_options
 
 FLAGS = (
     "--public",
@@ -505,6 +505,40 @@ def test_a_release_of_records_that_changed_since_says_so(files, rknn, monkeypatc
     assert ("its labels are of the records of then" in told) == (changed in ("rows", "labels"))
     assert ("others of the same names" in told) == (changed == "another file")
     assert kinds(files).count("spend") == 1
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_labels_in_a_file_of_their_own_are_known_by_place_and_name(files, monkeypatch, moved):
+    """A stopped release is not finished for other labels, and is found if its labels have moved."""
+    with np.load("R.npz") as saved:
+        np.save("R.npy", saved["embeddings"])
+        labels = saved["labels"]
+    for folder, held in (("a", labels), ("b", labels if moved else 1 - labels)):
+        Path(folder).mkdir()
+        np.save(f"{folder}/y.npy", held)
+    given = with_options(SETTINGS, private="R.npy", ledger=files / "R.npz.ledger.jsonl")
+    first, then = (with_options(given, private_labels=f"{folder}/y.npy") for folder in "ab")
+    with monkeypatch.context() as patched:
+        patched.setattr(label, "write", lambda *_: (_ for _ in ()).throw(MemoryError()))
+        with pytest.raises(MemoryError):
+            run(first)
+    if moved:
+        shutil.rmtree("a")
+        run(then)
+    else:
+        with pytest.raises(LedgerError, match="finish it by its own command"):
+            run(then)
+    assert kinds(files) == ["create", "spend", "drawn"]
+
+
+def test_a_paid_release_is_affordable_though_nothing_is_left(files, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(label, "write", lambda *_: (_ for _ in ()).throw(MemoryError()))
+        with pytest.raises(MemoryError):
+            run()
+    plan = planning.prepare(SETTINGS)
+    assert plan.ledger.remaining.epsilon == 0
+    assert plan.affordable
 
 
 def test_the_note_of_a_release_confirms_no_guess_of_its_sum(files, rknn, monkeypatch):

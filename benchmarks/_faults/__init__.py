@@ -15,6 +15,7 @@ from benchmarks._faults import (
     roles,
     secure_sums,
     spending,
+    statements,
     sums,
     told,
     training,
@@ -39,4 +40,5 @@ FAULTS = (
     *values.FAULTS,
     *training.FAULTS,
     *told.FAULTS,
+    *statements.FAULTS,
 )
