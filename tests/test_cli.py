@@ -750,7 +750,7 @@ def test_json_is_the_last_line_also_of_a_refusal(copy, rknn):
         (
             ["raise", "R.npz.ledger.jsonl", "--epsilon", "0.5", "--reason", "less"],
             2,
-            "at least the epsilon=1.0",
+            "at least epsilon=1.0",
         ),
         (
             ["raise", "R.npz.ledger.jsonl", "--epsilon", "nan", "--reason", "more"],

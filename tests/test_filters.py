@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import math
+import re
 import shlex
 from dataclasses import replace
 from fractions import Fraction
@@ -20,6 +21,7 @@ from rknn_jax.privacy import (
     calibration,
     charges,
     filters,
+    ledger_summary,
     renyi,
 )
 from rknn_jax.privacy.events import Binomial, DiscreteLaplace, Gaussian, Laplace, Pure
@@ -186,6 +188,37 @@ def test_what_is_left_after_noise_of_a_delta_is_what_one_more_release_may_cost(t
     left = float(ledger.remaining.epsilon)
     assert ledger.affords(response(left * 0.999))
     assert not ledger.affords(response(left * 1.001))
+
+
+@pytest.mark.parametrize("state", ["damaged", "repaired", "summed up"])
+@pytest.mark.parametrize("stddev", [4.2, 20.0], ids=["all of it", "some of it"])
+def test_damage_may_have_been_a_release_with_a_delta(tmp_path, monkeypatch, state, stddev):
+    """It costs the divergence that remained at least, and is in no sum of pure epsilons."""
+    path = tmp_path / "l.jsonl"
+    ledger = Ledger.create(path, DATA, 1, 1e-4, accounting="renyi")
+    ledger.charge(gaussian(stddev), "a release")
+    (cost,) = ledger._chain().costs
+    path.write_bytes(path.read_bytes()[:-5])
+    ledger = Ledger.open(path, DATA)
+    if state != "damaged":
+        monkeypatch.setattr(ledger_summary, "EVERY", 3)
+        ledger.repair("a crash")
+    if state == "summed up":
+        for number in range(3):
+            ledger.adopt(DataSet(f"sha256:{number}", None), "embedded anew", unrelated=True)
+        assert ledger._chain().past.cost is not None
+    divergence = sum(one.divergence for one in ledger._chain().costs)
+    assert divergence >= max(cost.divergence, ledger._chain().rule.worth(amount(1, "0.0001")))
+    for epsilon, delta in ((1.1, 1e-12), (1.1, 1e-6), (5, 0)):
+        with pytest.raises(LedgerError, match="at least"):
+            ledger.raise_budget(epsilon, delta, "decided")
+    assert ledger.remaining.epsilon < 0.01
+    with pytest.raises(LedgerError) as refused:
+        ledger.raise_budget(1, None, "decided")
+    least = float(re.search(r"at least epsilon=([\d.]+)", str(refused.value))[1])
+    assert 1 < least < 3
+    ledger.raise_budget(least + 0.1, None, "decided")
+    assert 0 < ledger.remaining.epsilon < 0.2
 
 
 def test_noise_that_is_not_known_is_refused_and_costs_nothing(tmp_path):

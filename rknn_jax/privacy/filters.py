@@ -18,7 +18,8 @@ paths with R <= B, and that is at most delta.
 
 The order has to be fixed in advance: the best order in hindsight would depend on the results. It is
 the one that fits most Gaussian noise into the budget. Divergences are rounded up to a multiple of
-2^-40, and then add up exactly.
+2^-40, and then add up exactly. Damage counts as a divergence that nothing that fitted exceeds, and
+not as pure, since nobody knows what it was.
 
 References: Feldman & Zrnic, "Individual Privacy Accounting via a Rényi Filter", 2021, Theorem 3.1;
 Rogers, Roth, Ullman & Vadhan, "Privacy Odometers and Filters", 2016 (sums); Canonne, Kamath &
@@ -192,8 +193,8 @@ class Renyi:
             return Cost(amount)
         if not amount.epsilon:
             return Cost(amount, Fraction())
-        divergence = _pure(float(amount.epsilon), self.order) * (1 + _SLACK)
-        return Cost(amount, max(STEP, _rounded_up(divergence)))  # a tiny one may underflow to 0
+        # It may have had a delta, so no sum of pure epsilons includes it. `left` rounds down.
+        return Cost(Amount(amount.epsilon, STEP), self._cost_of(amount.epsilon + STEP))
 
     def fits(self, budget: Amount, costs: Sequence[Cost]) -> bool:
         """Return True if the costs are within the budget, by divergences or as pure releases."""
@@ -248,9 +249,9 @@ class Renyi:
         return low * STEP
 
     def _cost_of(self, epsilon: Fraction) -> Fraction:
-        divergence = self.unknown(Amount(epsilon, Fraction())).divergence
-        assert divergence is not None
-        return divergence
+        """Return the divergence of what is epsilon-DP, rounded up."""
+        divergence = _pure(float(epsilon), self.order) * (1 + _SLACK)
+        return max(STEP, _rounded_up(divergence))  # a tiny one may underflow to 0
 
 
 Rule = Sum | Renyi

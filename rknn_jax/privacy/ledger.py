@@ -462,9 +462,10 @@ class Ledger:
             # The delta that stays is the one under the lock: another process may have changed it.
             amount = exact_amount(epsilon, chain.budget.delta if delta is None else delta)
             if not chain.rule.fits(amount, chain.costs):
+                none = NOTHING._replace(delta=amount.delta or chain.budget.delta)
                 raise LedgerError(
-                    f"Expected a budget of at least the {chain.spent} that {self.path} has "
-                    f"spent, got {amount}."
+                    f"Expected a budget of at least {chain.rule.enough(none, chain.costs)}, which "
+                    f"all that {self.path} has spent fits into, got {amount}."
                 )
             return body_of("budget", amount, reason)
 
