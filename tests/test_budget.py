@@ -677,7 +677,9 @@ def test_small_releases_are_composed_where_the_ledger_was_made_so(folder, capsys
     with pytest.raises(LedgerError, match="accounting renyi"):
         release(accounting="sum", **given)
     budget.show(Show(Path("R.npz.ledger.jsonl")))
-    assert "renyi" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "renyi" in told
+    assert "all releases so far are promised the budget alone" in told
 
 
 @pytest.mark.parametrize("budget_delta", [None, 0.0])

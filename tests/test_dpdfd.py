@@ -710,6 +710,16 @@ def test_the_default_number_of_teachers_follows_the_number_of_records_where_it_i
     assert DPDFD(num_teachers=5000).for_units(num_units).teachers == 5000
 
 
+@pytest.mark.parametrize("more", [0, 60])
+def test_a_default_number_of_teachers_follows_persons_where_these_are_protected(more):
+    """One person's records would deal all others anew."""
+    config = dataclasses.replace(QUICK, num_teachers=None, unit="person", steps=2)
+    person = np.concatenate([np.arange(240) % 30, np.zeros(more, int)]).astype(np.int32)
+    private = Records(IMAGES[: 240 + more], LABELS[: 240 + more], person)
+    found = config.contribute(jax.random.key(0), private, np.asarray, QUERIES, CLASSES)
+    assert len(found.weights) == 30 // 15
+
+
 def test_a_default_number_of_teachers_labels_few_records():
     config = dataclasses.replace(QUICK, num_teachers=None, steps=2)
     contribution = voted(config)

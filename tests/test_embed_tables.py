@@ -43,6 +43,20 @@ def test_a_word_for_a_missing_number_leaves_a_column_of_numbers(rknn, word):
     assert cards[0]["model"] == cards[1]["model"]
 
 
+def test_a_label_is_no_feature_though_the_public_table_had_such_a_column(rknn):
+    """There it was somebody's guess, and here it is the truth."""
+    for name in ("public", "private"):
+        Path(f"{name}.csv").write_text("age,diagnosis\n20,1\n30,2\n40,1\n")
+    assert rknn("embed", "--table", "public.csv", "--out", "p.parquet").status == 0
+    done = rknn(
+        *("embed", "--table", "private.csv", "--card", "p.card.json", "--private", "--json"),
+        *("--label", "diagnosis", "--out", "r.parquet"),
+    )
+    assert done.status == 2
+    assert "features without the label, got --label diagnosis" in done.json["error"]
+    assert "of --card p.card.json, which saw no label" in done.json["error"]
+
+
 def test_a_row_of_words_for_missing_numbers_has_no_values(rknn):
     Path("p.csv").write_text("a,b\n1.5,2\n2.5,1\n?,NA\n-,7.5\n")
     done = rknn("embed", "--table", "p.csv", "--out", "p.parquet", "--json")

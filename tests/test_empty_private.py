@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rknn_jax import ReverseKNNLabeler
+from rknn_jax.cli import budget
+from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.release import label, planning
 from rknn_jax.release.settings import Settings
 from tests.conftest import crossed
@@ -110,6 +112,15 @@ def test_a_file_without_a_record_may_be_in_several_ledgers(tmp_path, monkeypatch
         both = tuple(str(folder / name) for name in ("p.npz", "q.npz"))
         released(both, 2 * number, queries=4)
         released(both[0], 2 * number + 1, queries=4)
+
+
+def test_a_ledger_adopts_a_file_without_a_record_where_their_number_is_private():
+    npz(5)
+    released("p.npz", 0, queries=4)
+    npz(0)
+    adopted = named_settings(budget.Adopt, Path("l0"), "p.npz", "none is left", unrelated=True)
+    budget.adopt(adopted)
+    assert len(Ledger.open("l0").datasets) == 2
 
 
 @pytest.mark.parametrize("write", [npz, csv, parquet, feather])

@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from rknn_jax._internal.option_names import as_flag, option_names
@@ -925,6 +925,31 @@ def test_networks_of_ipv6_count_as_one_address():
     assert gate._network("10.0.0.1") != gate._network("10.0.0.2")
 
 
+def test_strangers_of_one_network_are_counted_together():
+    with (
+        gate.Gate(socket.create_server((HERE, 0)), 10, True, gate.Rarely()) as served,
+        socket.socket() as open_one,
+    ):
+        for number in range(gate.STRANGERS_OF_AN_ADDRESS):
+            assert not served._beyond(gate._network("2001:db8::ffff"))
+            served._strangers[f"2001:db8::{number:x}", 4430] = open_one
+        assert served._beyond(gate._network("2001:db8::ffff")) == "strangers"
+        assert not served._beyond(gate._network("2001:db8:0:1::1"))
+
+
+def test_a_server_is_known_by_all_roots_of_a_file_in_any_order(tmp_path):
+    certificates.write_server(tmp_path / "tls")
+    certificates.write_server(tmp_path / "other")
+    certificates.write_client(tmp_path, "party0")
+    roots = [(tmp_path / name / "ca.pem").read_bytes() for name in ("tls", "other")]
+    (tmp_path / "both.pem").write_bytes(b"".join(roots))
+    (tmp_path / "turned.pem").write_bytes(b"".join(roots[::-1]))
+    names = ("tls/ca.pem", "other/ca.pem", "both.pem", "turned.pem")
+    first, second, both, turned = (client_tls(tmp_path, ca=name).root for name in names)
+    assert both == turned
+    assert len({first, second, both}) == 3
+
+
 def test_errors_that_anybody_can_cause_take_one_line(caplog):
     log = gate.Rarely()
     for number in range(1000):
@@ -1019,7 +1044,16 @@ def test_a_hostile_server_fills_no_memory_and_controls_no_terminal(tmp_path):
     round = a_round()
     client = a_client(tmp_path / "client", agreement=Agreement(most_bytes=2**12))
     told = []
+    streamed = []
+
+    async def endless():
+        while len(streamed) < 10_000:
+            streamed.append(1)
+            yield bytes(2**10)
+            await asyncio.sleep(0.001)
+
     bombs = [
+        StreamingResponse(endless()),
         Response(gzip.compress(bytes(2**20)), headers={"content-encoding": "gzip"}),
         Response(status_code=307, headers={"location": "http://127.0.0.1:1/"}),
         Response(bytes(2**13)),
@@ -1049,6 +1083,7 @@ def test_a_hostile_server_fills_no_memory_and_controls_no_terminal(tmp_path):
         outcome, events = joined(client, port)
     assert outcome == ("?[2Jall ?clear", False)
     assert "most_bytes" in events["refused"]
+    assert len(streamed) < 10_000
     assert told == [b""]
     assert client.ledger.spent.epsilon == 0
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -17,6 +18,7 @@ from rknn_jax.privacy.ledger import (
     Ledger,
     LedgerCorruptError,
     LedgerError,
+    LedgerMismatchError,
 )
 from rknn_jax.privacy.ledger_lines import parse, sound_part
 
@@ -47,6 +49,17 @@ def whole(path):
 
 def summaries(path):
     return sum(b'"kind":"summary"' in line for line in path.read_bytes().split(b"\n"))
+
+
+def test_a_summary_keeps_the_column_that_names_the_persons(path):
+    ledger = Ledger.create(path, DATA, 3, unit="person", person="patient")
+    for number in range(4):
+        ledger.charge(replace(released(0.1), unit="person"), f"release {number}")
+    assert summaries(path)
+    Ledger.open(path).check_person("patient")
+    for other in ("visit", ""):
+        with pytest.raises(LedgerMismatchError, match="patient"):
+            Ledger.open(path).check_person(other)
 
 
 @pytest.mark.parametrize("accounting", ["sum", pytest.param("renyi", marks=pytest.mark.long)])

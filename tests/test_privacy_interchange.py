@@ -1,6 +1,7 @@
 """Guarantees in other libraries: their accountants find no smaller epsilon than ours."""
 
 import math
+from dataclasses import replace
 
 import dp_accounting
 import pytest
@@ -85,6 +86,8 @@ def test_a_measurement_releases_and_maps_groups_of_records():
 def test_no_measurement_is_made_of_a_simulation():
     with pytest.raises(ValueError, match="Expected the guarantee of a release"):
         interchange.measurement(guaranteed(EVENTS["pure"], sampler="simulation"), sum)
+    with pytest.raises(ValueError, match="depends on the data"):
+        interchange.measurement(replace(guaranteed(EVENTS["pure"]), data_dependent=True), sum)
 
 
 def test_a_notebook_shows_the_guarantee_and_no_markup_of_others():

@@ -22,6 +22,7 @@ from rknn_jax.labelers import rknn as labeler
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy import statement
 from rknn_jax.privacy.entropy import Entropy
+from rknn_jax.privacy.events import Gaussian, SampledGaussian
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Amount
 from rknn_jax.privacy.responsible import Responsible
@@ -71,6 +72,42 @@ def test_where_divergences_add_up_the_whole_budget_is_what_is_guaranteed():
     """The epsilon that was spent is then no bound for all releases together."""
     assert ACCOUNT.guaranteed == ACCOUNT.spent
     assert ACCOUNT._replace(accounting="renyi").guaranteed == ACCOUNT.budget
+
+
+@pytest.mark.parametrize("accounting", ["sum", "renyi"])
+def test_the_page_tells_the_best_guess_from_all_that_is_guaranteed_with_its_delta(accounting):
+    account = ACCOUNT._replace(
+        budget=Amount(Fraction(3), Fraction(1, 10)),
+        spent=Amount(Fraction(3, 2), Fraction(1, 20)),
+        accounting=accounting,
+    )
+    told = page(replace(WORDS, account=account))
+    guess = percent(right_guesses(*map(float, account.guaranteed)))
+    assert guess != percent(right_guesses(float(account.guaranteed.epsilon), 0.0))
+    assert guess in told
+
+
+def test_the_page_rounds_up_what_it_promises_and_tells_no_chance_above_one():
+    told = page(replace(WORDS, guarantee=replace(RELEASE, delta=1.4441e-5)))
+    assert "<dd>1.45e-05, or" in told
+    told = page(replace(WORDS, guarantee=replace(RELEASE, delta=0.2)))
+    shown = [factor for factor in statement.FACTORS if exception(0.2, factor) < 1]
+    assert 0 < len(shown) < len(statement.FACTORS)
+    assert told.count("but for a chance of") == len(shown)
+
+
+@pytest.mark.parametrize(("epsilon", "protects"), [(10.0, True), (30.0, False)])
+def test_an_epsilon_that_leaves_a_guess_as_good_as_certain_protects_nobody(epsilon, protects):
+    told = page(replace(WORDS, guarantee=replace(RELEASE, epsilon=epsilon)))
+    assert ("NO PROTECTION" in told) != protects
+    assert right_guesses(30.0, 0.0) < 1
+
+
+def test_the_assumptions_are_those_of_all_events():
+    sampled = SampledGaussian(9.0, sampling_prob=0.1)
+    guarantee = replace(RELEASE, delta=1e-5, events=(Gaussian(9.0), sampled))
+    told = replace(WORDS, guarantee=guarantee).card()["assumptions"]
+    assert set(sampled.assumptions) <= set(told)
 
 
 def worst_pair(epsilon, delta):

@@ -322,6 +322,11 @@ def test_a_release_tells_who_answers_for_it_and_is_ready_for_the_registry(rknn, 
     assert fields["implementation"]["justification"] == "the ethics board, 3 March"
     assert fields["basic"]["publication_date"] == card["time"][:10]
     assert fields["dp_variant"]["variant_name"] == "Pure DP"
+    for name, part, lines in (
+        ("unprotected_quantities", "dp_variant", card["not_covered"]),
+        ("description", "basic", card["released"]),
+    ):
+        assert fields[part][name].splitlines() == [f"- {line}" for line in lines]
     assert fields["privacy_loss"]["privacy_parameters"] == {"epsilon": 1.0}
     assert fields["deployment_model"]["model_name"] == "Central"
     assert "deployment.basic.data_product_region" in done.json["unanswered"]
