@@ -230,8 +230,10 @@ def test_classes_are_selected_and_then_label(folder, capsys, person):
     assert told["classes"] == ["cold", "flu", "measles"]
     truth = ROWS / 3 if person is None else ROWS / 6
     assert all(abs(count - truth) < 60 for count in told["counts"].values())
-    assert "--classes cold,flu,measles\n" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "--classes cold,flu,measles\n" in shown
     unit = "record" if person is None else "person"
+    assert shown.count(f" {unit}s\n") == 3
     assert (told["guarantee"]["unit"], told["guarantee"]["delta"]) == (unit, 1e-6)
     label.run(
         named_settings(

@@ -205,6 +205,19 @@ def test_a_fingerprint_is_of_the_records_and_not_of_their_encoder(images):
     assert len({planning.request(plan.settings, plan.data) for plan in plans}) == 2
 
 
+def test_a_fingerprint_is_of_all_blocks_of_records(images, monkeypatch):
+    monkeypatch.setattr(counting, "BLOCK", {"cpu": 16})
+    given = {"representation": "pixels", "embedding": ("images",)}
+    first = label.count(planning.prepare(settings(images, **given))).dataset
+    path = max((images / "R").iterdir())
+    with np.load(path) as saved:
+        held = dict(saved)
+    assert len(held["images"]) > 16
+    held["images"][-1] ^= 1
+    np.savez(path, **held)
+    assert label.count(planning.prepare(settings(images, **given))).dataset != first
+
+
 UNLIKE = {
     "float32 [8, 8, 1]": lambda images: (images / 255).astype(np.float32),
     "int32 [8, 8, 1]": lambda images: images.astype(np.int32),

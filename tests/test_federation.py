@@ -981,7 +981,7 @@ class Looks:
 
 
 @pytest.mark.parametrize("there", [True, False])
-@pytest.mark.parametrize("others", [(), ("other.onnx",)])
+@pytest.mark.parametrize("others", [(), ("other.onnx", "elsewhere/secret.onnx")])
 def test_a_server_learns_nothing_about_files_that_the_owner_has_not_listed(
     tmp_path, monkeypatch, there, others
 ):

@@ -166,8 +166,11 @@ def test_files_that_declare_other_names_are_refused_unless_the_user_names_them(t
     write(tmp_path / "a", clusters(9), "parquet")
     write(tmp_path / "b", clusters(9), "parquet", features(("dog", "cat", "owl")))
     files = sorted(map(str, tmp_path.rglob("*.parquet")))
-    with pytest.raises(ValueError, match="the same names of classes in all files, got others in"):
-        known_classes.declared(files, "label")
+    write(tmp_path / "plain", clusters(9), "parquet", {})
+    (plain, *_) = map(str, (tmp_path / "plain").rglob("*.parquet"))
+    for found in (files, [files[0], plain]):
+        with pytest.raises(ValueError, match="the same names of classes in all files, got others"):
+            known_classes.declared(found, "label")
     ids = [
         encode(tables.read_labels(Path(file)), parse_classes("owl,dog,cat")).ids[:3].tolist()
         for file in [renamed(file) for file in (files[0], files[2])]

@@ -367,6 +367,17 @@ def test_a_file_that_is_replaced_between_opening_and_locking_is_noticed(ledger, 
 # The commands
 
 
+def test_what_a_ledger_of_epsilon_alone_lost_is_shown(rknn, path):
+    forged = "a study\n  2026-01-01T00:00:00+00:00  budget   epsilon=9.0, delta=0.0     more"
+    ledger = Ledger.create(path, DATA, 1)
+    ledger.charge(released(0.1), forged)
+    lines = rknn("budget", "show", path).out.splitlines()
+    assert sum("a study" in line and "epsilon=9.0" in line for line in lines) == 1
+    assert not [line for line in lines if line.startswith("  2026-01-01")]
+    path.write_bytes(path.read_bytes()[:-9])
+    assert "damaged" in rknn("budget", "show", path).out
+
+
 def test_the_command_shows_damage_and_repairs_it(rknn, ledger, path):
     with path.open("ab") as file:
         file.write(b"{")
