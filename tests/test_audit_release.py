@@ -368,4 +368,5 @@ def test_the_command_audits_a_release(rknn, monkeypatch, replaced):
     result = rknn("audit", "--release", "--epsilon", 0.5, "--json")
     assert result.status == 4
     assert any("confidence" in leak for leak in result.json["leaks"])
+    assert result.json["statement"].startswith("BROKEN, and no chance: ")
     assert "BROKEN: with the same noisy counts" in " ".join(result.err.split())

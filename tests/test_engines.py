@@ -292,6 +292,12 @@ def test_warnings_of_a_worker_are_its_owners_and_in_no_log(two_machines):
     assert not [path for path in logs if b"SECRET of piece" in path.read_bytes()]
 
 
+def test_a_folder_for_a_cluster_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "none"))
+    with pytest.raises(ValueError, match=r"in RAY_TMPDIR, got .*none: No such file"):
+        ray_map._own_folder()
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:SECRET")
 @pytest.mark.parametrize("given", [False, True])

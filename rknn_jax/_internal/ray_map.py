@@ -118,7 +118,12 @@ def _own_folder() -> TemporaryDirectory[str]:
     """
     usual = None if sys.platform == "linux" else "/tmp"
     above = os.environ.get("RAY_TMPDIR", usual)
-    return TemporaryDirectory(prefix="r", dir=above, ignore_cleanup_errors=True)
+    try:
+        return TemporaryDirectory(prefix="r", dir=above, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise ValueError(
+            f"Expected a folder that can be written in RAY_TMPDIR, got {above}: {error.strerror}."
+        ) from error
 
 
 def _read_token() -> None:

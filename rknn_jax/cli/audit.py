@@ -76,9 +76,15 @@ def run(settings: Audit) -> dict[str, Any]:
     tell(err, "drawn", str(found))
     tell(err, "inputs", found.inputs)
     tell(err, "event", found.event)
-    wrong = subject.exact is not None and subject.exact.broken
-    return found.asdict() | {
-        "broken": found.broken or wrong or bool(subject.leaks),
+    known = list(subject.leaks or ())
+    if subject.exact is not None and subject.exact.broken:
+        known.append("the stated law")
+    told = found.asdict()
+    if known:
+        told["broken"] = True
+        told["statement"] = f"BROKEN, and no chance: {', '.join(known)}. By the runs alone: {found}"
+        tell(err, "verdict", told["statement"])
+    return told | {
         "stated_law": subject.exact and subject.exact.asdict(),
         "leaks": subject.leaks,
     }
