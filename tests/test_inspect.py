@@ -172,6 +172,25 @@ def test_the_page_leads_with_the_number_that_matters_and_every_warning(folders, 
     assert "of the labels would be the same without noise" in release.headline(unheard)
 
 
+def test_a_release_of_persons_promises_epsilon_to_persons(released):
+    card = released.card | {"guarantee": released.card["guarantee"] | {"unit": "person"}}
+    assert "for one person" in release.headline(replace(released, card=card))
+
+
+def test_rows_without_a_label_are_no_reason_to_use_the_labels(released):
+    sure = np.eye(len(NAMES))[released.label]
+    summed = replace(released.summary, concerns=())
+    found = replace(released, probability=sure, summary=summed)
+    assert advise(found).verdict == "Use the labels."
+    half = np.where(np.arange(NUM_ROWS) % 2, -1, released.label)
+    assert advise(replace(found, label=half)).verdict != "Use the labels."
+
+
+def test_the_noise_of_a_release_is_the_root_of_its_mean_square():
+    found = summary.summarize(np.eye(3, dtype=np.float32), (), None, np.array([[1.0, 7.0]]))
+    assert found.noise_stddev == 5.0
+
+
 def test_a_measure_takes_the_place_of_an_opinion(released):
     summary = replace(released.summary, concerns=())
     told = replace(released, summary=summary).shares
@@ -319,7 +338,16 @@ DAMAGES = {
     "half a summary": lambda folder: (folder / "summary.json").write_text('{"agreement": 1}'),
     "a row that is not there": lambda folder: edit(folder, rows=[60], places=[[0, 0]]),
     "a list": lambda folder: (folder / "privacy.json").write_text("[]"),
+    "a delta in words": lambda folder: reword(
+        folder / "privacy.json", '"delta": 0', '"delta": "x"'
+    ),
 }
+
+
+def reword(path, before, after):
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
 
 
 def edit(folder, **changes):
