@@ -508,6 +508,14 @@ def test_a_damaged_index_is_a_warning_and_loses_no_release(folder, damage):
             release(ledger=Path("other.jsonl"))
 
 
+def test_a_home_that_is_no_absolute_path_has_no_index(monkeypatch):
+    for name in ("RKNN_STATE_DIR", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "home")
+    with pytest.raises(OSError, match="home.* is no absolute path"):
+        ledger_index.folder()
+
+
 @pytest.mark.parametrize("name", ["s3://bucket/ledgers", "state", "./state", "~/state"])
 def test_an_index_is_in_no_folder_of_the_program_that_asks(monkeypatch, name):
     """Each working folder would have another one, one named `s3:` too."""

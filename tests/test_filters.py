@@ -35,6 +35,7 @@ from rknn_jax.privacy.ledger import (
     LedgerError,
 )
 from rknn_jax.privacy.sampled_gaussian import ORDERS
+from rknn_jax.privacy.statement import Account
 from tests.conftest import crossed
 
 DATA = "sha256:of-some-records"
@@ -208,16 +209,16 @@ def test_damage_may_have_been_a_release_with_a_delta(tmp_path, monkeypatch, stat
         for number in range(3):
             ledger.adopt(DataSet(f"sha256:{number}", None), "embedded anew", unrelated=True)
         assert ledger._chain().past.cost is not None
-    divergence = sum(one.divergence for one in ledger._chain().costs)
+    divergence = sum(one.divergence for one in ledger._chain().costs) + 4 * filters.STEP
     assert divergence >= max(charged, ledger._chain().rule.worth(amount(1, "0.0001")))
     for epsilon, delta in ((1.1, 1e-12), (1.1, 1e-6), (5, 0)):
         with pytest.raises(LedgerError, match="at least"):
             ledger.raise_budget(epsilon, delta, "decided")
     assert ledger.remaining.epsilon < 0.01
     with pytest.raises(LedgerError) as refused:
-        ledger.raise_budget(1, None, "decided")
+        ledger.raise_budget(0.99, None, "decided")
     least = float(re.search(r"at least epsilon=([\d.]+)", str(refused.value))[1])
-    assert 1 < least < 3
+    assert 0.99 < least < 3
     ledger.raise_budget(least + 0.1, None, "decided")
     assert 0 < ledger.remaining.epsilon < 0.2
 
@@ -331,8 +332,54 @@ def test_damage_counts_as_all_that_remained(tmp_path):
     assert not ledger.affords(laplace(0.01))
     with pytest.raises(LedgerError, match="delta=0"):
         ledger.repair("a torn line", 0.1, 1e-5)
+    with pytest.raises(LedgerError, match="shows a release with a delta, got epsilon=0.1"):
+        ledger.repair("a torn line, of a release of 0.1", 0.1, 0)
+    path.write_bytes(whole + b'{"delta":"0","epsilon":"1/10","guar')
     ledger.repair("a torn line, of a release of 0.1", 0.1, 0)
     assert ledger.affords(laplace(0.1))
+
+
+@pytest.mark.parametrize("accounting", ["sum", "renyi"])
+@pytest.mark.parametrize("place", [b"the board", b'"kind":"budget"'])
+def test_damage_that_hides_a_raised_budget_counts_what_was_spent_of_it(tmp_path, accounting, place):
+    path = tmp_path / "l.jsonl"
+    delta = 1e-5 if accounting == "renyi" else 0
+    ledger = Ledger.create(path, DATA, 1, delta, accounting=accounting)
+    ledger.raise_budget(10, None, "the board")
+    ledger.charge(response(8.0), "a release")
+    before, found, after = path.read_bytes().partition(place)
+    path.write_bytes(before + found[:-2] + b"X" + found[-1:] + after)
+    ledger.repair("a bit flipped")
+    assert ledger.spent.epsilon >= 8
+    assert ledger.is_overspent
+    with pytest.raises(LedgerError, match="fits into"):
+        ledger.raise_budget(7.9, None, "the board, again")
+    assert not ledger.affords(response(0.01))
+
+
+def test_a_repair_of_more_than_the_budget_is_promised_as_that(tmp_path, rknn):
+    path = tmp_path / "l.jsonl"
+    ledger = Ledger.create(path, DATA, 1, 1e-5, accounting="renyi")
+    ledger.charge(laplace(0.1), "a release")
+    path.write_bytes(path.read_bytes()[:-9])
+    assert not ledger.is_overspent
+    assert ledger.spent == ledger.budget
+    ledger.repair("a crash", 100, 0)
+    assert ledger.is_overspent
+    assert ledger.spent.epsilon > 50
+    assert "promised the budget alone" not in rknn("budget", "show", path).out
+    account = Account("", "", ledger.budget, ledger.spent, ledger.remaining, ledger.accounting)
+    assert account.guaranteed.epsilon == ledger.spent.epsilon
+
+
+def test_damage_does_not_fit_into_a_budget_without_a_delta(tmp_path):
+    path = tmp_path / "l.jsonl"
+    ledger = Ledger.create(path, DATA, 1, 1e-5, accounting="renyi")
+    ledger.raise_budget(1, 0, "pure releases alone")
+    ledger.charge(laplace(0.1), "a release")
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(LedgerError, match="Expected a budget with a delta"):
+        ledger.raise_budget(5, 0, "more")
 
 
 def test_a_spend_without_its_divergence_blocks_the_ledger(tmp_path, monkeypatch):

@@ -281,7 +281,8 @@ def _account(ledger: Ledger) -> dict[str, Any]:
 
 def _tell_account(told: Console, ledger: Ledger) -> None:
     for name in ("name", "id", "accounting", "budget", "spent", "remaining", "head"):
-        meaning = RENYI_SPENT if (name, ledger.accounting) == ("spent", "renyi") else ""
+        promised = name == "spent" and ledger.accounting == "renyi" and not ledger.is_overspent
+        meaning = RENYI_SPENT if promised else ""
         tell(told, name, f"{getattr(ledger, name)}{meaning or MEANINGS.get(name, '')}")
     if any(ledger.unread):
         tell(

@@ -72,10 +72,12 @@ class Cost(NamedTuple):
     Attributes:
       amount: Epsilon and delta.
       divergence: Rényi divergence at the rule's order; None if nothing bounds it.
+      is_known: False for damage, which may have had a delta that nobody can read. Defaults to True.
     """
 
     amount: Amount
     divergence: Fraction | None = None
+    is_known: bool = True
 
 
 def total(costs: Sequence[Cost]) -> Amount:
@@ -193,13 +195,11 @@ class Renyi:
             return Cost(amount)
         if not amount.epsilon:
             return Cost(amount, Fraction())
-        # It may have had a delta, so no sum of pure epsilons includes it. `left` rounds down.
-        return Cost(Amount(amount.epsilon, STEP), self._cost_of(amount.epsilon + STEP))
+        return Cost(amount, self._cost_of(amount.epsilon), is_known=False)
 
     def fits(self, budget: Amount, costs: Sequence[Cost]) -> bool:
         """Return True if the costs are within the budget, by divergences or as pure releases."""
-        spent = total(costs)
-        if not spent.delta and spent.epsilon <= budget.epsilon:
+        if _are_pure(costs) and total(costs).epsilon <= budget.epsilon:
             return True
         divergence = self._divergence(costs)
         # Where a divergence is unknown, only the sum of pure epsilons above could say yes.
@@ -211,8 +211,7 @@ class Renyi:
         A release whose noise is known may cost more. Its own delta does not count, because the
         budget's delta pays for all divergences together.
         """
-        spent = total(costs)
-        pure = Fraction() if spent.delta else max(budget.epsilon - spent.epsilon, Fraction())
+        pure = less(budget, total(costs)).epsilon if _are_pure(costs) else Fraction()
         divergence = self._divergence(costs)
         room = Fraction(-1) if divergence is None else self.worth(budget) - divergence
         epsilon = max(pure, self._epsilon_within(room))
@@ -223,11 +222,11 @@ class Renyi:
 
         Its delta stays. All divergences are known.
         """
-        spent, divergence = total(costs), self._divergence(costs)
+        divergence = self._divergence(costs)
         assert divergence is not None
         least = budget.epsilon + divergence - self.worth(budget)
-        if not spent.delta:
-            least = min(least, spent.epsilon)
+        if _are_pure(costs):
+            least = min(least, total(costs).epsilon)
         return Amount(max(budget.epsilon, least), budget.delta)
 
     def _divergence(self, costs: Sequence[Cost]) -> Fraction | None:
@@ -255,6 +254,11 @@ class Renyi:
 
 
 Rule = Sum | Renyi
+
+
+def _are_pure(costs: Sequence[Cost]) -> bool:
+    """Return True if all are known to have no delta."""
+    return all(cost.is_known and not cost.amount.delta for cost in costs)
 
 
 def _rounded_up(value: float) -> Fraction:

@@ -293,8 +293,7 @@ class Ledger:
     @property
     def is_overspent(self) -> bool:
         """True if all charges, damage included, are more than the budget, as a repair may say."""
-        chain = self._chain()
-        return not chain.rule.fits(chain.budget, chain.costs)
+        return self._chain().is_overspent
 
     @property
     def unread(self) -> Amount:
@@ -463,9 +462,12 @@ class Ledger:
             amount = exact_amount(epsilon, chain.budget.delta if delta is None else delta)
             if not chain.rule.fits(amount, chain.costs):
                 none = NOTHING._replace(delta=amount.delta or chain.budget.delta)
+                least = f"of at least {chain.rule.enough(none, chain.costs)}"
+                if isinstance(chain.rule, Renyi) and not none.delta:
+                    least = "with a delta"
                 raise LedgerError(
-                    f"Expected a budget of at least {chain.rule.enough(none, chain.costs)}, which "
-                    f"all that {self.path} has spent fits into, got {amount}."
+                    f"Expected a budget {least}, which all that {self.path} has spent fits into, "
+                    f"got {amount}."
                 )
             return body_of("budget", amount, reason)
 
@@ -596,6 +598,13 @@ class Ledger:
                 raise LedgerError(
                     f"Expected delta=0 in {self.path}, which adds divergences up, got "
                     f"delta={float(amount.delta)}; give an epsilon that is large enough."
+                )
+            less_told = isinstance(chain.rule, Renyi) and amount.epsilon < told.epsilon
+            if less_told and chain.shows_delta:
+                raise LedgerError(
+                    f"Expected epsilon >= {float(told.epsilon)} for damage to {self.path}, which "
+                    f"shows a release with a delta, got epsilon={float(amount.epsilon)}; its "
+                    "divergence is not known from epsilon, so leave epsilon out."
                 )
             line = repaired(chain, amount, reason)
             # The damaged bytes end with a line break of ours, and stay for whoever examines them.

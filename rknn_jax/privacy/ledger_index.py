@@ -74,6 +74,8 @@ def folder() -> Path:
         above = Path(state) if os.path.isabs(state) else Path.home() / ".local/state"
     except RuntimeError as error:
         raise OSError(str(error)) from error
+    if not above.is_absolute():
+        raise OSError(f"{above} is no absolute path on this machine")
     return above / "rknn_jax" / "ledgers"
 
 

@@ -155,7 +155,9 @@ class Chain:
     @property
     def recorded(self) -> tuple[Cost, ...]:
         """Costs on the sound lines, of which a summary adds up those before it."""
-        before = () if self.past.cost is None else (self.past.cost,)
+        before: tuple[Cost, ...] = ()
+        if self.past.cost is not None:
+            before = (self.past.cost._replace(is_known=not self.past.repaired),)
         return (*before, *map(self._cost_of, _spends(self.entries)))
 
     @property
@@ -182,8 +184,22 @@ class Chain:
         """Amount that the damage counts as, at most what remained."""
         if not self.damage:
             return NOTHING
-        left = self.rule.left(self.budget, self.recorded)
-        return less(left, self._left_after_damage(left))
+        budget, shown = self.budget, NOTHING
+        if not _is_unfinished(self.damage):  # whole lines may follow one that was changed
+            lines = list(filter(None, map(_readable, self.damage.split(b"\n"))))
+            budgets = [amount for amount, kind in lines if kind == "budget"]
+            budget = Amount(*map(max, *budgets, budget, budget))
+            shown = total([Cost(amount) for amount, kind in lines if kind != "budget"])
+            if isinstance(self.rule, Renyi):
+                shown = shown._replace(delta=Fraction())
+        left = self.rule.left(budget, self.recorded)
+        return Amount(*map(max, less(left, self._left_after_damage(left)), shown))
+
+    @property
+    def shows_delta(self) -> bool:
+        """True if the damage shows a release with a delta."""
+        lines = filter(None, map(_readable, self.damage.split(b"\n")))
+        return any(amount.delta and kind != "budget" for amount, kind in lines)
 
     @property
     def spent(self) -> Amount:
@@ -193,7 +209,18 @@ class Chain:
         """
         if isinstance(self.rule, Sum):
             return total(self.costs)
+        if self.is_overspent:
+            return self.rule.enough(self.budget, self.costs)
         return less(self.budget, self.remaining)
+
+    @property
+    def is_overspent(self) -> bool:
+        """True if all charges are more than the budget, as a repair may say.
+
+        Damage that counts as all that remained is not, whatever it was.
+        """
+        within = [cost._replace(is_known=True) for cost in self.costs]
+        return not self.rule.fits(self.budget, within)
 
     @property
     def remaining(self) -> Amount:
@@ -441,7 +468,12 @@ def _torn(damage: bytes) -> tuple[Amount, str | None] | None:
 
     Return None if the line shows no amount.
     """
-    found = _READABLE.match(damage) if _is_unfinished(damage) else None
+    return _readable(damage) if _is_unfinished(damage) else None
+
+
+def _readable(line: bytes) -> tuple[Amount, str | None] | None:
+    """Return the amount that a line begins with, and its kind if readable; None without one."""
+    found = _READABLE.match(line)
     if found is None:
         return None
     delta, epsilon = (_parsed_amount(found[number].decode()) for number in (1, 2))

@@ -83,9 +83,11 @@ class Account(NamedTuple):
     def guaranteed(self) -> Amount:
         """Epsilon and delta of everything that was charged so far, together.
 
-        If divergences add up, only the whole budget is a guarantee.
+        If divergences add up, only the whole budget is a guarantee, or more if a repair says so.
         """
-        return self.spent if self.accounting == "sum" else self.budget
+        if self.accounting == "sum":
+            return self.spent
+        return Amount(*map(max, self.budget, self.spent))
 
 
 ONE_LEDGER = (

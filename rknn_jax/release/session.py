@@ -11,8 +11,8 @@
 A session is a ledger with a cap: whatever is charged from its beginning on, by this program or
 another, counts against the session's epsilon and delta, and against the ledger's budget. The cap is
 checked before a charge, and all sessions of this program on one ledger take turns. If another
-program charges at that moment, the ledger's budget alone stops it. An offer reads no label, draws
-nothing and costs nothing.
+program charges at that moment, the ledger's budget alone stops it. So it does if the labeler that a
+session returns is asked to label again. An offer reads no label, draws nothing and costs nothing.
 """
 
 import os
