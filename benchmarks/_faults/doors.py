@@ -15,8 +15,8 @@ FAULTS = (
         "doors",
         "what divergences promise is told as spent",
         "rknn_jax/cli/budget.py",
-        'if (name, ledger.accounting) == ("spent", "renyi") else ""\n',
-        'if (name, ledger.accounting) == ("left", "renyi") else ""\n',
+        'meaning = RENYI_SPENT if promised else ""',
+        'meaning = ""',
         ("tests/test_budget.py",),
     ),
     Known(

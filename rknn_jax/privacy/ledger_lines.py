@@ -181,7 +181,7 @@ class Chain:
 
     @property
     def unread(self) -> Amount:
-        """Amount that the damage counts as, at most what remained."""
+        """Amount that the damage counts as: of a line that was cut, at most what remained."""
         if not self.damage:
             return NOTHING
         budget, shown = self.budget, NOTHING
