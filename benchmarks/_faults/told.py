@@ -329,8 +329,8 @@ FAULTS = (
         "told",
         "more is left of divergences than may be spent",
         "rknn_jax/privacy/filters.py",
-        "pure = Fraction() if spent.delta else max(budget.epsilon - spent.epsilon, Fraction())",
-        "pure = max(budget.epsilon - spent.epsilon, Fraction())",
+        "pure = less(budget, total(costs)).epsilon if _are_pure(costs) else Fraction()",
+        "pure = less(budget, total(costs)).epsilon",
         ("tests/test_filters.py",),
     ),
     Known(
