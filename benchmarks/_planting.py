@@ -29,6 +29,7 @@ XLA_FLAGS = (
 MEMORY = Path("/dev/shm")  # Linux's folder in memory, where the copies are if it exists
 UNFIT = 99  # status of a process in which a fault cannot be planted
 WALL = 4  # seconds on the clock for each CPU second, after which a process hangs
+TOGETHER = 60  # tests that are run at once without a fault, in the seconds of a process
 PRELOADED = (
     "jax",
     "flax.linen",
@@ -132,12 +133,14 @@ def check_finders(plant: Planted, root: Path, rows: Sequence[dict[str, Any]]) ->
     if not tests:
         return
     path = rows[0]["path"]
-    [row] = plant([Fault(path, 0, "", "", (root / path).read_text())], [tests])
-    if row["outcome"] != "survived":
-        raise RuntimeError(
-            f"Expected {row['by']} to pass without a fault, got {row['outcome']}; mend the test, "
-            "and plant again the faults that it has found."
-        )
+    none = Fault(path, 0, "", "", (root / path).read_text())
+    parts = [tests[start : start + TOGETHER] for start in range(0, len(tests), TOGETHER)]
+    for row in plant([none] * len(parts), parts):
+        if row["outcome"] != "survived":
+            raise RuntimeError(
+                f"Expected {row['by']} to pass without a fault, got {row['outcome']}; mend the "
+                "test, and plant again the faults that it has found."
+            )
 
 
 def state(root: Path, path: str, words: Sequence[str], finder: str | None = None) -> str:

@@ -340,7 +340,7 @@ def test_damage_counts_as_all_that_remained(tmp_path):
 
 
 @pytest.mark.parametrize("accounting", ["sum", "renyi"])
-@pytest.mark.parametrize("place", [b"the board", b'"kind":"budget"'])
+@pytest.mark.parametrize("place", [b"the board", b'"kind":"budget"', b'"epsilon":"10"'])
 def test_damage_that_hides_a_raised_budget_counts_what_was_spent_of_it(tmp_path, accounting, place):
     path = tmp_path / "l.jsonl"
     delta = 1e-5 if accounting == "renyi" else 0

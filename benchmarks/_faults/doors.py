@@ -267,12 +267,4 @@ FAULTS = (
         "float(np.mean(stddev, dtype=np.float64))",
         ("tests/test_inspect.py",),
     ),
-    Known(
-        "doors",
-        "a damaged guarantee is shown",
-        "rknn_jax/report/results.py",
-        '    Guarantee.of(results.card["guarantee"])\n',
-        "",
-        ("tests/test_inspect.py",),
-    ),
 )
