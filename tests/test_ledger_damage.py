@@ -176,6 +176,23 @@ def test_a_changed_byte_anywhere_refuses_all_spending_and_a_repair_counts_what_r
         assert path.read_bytes().startswith(bytes(changed))
 
 
+@pytest.mark.parametrize("accounting", ["sum", "renyi"])
+@pytest.mark.parametrize("place", [b"the board", b'"kind":"budget"', b'"epsilon":"10"'])
+def test_damage_that_hides_a_raised_budget_counts_what_was_spent_of_it(path, accounting, place):
+    delta = 1e-5 if accounting == "renyi" else 0
+    ledger = Ledger.create(path, DATA, 1, delta, accounting=accounting)
+    ledger.raise_budget(10, None, "the board")
+    ledger.charge(released(8.0), "a release")
+    before, found, after = path.read_bytes().partition(place)
+    path.write_bytes(before + found[:-2] + b"X" + found[-1:] + after)
+    ledger.repair("a bit flipped")
+    assert ledger.spent.epsilon >= 8
+    assert ledger.is_overspent
+    with pytest.raises(LedgerError, match="fits into"):
+        ledger.raise_budget(7.9, None, "the board, again")
+    assert not ledger.affords(released(0.01))
+
+
 def test_a_crash_while_damage_is_closed_refuses_all_spending(ledger, path):
     """The second line of the write is cut at every byte: nothing is refunded."""
     ledger.charge(released(0.5), "acknowledged")

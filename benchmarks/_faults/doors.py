@@ -225,7 +225,7 @@ FAULTS = (
         "rknn_jax/privacy/ledger_lines.py",
         "        if not _is_unfinished(self.damage):  # whole",
         "        if not self.damage:  # whole",
-        ("tests/test_filters.py",),
+        ("tests/test_ledger_damage.py",),
     ),
     Known(
         "doors",
