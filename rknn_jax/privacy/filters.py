@@ -18,8 +18,9 @@ paths with R <= B, and that is at most delta.
 
 The order has to be fixed in advance: the best order in hindsight would depend on the results. It is
 the one that fits most Gaussian noise into the budget. Divergences are rounded up to a multiple of
-2^-40, and then add up exactly. Damage counts as a divergence that nothing that fitted exceeds, and
-not as pure, since nobody knows what it was.
+2^-40, and then add up exactly. Damage counts as a divergence that nothing that fitted exceeds by
+more than a few of these steps, for which the worth of a budget has slack. It never counts as pure,
+since nobody knows what it was.
 
 References: Feldman & Zrnic, "Individual Privacy Accounting via a Rényi Filter", 2021, Theorem 3.1;
 Rogers, Roth, Ullman & Vadhan, "Privacy Odometers and Filters", 2016 (sums); Canonne, Kamath &

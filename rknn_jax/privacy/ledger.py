@@ -461,7 +461,9 @@ class Ledger:
             # The delta that stays is the one under the lock: another process may have changed it.
             amount = exact_amount(epsilon, chain.budget.delta if delta is None else delta)
             if not chain.rule.fits(amount, chain.costs):
-                none = NOTHING._replace(delta=amount.delta or chain.budget.delta)
+                none = NOTHING
+                if isinstance(chain.rule, Renyi):  # whose epsilon goes with a delta
+                    none = NOTHING._replace(delta=amount.delta or chain.budget.delta)
                 least = f"of at least {chain.rule.enough(none, chain.costs)}"
                 if isinstance(chain.rule, Renyi) and not none.delta:
                     least = "with a delta"
