@@ -140,6 +140,9 @@ def test_gaps_are_those_of_the_counts(released):
 
 
 def test_the_least_stable_labels_come_first(released):
+    """The noise of a release may leave fewer than five in doubt."""
+    stability = np.random.default_rng(0).permutation(NUM_ROWS) / NUM_ROWS
+    released = replace(released, confidence=stability)
     rows = results.second_look(released, 5)
     least = np.sort(released.confidence)[:5]
     assert [row.stability for row in rows] == least.tolist()
@@ -309,7 +312,7 @@ def test_inspect_shows_classes_rows_and_warnings(folders, rknn, released):
     for row in results.class_rows(released):
         numbers = f" {row.labels} +{row.votes:,.0f} +± {row.noise:,.0f} "
         assert re.search(numbers, done.out)
-    assert str(results.second_look(released, 1)[0].row) in done.out
+    assert all(str(row.row) in done.out for row in results.second_look(released, 1))
     told = rknn("inspect", folders / "counts", "--json").json
     labels = np.bincount(released.label, minlength=len(NAMES)).tolist()
     assert [one["labels"] for one in told["classes"]] == labels
