@@ -315,6 +315,17 @@ def test_the_command_line_prints_it_as_json(folder, capsys):
     assert '"classes": ["cold", "flu", "measles"]' in capsys.readouterr().out
 
 
+def test_a_class_that_controls_a_terminal_is_shown_by_its_codes(folder, capsys):
+    with np.load("R.npz") as file:
+        arrays = dict(file)
+    arrays["labels"] = np.char.replace(arrays["labels"], "flu", "flu\x1b[2J")
+    np.savez("R.npz", **arrays)
+    assert classes.run(ASKED)["classes"] == ["cold", "flu\x1b[2J", "measles"]
+    said = capsys.readouterr()
+    assert "'flu\\x1b[2J'" in said.out
+    assert "\x1b" not in said.out + said.err
+
+
 def test_a_long_label_makes_no_other_one_long():
     """An array of text has the length of its longest one: 160 MB for these records."""
     labels = np.array(["a", "b"] * 10_000)

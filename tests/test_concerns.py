@@ -88,11 +88,14 @@ def test_many_missing_classes_make_one_concern():
     assert "classes c6, c7, c8 and 11 more" in of_kind(found, "missing_classes").sentence
 
 
-def test_classes_that_the_embeddings_do_not_separate():
-    counts = 1000 * np.array([[0.45, 0.35, 0.2], [0.2, 0.45, 0.35], [0.35, 0.2, 0.45]] * 2)
-    found = of_kind(concerns(evidence(counts, 2.0)), "low_agreement")
+@pytest.mark.parametrize(("votes", "kind"), [(200, "low_agreement"), (50, "low_accuracy")])
+def test_classes_that_the_embeddings_do_not_separate(votes, kind):
+    noise = np.random.default_rng(1).normal(scale=4, size=(30, 3))
+    counts = votes * np.array([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.3, 0.2, 0.5]] * 10) + noise
+    found = of_kind(concerns(evidence(counts, 4.0)), kind)
     assert f"expected accuracy {found.number:.0%}" in found.sentence
     assert found.number < 0.7
+    assert found.opinion, "a measure replaces it"
 
 
 def test_noise_that_decides_is_told_from_poor_embeddings():

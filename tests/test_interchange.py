@@ -22,6 +22,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from safetensors import safe_open
+from safetensors.numpy import load
 
 from rknn_jax._internal import onnx_file
 from rknn_jax._internal.disk import write_arrays
@@ -41,6 +42,7 @@ from rknn_jax.students import ensemble
 from rknn_jax.students import fit as students
 from rknn_jax.students.ensemble import Ensemble
 from rknn_jax.students.fit import Student
+from rknn_jax.students.inputs import Scale
 from rknn_jax.students.models import linear, mlp
 from tests.test_cli import ALMOST_NO_NOISE, arguments, arrays, blobs, make_files
 from train import distill
@@ -548,6 +550,20 @@ def test_safetensors_hold_every_weight_by_name(name, tmp_path):
             key = ".".join([str(number), *(part.key for part in path_of)])
             np.testing.assert_array_equal(found.pop(key), leaf)
     assert not found
+
+
+def test_a_file_of_weights_has_the_scale_of_its_features():
+    rng = np.random.default_rng(6)
+    images = weighted("linear", (6, 1, 1), 6)
+    student = dataclasses.replace(
+        images, image_shape=(6,), scale=Scale(rng.normal(size=6), rng.uniform(1, 9, 6))
+    )
+    found = load(networks.safetensors(student, {}))
+    given = rng.normal(size=(7, 6)).astype(np.float32)
+    scaled = (given - found["0.scale.mean"]) / found["0.scale.stddev"]
+    logits = scaled @ found["0.params.Dense_0.kernel"] + found["0.params.Dense_0.bias"]
+    likely = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(likely, student.predict_proba(given), atol=1e-5)
 
 
 def test_a_weight_that_is_no_number_is_damage():

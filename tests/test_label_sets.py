@@ -502,6 +502,8 @@ def test_doubtful_sets_are_worth_a_second_look(tmp_path):
             name for name, there in zip(NAMES, found.sets.present[one.row], strict=True) if there
         ]
         assert one.label == (", ".join(names) or "none")
+        said = np.where(found.sets.present[one.row], 1, -1) * (found.probability[one.row] - 0.5)
+        assert one.probability == pytest.approx(0.5 + said.min()), "of what it says of a class"
 
 
 def test_a_damaged_set_is_refused(released, tmp_path):

@@ -2,19 +2,26 @@
 
 import contextlib
 import re
+import socket
 import threading
+import time
 
 import pytest
 
+from rknn_jax.cli import serving as serving_commands
 from rknn_jax.federation import collector as collectors
 from rknn_jax.federation import gate
+from rknn_jax.federation.desk import Desk
 from rknn_jax.federation.listener import listening
 from rknn_jax.federation.monitor import CONNECTIONS, LOOPBACK, Family, Monitor, exposition
+from rknn_jax.federation.settings import Serve
+from tests.options import named_settings
 from tests.test_federation import a_client, a_round, honest
 from tests.test_federation_http import (
     ask,
     client_tls,
     fate,
+    free_port,
     impatient,  # noqa: F401 a fixture
     joined,
     quick,  # noqa: F401 a fixture
@@ -83,6 +90,18 @@ def test_a_page_of_another_name_reads_no_metrics(tmp_path):
     with serving(tmp_path, a_round()) as running, watching(running, tmp_path) as port:
         assert ask(port, "GET", "/metrics", host="evil.example").status == 400
         assert ask(running.port, "GET", "/metrics").status == 404, "clients see none"
+
+
+def test_metrics_are_for_this_host_alone_if_clients_come_from_others(tmp_path):
+    port = free_port()
+    settings = named_settings(
+        Serve, tmp_path, 1.0, 2, tmp_path, "3", host="0.0.0.0", port=0, metrics_port=port
+    )
+    with contextlib.ExitStack() as stack:
+        serving_commands._Place(settings, None, stack).serve(Desk(a_round(), time.time() + 60))
+        socket.create_connection((LOOPBACK, port)).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port))
 
 
 def test_labels_are_written_in_order():
