@@ -472,7 +472,7 @@ def images_of_folders(told) -> None:
 
 
 def scale(told) -> None:
-    assert told.namespace["done"].card["num_records"] == 3_000
+    assert told.namespace["done"].card["num_records"] == 1_000
     assert told.namespace["done"].card["ledger"]["spent"] == {"epsilon": 1.0, "delta": 0.0}
     assert Path("labels/privacy.json").exists()
 
