@@ -2,6 +2,7 @@
 is for: labels of real digits.
 """
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from sklearn.decomposition import PCA
 
 from rknn_jax._internal import pytree
 from rknn_jax.data import digits
+from rknn_jax.images.deskew import deskew
 from rknn_jax.queries import kmeans
 from rknn_jax.representations import hog, pca, pixels, spectral
 
@@ -58,6 +60,18 @@ def test_a_public_image_is_placed_where_it_stands():
     _, encode, rows = placed()
     agreement = np.sum(rows * np.asarray(encode.embedding), axis=1)
     assert np.median(agreement) > 0.99
+
+
+@pytest.mark.long
+def test_public_and_private_images_are_straightened():
+    task, encode, _ = placed()
+    public = np.asarray(encode.describe(deskew(task.public.images[:20])))
+    np.testing.assert_allclose(encode.views[0][:20], public, atol=1e-4)
+    as_they_are = dataclasses.replace(
+        encode, config=dataclasses.replace(encode.config, deskew=False)
+    )
+    private = task.private.images[:20]
+    np.testing.assert_array_equal(encode(private), as_they_are(deskew(private)))
 
 
 @pytest.mark.long
