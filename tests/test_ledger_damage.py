@@ -9,14 +9,15 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 import rknn_jax
-from rknn_jax.privacy import ledger_file, ledger_lines
-from rknn_jax.privacy.events import Pure
+from rknn_jax.privacy import analytic_gaussian, ledger_file, ledger_lines, ledger_summary
+from rknn_jax.privacy.events import Gaussian, Pure
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import (
     Amount,
@@ -191,6 +192,74 @@ def test_damage_that_hides_a_raised_budget_counts_what_was_spent_of_it(path, acc
     with pytest.raises(LedgerError, match="fits into"):
         ledger.raise_budget(7.9, None, "the board, again")
     assert not ledger.affords(released(0.01))
+
+
+def test_divergences_behind_a_raise_that_is_lost_count_by_themselves(path):
+    """Gaussian noise of epsilon 1.35 at delta 1e-3: as if pure, it left room beside it."""
+    ledger = Ledger.create(path, DATA, 1, "1e-5", accounting="renyi")
+    ledger.raise_budget(20, None, "the board")
+    epsilon = analytic_gaussian.gaussian_epsilon(2.0, 1e-3)
+    noise = released(epsilon, 1e-3)
+    charged = ledger.charge(replace(noise, events=(Gaussian(2.0),)), "votes")
+    path.write_bytes(path.read_bytes().replace(b'{"delta":"1/100000","epsilon":"20"', bytes(9)))
+    ledger.repair("a block is lost")
+    chain = ledger._chain()
+    assert chain.costs[-1].divergence >= charged.divergence
+    assert ledger.is_overspent
+
+
+def zeroed(path, start, stop=None):
+    data = path.read_bytes()
+    stop = len(data) if stop is None else stop
+    path.write_bytes(data[:start] + bytes(stop - start) + data[stop:])
+
+
+def test_zeros_behind_a_line_that_was_cut_may_cover_spends(ledger, path):
+    ledger.mark_drawn("one", "ab" * 32)
+    size = path.stat().st_size
+    for number in range(3):
+        ledger.charge(released(0.3, 0.001), f"release {number}")
+    zeroed(path, size - 40)
+    assert Ledger.open(path, DATA).remaining == (0, 0)
+
+
+@pytest.mark.parametrize("decided", [None, 0.7])
+def test_a_repair_that_is_cut_itself_leaves_no_more_than_it_did(ledger, path, decided):
+    ledger.mark_drawn("one", "ab" * 32)
+    size = path.stat().st_size
+    ledger.charge(released(0.5), "two")
+    zeroed(path, size - 40, None if decided else size + 40)
+    before = path.read_bytes()
+    ledger.repair("a bad block", decided, decided and 0)
+    left = ledger.remaining.epsilon
+    whole = path.read_bytes()
+    for cut in range(len(before) + 1, len(whole), 3):
+        path.write_bytes(whole[:cut])
+        try:
+            assert Ledger.open(path, DATA).remaining.epsilon <= left, cut
+        except LedgerCorruptError:
+            continue
+
+
+def test_an_old_copy_behind_the_lines_takes_none_of_them_back(path, monkeypatch):
+    monkeypatch.setattr(ledger_summary, "EVERY", 3)
+    ledger = Ledger.create(path, DATA, 10)
+    while b'"kind":"summary"' not in path.read_bytes():
+        ledger.charge(released(0.01), "small")
+    copy = path.read_bytes()
+    ledger.charge(released(5.0), "large")
+    path.write_bytes(path.read_bytes() + copy)
+    with pytest.raises(LedgerCorruptError):
+        ledger.charge(released(6.0), "more than there is")
+
+
+def test_damage_whose_delta_is_no_probability_asks_for_one(path):
+    ledger = Ledger.create(path, DATA, 10, 0.9)
+    ledger.charge(released(0.1, 0.6), "one")
+    before, line = last_line(path)
+    path.write_bytes(before + 2 * (line.replace(b"one", b"two") + b"\n"))
+    with pytest.raises(LedgerError, match=r"got epsilon=.*, delta=1\.2; say what it was"):
+        ledger.repair("a line is there twice")
 
 
 def test_a_crash_while_damage_is_closed_refuses_all_spending(ledger, path):

@@ -51,7 +51,8 @@ class Repair:
       ledger: file of the budget.
       reason: what happened to the file, and who decided how much it counts as.
       epsilon: epsilon that the damaged bytes count as. Defaults to what they say, or to all that
-        remained.
+        remained of the largest budget that can be read. Name it if they may hide a raised budget
+        and what was spent of it.
       delta: delta that the damaged bytes count as, with the same default.
       patience: seconds to wait while another process uses the ledger.
       json: end with one line of JSON on stdout.

@@ -230,6 +230,11 @@ class Renyi:
             least = min(least, total(costs).epsilon)
         return Amount(max(budget.epsilon, least), budget.delta)
 
+    def epsilon_for(self, divergence: Fraction) -> Fraction:
+        """Return an epsilon whose cost is at least a divergence."""
+        # An epsilon of x has a divergence of at least x - ln 2 / (a - 1).
+        return divergence and divergence + _rounded_up(math.log(2) / (self.order - 1))
+
     def _divergence(self, costs: Sequence[Cost]) -> Fraction | None:
         divergences = [cost.divergence for cost in costs]
         known = [one for one in divergences if one is not None]

@@ -119,7 +119,9 @@ class Ledger:
     dataset: str | None
     patience: float = PATIENCE
     person: str = ""
-    _verified: set[str] = field(default_factory=set, init=False, repr=False, compare=False)
+    _verified: set[tuple[int, str]] = field(
+        default_factory=set, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if not self.patience >= 0:
@@ -561,7 +563,8 @@ class Ledger:
         Args:
           reason: Event that damaged the file, and the person who decided the amount.
           epsilon: Epsilon that the damaged bytes count as. Defaults to the epsilon that they show,
-            or to all that remains if they show none.
+            or to all that remains of the largest budget that can be read if they show none. Damage
+            that hides a raised budget, and charges of it, may have cost more.
           delta: Delta that the damaged bytes count as. Defaults to the delta that they show, or to
             all that remains if they show none.
 
@@ -592,8 +595,8 @@ class Ledger:
             )
             if amount.epsilon < 0 or not 0 <= amount.delta < 1:
                 raise LedgerError(
-                    f"Expected epsilon >= 0 and 0 <= delta < 1, got epsilon={epsilon}, "
-                    f"delta={delta}."
+                    f"Expected epsilon >= 0 and 0 <= delta < 1 for damage to {self.path}, got "
+                    f"{amount}; say what it was with {option('epsilon')} and {option('delta')}."
                 )
             # The budget's delta pays for all divergences together, and for no single entry.
             if amount.delta and isinstance(chain.rule, Renyi):
@@ -642,10 +645,10 @@ class Ledger:
                 chain = parse(file.read(), self.path, previous)
                 summary = chain.entries[0]
                 # The lines before it were hashed once in this process, and lines are only appended.
-                if summary.hash in self._verified:
+                if (start, summary.hash) in self._verified:
                     return chain
                 if ledger_summary.prefix(file, start) == summary.result:
-                    self._verified.add(summary.hash)
+                    self._verified.add((start, summary.hash))
                     return chain
         file.seek(0)
         return parse(file.read(), self.path)

@@ -40,6 +40,8 @@ _AMOUNT = re.compile(rf"\d{{1,{MOST_DIGITS}}}(/\d{{1,{MOST_DIGITS}}})?")
 _READABLE = re.compile(
     rb'\{"delta":"([\d/]+)","epsilon":"([\d/]+)",(?:"(guarantee)"|"kind":"(budget|drawn|spend)")?'
 )
+_DIVERGENCE = re.compile(rb'"renyi":"([\d/]+)"')
+_UNWRITTEN = re.compile(rb"[^ -~\n]")  # bytes that no line has, as zeros where lines were lost
 _CLOSING = b'{"delta":"","epsilon":"","kind":"repair"'
 """Beginning of a line that closes damage, without its amounts."""
 
@@ -184,14 +186,20 @@ class Chain:
         """Amount that the damage counts as: of a line that was cut, at most what remained."""
         if not self.damage:
             return NOTHING
-        budget, shown = self.budget, NOTHING
-        if not _is_unfinished(self.damage):  # whole lines may follow one that was changed
-            lines = list(filter(None, map(_readable, self.damage.split(b"\n"))))
+        budget = self.budget
+        first, *later = map(_readable, self.damage.split(b"\n"))
+        if _is_unfinished(self.damage):  # closings of a line that was cut count all that it is
+            closings = [amount for amount, _ in filter(None, later)]
+            shown = Amount(*map(max, *closings, NOTHING, NOTHING))
+        else:  # whole lines may follow one that was changed
+            lines = list(filter(None, (first, *later)))
             budgets = [amount for amount, kind in lines if kind == "budget"]
             budget = Amount(*map(max, *budgets, budget, budget))
             shown = total([Cost(amount) for amount, kind in lines if kind != "budget"])
             if isinstance(self.rule, Renyi):
-                shown = shown._replace(delta=Fraction())
+                told = [_parsed_amount(one.decode()) for one in _DIVERGENCE.findall(self.damage)]
+                worst = self.rule.epsilon_for(sum(filter(None, told), Fraction()))
+                shown = Amount(max(shown.epsilon, worst), Fraction())
         left = self.rule.left(budget, self.recorded)
         return Amount(*map(max, less(left, self._left_after_damage(left)), shown))
 
@@ -449,11 +457,11 @@ def _is_whole(tail: bytes) -> bool:
 def _is_unfinished(damage: bytes) -> bool:
     """Return whether the bytes are a line that was cut short, and perhaps closings of it that were.
 
-    A line that is followed by its newline alone was whole, and something else has changed it, if
-    its end is that of a line.
+    A line that is followed by its newline was whole, and something else has changed it, if its end
+    is that of a line.
     """
     line, *closings = damage.split(b"\n")
-    ended = closings == [b""] and (b'"hash":"' in line or line.endswith(b'"}'))
+    ended = closings[:1] == [b""] and (b'"hash":"' in line or line.endswith(b'"}'))
     return not _is_whole(line) and not ended and all(map(_is_cut_closing, closings))
 
 
@@ -466,9 +474,10 @@ def _is_cut_closing(line: bytes) -> bool:
 def _torn(damage: bytes) -> tuple[Amount, str | None] | None:
     """Return the amount that an unfinished line shows, and its kind if readable.
 
-    Return None if the line shows no amount.
+    Return None if the line shows no amount, or if other bytes follow, which may cover lines.
     """
-    return _readable(damage) if _is_unfinished(damage) else None
+    cut = _is_unfinished(damage) and not _UNWRITTEN.search(damage)
+    return _readable(damage) if cut else None
 
 
 def _readable(line: bytes) -> tuple[Amount, str | None] | None:
