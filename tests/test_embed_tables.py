@@ -12,6 +12,10 @@ import pytest
 
 from rknn_jax import formats
 from rknn_jax.embedding import table, table_files, table_fit
+from rknn_jax.embedding.file_rows import FileRows
+from rknn_jax.records.persons import person_names
+from rknn_jax.release import adoption
+from rknn_jax.settings import NamedColumns
 
 AGES = ["20", "30.5", "40"] * 20
 
@@ -588,6 +592,39 @@ def test_a_kept_column_does_not_take_the_place_of_one_that_is_made(rknn, name):
     done = rknn("embed", "--table", "p.parquet", *own, "--out", "q.parquet")
     assert done.status == 2
     assert f"does not write itself, got ['{name}']" in " ".join(done.err.split())
+
+
+PERSONS = [
+    *(7, 7.0, "7", " 07 ", 2**53 + 1, str(2**53 + 1), 1e22, float("inf"), float("nan"), -0.0, 0),
+    *(True, "true", False, None, "", "NaN", "é", "e\u0301", "p", "P", "\0", "\ud800", "x" * 2000),
+    *({"id": 7, "site": "A"}, {"site": "A", "id": 7}, {}, [7], ["7"], [], [[7]], 10**400),
+]
+"""Values of JSON, of which some name one person in several ways, and others nobody."""
+
+
+@pytest.mark.parametrize("door", ["--table", "--image-table"])
+def test_a_kept_column_of_json_lines_names_whom_the_lines_name(rknn, door):
+    """An object was text, so that one person was as many as its fields have orders."""
+    write("p.csv", AGES, AGES[1:] + AGES[:1])
+    assert rknn("embed", "--table", "p.csv", "--out", "p.parquet").status == 0
+    numbers = {"age": 20, "town": 30}
+    records = [numbers | {"file": str(n), "who": who} for n, who in enumerate(PERSONS)]
+    Path("r.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    columns = NamedColumns(embedding=("age", "town"), person="who").read()
+    [lines] = adoption.private_records(["r.jsonl"], columns).shards
+    wanted, known = person_names(np.concatenate([*lines.persons(99)]), "r.jsonl")
+    if door == "--table":
+        own = ("--card", "p.card.json", "--private", "--keep", "who")
+        done = rknn("embed", door, "r.jsonl", *own, "--out", "r.parquet")
+        assert done.status == 0, done.err
+        kept = pq.read_table("r.parquet")["who"].to_numpy()
+    else:
+        rows = FileRows.read(Path("r.jsonl"), door, "file", None, ("who",), private=True)
+        kept = rows.columns["who"].to_numpy(zero_copy_only=False)
+    found, named = person_names(kept, "r.parquet")
+    assert named.tolist() == known.tolist()
+    same = [(names[:, None] == names[None]).all(axis=2) for names in (found, wanted)]
+    np.testing.assert_array_equal(*same)
 
 
 def test_a_private_table_without_a_record_is_embedded_like_others(rknn):

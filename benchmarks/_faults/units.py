@@ -4,6 +4,22 @@ from benchmarks._faults._known import CENTRAL, CLIENT, PERSONS, SHARDS, Known
 
 FAULTS = (
     Known(
+        "units",
+        "a person in an object of JSON lines is as many as its fields have orders, once embedded",
+        "rknn_jax/embedding/rows.py",
+        "persons=self.keep if self.private else (),",
+        "persons=(),",
+        ("tests/test_embed_tables.py",),
+    ),
+    Known(
+        "units",
+        "so it is in the table of a folder of images",
+        "rknn_jax/embedding/file_rows.py",
+        "persons = keep if private else ()",
+        "persons = ()",
+        ("tests/test_embed_tables.py",),
+    ),
+    Known(
         "persons",
         "records of a person weigh 1 each",
         "rknn_jax/privacy/contributions.py",

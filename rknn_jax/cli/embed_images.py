@@ -176,4 +176,5 @@ def _image_table(settings: Embed) -> "FileRows | None":
     return FileRows.read(
         *(settings.image_table, where, settings.file_column),
         *(label, settings.keep, settings.file_match),
+        private=settings.private,
     )

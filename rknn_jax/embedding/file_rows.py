@@ -60,6 +60,8 @@ class FileRows:
         label: str | None,
         keep: Sequence[str],
         by: By = "name",
+        *,
+        private: bool = False,
     ) -> "FileRows":
         """Read a table.
 
@@ -70,6 +72,8 @@ class FileRows:
           label: Name of the column of labels, or None.
           keep: Names of further columns.
           by: As for the class. Defaults to `name`.
+          private: Whether the records are private, and `keep` may say whose they are. Defaults to
+            False.
 
         Raises:
           ValueError: If the table or a column is absent.
@@ -78,7 +82,11 @@ class FileRows:
         wanted = tuple(dict.fromkeys([file, *([label] if label else []), *keep]))
         with clear_errors(f"{argument} {path}"):
             refuse_absent(wanted, table_files.names(path, argument))
-        parts = list(table_files.tables(path, argument, wanted, 2**16, refuse=False, label=label))
+        persons = keep if private else ()
+        found = table_files.tables(
+            path, argument, wanted, 2**16, refuse=False, label=label, persons=persons
+        )
+        parts = list(found)
         pa = _arrow.pyarrow()
         table = pa.concat_tables(parts) if parts else table_files.empty(path, argument, wanted)
         places: dict[str, int | None] = {}

@@ -92,6 +92,7 @@ class TableFile:
             size,
             refuse=refuse,
             label=self.label,
+            persons=self.keep if self.private else (),
             unlike=dict.fromkeys(
                 self.features, table_files.NO_TEXT if self.texts else table_files.NO_CELL
             ),

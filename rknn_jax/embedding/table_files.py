@@ -249,6 +249,7 @@ def tables(
     *,
     refuse: bool,
     label: str | None = None,
+    persons: Sequence[str] = (),
     unlike: Mapping[str, tuple[type, ...]] = MappingProxyType({}),
 ) -> Iterator[Any]:
     """Yield Arrow tables of the named columns, of `size` rows each, but for the last one.
@@ -263,13 +264,24 @@ def tables(
       size: Number of rows of a table.
       refuse: Whether a broken record of a CSV file, and a value of `unlike`, is an error.
       label: Name of the column of labels, of which JSON lines may hold lists. Defaults to None.
+      persons: Names of the columns that may say whose a record is. What names nobody in JSON lines
+        themselves, such as an object, is missing. Defaults to none.
       unlike: Types of JSON that are not values of a column, and missing then. Defaults to none.
 
     Raises:
       ValueError: If `refuse`, and a record of a CSV file is broken, or a value is in `unlike`.
     """
     parts = itertools.chain.from_iterable(
-        _parts(one, argument, columns, size=size, refuse=refuse, label=label, unlike=unlike)
+        _parts(
+            one,
+            argument,
+            columns,
+            size=size,
+            refuse=refuse,
+            label=label,
+            persons=persons,
+            unlike=unlike,
+        )
         for one in files(path, argument)
     )
     yield from map(_as_unicode, _resized(parts, size))
@@ -282,6 +294,7 @@ def _parts(
     size: int,
     refuse: bool,
     label: str | None,
+    persons: Sequence[str],
     unlike: Mapping[str, tuple[type, ...]],
 ) -> Iterator[Any]:
     """Yield the columns of a file as tables of any number of rows."""
@@ -290,7 +303,15 @@ def _parts(
         if _suffix(path) in csv.SUFFIXES:
             yield from _csv_tables(file, columns, refuse)
         elif _suffix(path) in jsonl.SUFFIXES:
-            yield from _json_tables(file, columns, size, label=label, unlike=unlike, refuse=refuse)
+            yield from _json_tables(
+                file,
+                columns,
+                size,
+                label=label,
+                persons=persons,
+                unlike=unlike,
+                refuse=refuse,
+            )
         elif _suffix(path) in parquet.SUFFIXES:
             reader = parquet.opened(file)
             for batch in reader.iter_batches(batch_size=size, columns=list(columns)):
@@ -348,6 +369,7 @@ def _json_tables(
     columns: Sequence[str],
     size: int,
     label: str | None,
+    persons: Sequence[str],
     unlike: Mapping[str, tuple[type, ...]],
     refuse: bool,
 ) -> Iterator[Any]:
@@ -364,7 +386,7 @@ def _json_tables(
         odd = [_unlike(record or {}, unlike) for record in records]
         if refuse:
             _refuse_unlike(records, odd, unlike, first)
-        texts = [_as_text(record or {}, label) for record in records]
+        texts = [_as_text(record or {}, label, persons) for record in records]
         values = {
             name: [
                 None if name in no else text.get(name) for text, no in zip(texts, odd, strict=True)
@@ -426,15 +448,20 @@ def _resized(parts: Iterator[Any], size: int) -> Iterator[Any]:
         yield held[0]
 
 
-def _as_text(record: Mapping[str, Any], label: str | None = None) -> dict[str, str]:
+def _as_text(
+    record: Mapping[str, Any], label: str | None = None, persons: Sequence[str] = ()
+) -> dict[str, str]:
     """Return the values of a record as text, without the missing ones."""
+    known = {
+        name: jsonl.person_of(value) if name in persons else value for name, value in record.items()
+    }
     return {
         name: _plain(value)
         if isinstance(value, str)
         else jsonl.label_text(value)
         if name == label
         else json.dumps(value)
-        for name, value in record.items()
+        for name, value in known.items()
         if value is not None and value != ""
     }
 
