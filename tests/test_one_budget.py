@@ -1,6 +1,8 @@
 """One budget for the same records, whichever command meets them first and however it names them."""
 
+import contextlib
 import os
+import shlex
 import shutil
 from collections import defaultdict
 from dataclasses import replace
@@ -22,14 +24,17 @@ from rknn_jax.formats import _data_files as data_files
 from rknn_jax.formats._same_files import refuse_same
 from rknn_jax.privacy import ledger_index, source_names
 from rknn_jax.privacy.disjoint import compose_disjoint
+from rknn_jax.privacy.fingerprints import fingerprint
 from rknn_jax.privacy.ledger import Ledger, LedgerError
 from rknn_jax.release import accounts, adoption, label, planning
 from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import FileShard
+from rknn_jax.settings import NamedColumns
 from tests.options import named_settings, with_options
 
 NAMES = ("d", "d/*.npz", "d/a.npz")
 JOIN = named_settings(Join, Path("d"), "localhost", "central", budget=1.0)
+IMAGES = NamedColumns(embedding=("images",))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -564,6 +569,36 @@ def test_a_client_of_several_files_keeps_the_ledger_of_earlier_versions():
     rows = joining.read_records(replace(JOIN, private=Path("d"))).inputs
     Ledger.create("old.jsonl", joining.fingerprint(rows), 1)
     joined("d", Path("old.jsonl"))
+
+
+@pytest.mark.parametrize("shape", [(30, 8, 8), (30, 8, 8, 1)])
+def test_gray_images_are_the_same_records_at_every_door(shape):
+    images = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    np.savez("i.npz", images=images, labels=np.arange(30) % 2)
+    data = adoption.data_set(["i.npz"], IMAGES.read(raw=True))
+    assert joining.read_records(replace(JOIN, private=Path("i.npz"))).data == data
+    assert fingerprint(images.reshape(30, 8, 8)) == data.fingerprint
+
+
+@pytest.mark.parametrize("name", ["i.npz", "d/a.npz"])
+@pytest.mark.parametrize("door", ["classes", "join"])
+def test_a_ledger_of_other_records_adopts_these_by_the_command_that_is_told(rknn, door, name):
+    images = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3)).astype(np.uint8)
+    np.savez("i.npz", images=images, labels=np.arange(30) % 2)
+    Ledger.create("l.jsonl", "sha256:of-them-before", 1, 1e-5)
+    ledger = Path("l.jsonl")
+    chosen = named_settings(classes.SelectClasses, name, 1.0, 1e-5, ledger=ledger)
+    if name == "i.npz":
+        chosen = replace(chosen, columns=IMAGES, representation="pixels")
+    client = with_options(JOIN, private=Path(name), rounds=Path("rounds"), ledger=ledger)
+    call = {"join": lambda: joining.open_client(client), "classes": lambda: classes.run(chosen)}
+    with pytest.raises(LedgerError, match="another data set") as told:
+        call[door]()
+    words = str(told.value)
+    command = shlex.split(words[words.index("rknn budget adopt") :].replace("TEXT", "'the same'"))
+    assert rknn(*command[1:], "--unrelated").status == 0
+    with contextlib.suppress(StopIteration):
+        call[door]()
 
 
 def test_a_name_with_brackets_is_a_file_if_there_is_one_and_else_a_pattern(tmp_path):

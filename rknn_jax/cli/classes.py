@@ -186,7 +186,8 @@ def _ledger(
     from rknn_jax.privacy import ledger_index
     from rknn_jax.privacy.charges import exact_amount, new_ledger_affords
     from rknn_jax.privacy.fingerprints import warn_of_copies
-    from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
+    from rknn_jax.privacy.ledger import BudgetExceededError, Ledger, LedgerMismatchError
+    from rknn_jax.release import adoption
     from rknn_jax.release.accounts import check_recorded
 
     spending, person = settings.spending, settings.columns.person
@@ -196,7 +197,17 @@ def _ledger(
     names = _listed(settings.private)
     with ledger_index.held(path, data.prints, names, files, patience=spending.patience):
         if os.path.lexists(path):
-            ledger = Ledger.open(path, data.fingerprint, spending.patience, person or "")
+            try:
+                ledger = Ledger.open(path, data.fingerprint, spending.patience, person or "")
+            except LedgerMismatchError as error:
+                advice = adoption.advice(
+                    path,
+                    settings.private,
+                    settings.columns,
+                    public=settings.public,
+                    representation=settings.representation,
+                )
+                raise LedgerMismatchError(advice) from error
             ledger.check_person(person)
             check_recorded(spending, ledger)
             return ledger

@@ -16,8 +16,9 @@ from rknn_jax.formats import Columns
 from rknn_jax.formats._data_files import find, unchanged
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.fingerprints import fingerprint, warn_of_copies
-from rknn_jax.privacy.ledger import DataSet, Ledger
+from rknn_jax.privacy.ledger import DataSet, Ledger, LedgerMismatchError
 from rknn_jax.release import accounts, adoption, tables, widths
+from rknn_jax.settings import NamedColumns
 
 
 class Records(NamedTuple):
@@ -134,7 +135,8 @@ def opened(settings: Join, agreement: Agreement, records: Records) -> Client:
     ledger_index.check(path, data.prints)
     patience = settings.spending.patience
     with ledger_index.held(path, data.prints, [str(settings.private)], files, patience=patience):
-        ledger = _ledger(settings, path, data, fingerprint(inputs))
+        joined = fingerprint(inputs)
+        ledger = _ledger(settings, path, data, joined, is_images=inputs.ndim > 2)
     warn_of_copies(data.shards)
     return Client(
         inputs,
@@ -179,13 +181,20 @@ def _data_set(settings: Join, inputs: np.ndarray) -> DataSet:
     return adoption.data_set([str(settings.private)], columns)
 
 
-def _ledger(settings: Join, path: Path, data: DataSet, joined: str) -> Ledger:
+def _ledger(settings: Join, path: Path, data: DataSet, joined: str, *, is_images: bool) -> Ledger:
     """Open or make the ledger; `joined` is how earlier versions took several files."""
     spending = settings.spending
     if os.path.lexists(path):
         known = [one.fingerprint for one in Ledger.open(path).datasets]
         own = joined if joined in known and data.fingerprint not in known else data.fingerprint
-        ledger = Ledger.open(path, own)
+        try:
+            ledger = Ledger.open(path, own)
+        except LedgerMismatchError as error:
+            images = ("images",) if is_images else ()
+            columns = NamedColumns(embedding=images, drop=settings.drop)
+            encoder = "pixels" if is_images else None
+            advice = adoption.advice(path, str(settings.private), columns, representation=encoder)
+            raise LedgerMismatchError(advice) from error
         accounts.check_recorded(spending, ledger)
         return replace(ledger, patience=spending.patience)
     assert spending.budget is not None

@@ -60,9 +60,12 @@ class Digest:
     def begin(self, kind: str, shape: tuple[int, ...]) -> None:
         """Begin an array of NumPy's kind of dtype and of a shape.
 
-        Text, bytes and other objects are items, each with its length.
+        Text, bytes and other objects are items, each with its length. Images `[n, h, w]` of whole
+        numbers are those of one channel, `[n, h, w, 1]`.
         """
         self._canonical = _CANONICAL.get(kind, "items")
+        if self._canonical == "<i8" and len(shape) == 3:
+            shape = (*shape, 1)
         self._hash.update(f"{self._canonical}{shape}".encode())
 
     def update(self, block: np.ndarray) -> None:

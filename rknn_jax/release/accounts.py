@@ -59,7 +59,14 @@ def open_ledger(
     try:
         ledger = Ledger.open(path, dataset, asked.patience, person or "")
     except LedgerMismatchError as error:
-        raise LedgerMismatchError(adoption.advice(settings)) from error
+        advice = adoption.advice(
+            path,
+            settings.private,
+            settings.columns,
+            public=settings.public,
+            representation=settings.representation,
+        )
+        raise LedgerMismatchError(advice) from error
     if not paid:
         ledger.check_person(person)
     check_recorded(asked, ledger)

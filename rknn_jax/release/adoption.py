@@ -7,7 +7,7 @@ fingerprint is taken without queries, labels or classes.
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rknn_jax._internal.option_names import option
 from rknn_jax.formats import Columns
@@ -20,9 +20,7 @@ from rknn_jax.release import tables
 from rknn_jax.release.shards import Records, Shard, with_one_order
 from rknn_jax.release.tables import ROWS_AT_ONCE
 from rknn_jax.release.widths import with_one_width
-
-if TYPE_CHECKING:
-    from rknn_jax.release.settings import Settings
+from rknn_jax.settings import NamedColumns
 
 
 def data_set(
@@ -112,25 +110,36 @@ def _digest(shard: Shard, rows: int, *, raw: bool) -> str:
     return digest.text()
 
 
-def advice(settings: "Settings") -> str:
-    """Return the error for a release on records that the ledger does not have."""
-    command = shlex.join(["rknn", "budget", "adopt", str(settings.ledger_path), *_named(settings)])
+def advice(
+    ledger: Path,
+    private: str | Sequence[str],
+    columns: NamedColumns,
+    *,
+    public: str | Sequence[str] | None = None,
+    representation: str | None = None,
+) -> str:
+    """Return the error for a release on records that the ledger does not have.
+
+    Args:
+      ledger: File of the budget.
+      private: Files, folders, patterns or URLs of the private records.
+      columns: Columns of the records.
+      public: Public embeddings. Defaults to None.
+      representation: Encoder of raw records. Defaults to None, for embeddings.
+    """
+    words = ["rknn", "budget", "adopt", str(ledger), "--private", *_listed(private)]
+    if public is not None:
+        words += ["--public", *_listed(public)]
+    words += columns.words()
+    if representation is not None:
+        words += ["--representation", representation]
     return (
-        f"Expected the ledger of these people's records, got {settings.ledger_path}, which is "
+        f"Expected the ledger of these people's records, got {ledger}, which is "
         "the ledger of another data set; name the ledger of these people. If this is it, and the "
         "records were embedded anew, added or removed, let it adopt them (Ledger.adopt in Python), "
         "so that they share one budget: "
-        f"{command} --reason TEXT"
+        f"{shlex.join(words)} --reason TEXT"
     )
-
-
-def _named(settings: "Settings") -> list[str]:
-    """Return the arguments that name the private records to `rknn budget adopt`."""
-    words = ["--private", *_listed(settings.private), "--public", *_listed(settings.public)]
-    words += settings.columns.words()
-    if settings.representation is not None:
-        words += ["--representation", settings.representation]
-    return words
 
 
 def _listed(names: str | Sequence[str]) -> list[str]:
