@@ -5,13 +5,14 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 
 from rknn_jax.cli import label_lines
 from rknn_jax.privacy.guarantee import Guarantee
-from rknn_jax.privacy.ledger import Ledger
+from rknn_jax.privacy.ledger import BudgetExceededError, Ledger
 from rknn_jax.release import accounts, class_selection
 from rknn_jax.release.release_folder import STAGING, ReleaseFolder
 from tests.test_release_folder import FLAGS, complete, contents, files, kinds, restore
@@ -113,6 +114,29 @@ def test_an_error_after_a_charge_says_that_the_spend_stands(tmp_path, damaged):
     with pytest.raises(MemoryError) as caught:
         release()
     assert "the spend stands" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize("by", ["this call", "another process"])
+def test_a_refused_charge_has_a_spend_that_stands_if_it_is_of_the_same_call(tmp_path, by):
+    path = tmp_path / "l.jsonl"
+    ledger = Ledger.create(path, "sha256:a", 1)
+    cost = Guarantee(0.6, 0.0, "replace-one", "central", (), sampler="release")
+
+    @accounts.spend_stands(path, "The labels are lost")
+    @accounts.spend_stands(path, "The second round is lost")
+    def release():
+        if by == "this call":
+            ledger.charge(cost, "the first round")
+        else:
+            other = threading.Thread(target=ledger.charge, args=(cost, "of others"))
+            other.start()
+            other.join()
+        ledger.charge(cost, "the next round")
+
+    with pytest.raises(BudgetExceededError) as caught:
+        release()
+    notes = getattr(caught.value, "__notes__", [])
+    assert len(notes) == (2 if by == "this call" else 0)
 
 
 @pytest.mark.parametrize("step", ["keep", "seal", "publish"])

@@ -39,6 +39,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -90,6 +91,7 @@ __all__ = [
     "LedgerCorruptError",
     "LedgerError",
     "LedgerMismatchError",
+    "charges_here",
 ]
 
 PATIENCE = 60.0  # seconds to wait for another process that holds the ledger
@@ -97,6 +99,23 @@ PATIENCE = 60.0  # seconds to wait for another process that holds the ledger
 UNCHARGED = "nothing was charged"
 UNREAD = "nothing can be charged"
 """Words for a charge that did not happen, and for a ledger that cannot be read."""
+
+_CHARGED: ContextVar[list[Path]] = ContextVar("charged")
+
+
+@contextmanager
+def charges_here() -> Iterator[list[Path]]:
+    """Yield the ledgers that the code inside has charged, or could not write a charge to.
+
+    Charges of other threads and processes are not among them.
+    """
+    here: list[Path] = []
+    token = _CHARGED.set(here)
+    try:
+        yield here
+    finally:
+        _CHARGED.reset(token)
+        _CHARGED.get([]).extend(here)  # of the code around
 
 
 @dataclass(frozen=True)
@@ -434,6 +453,7 @@ class Ledger:
                     f"This release costs {amount}, and {self.path} has {chain.remaining} left of "
                     f"{chain.budget}; {_advice(self.path, chain, cost)}"
                 )
+            _CHARGED.get([]).append(self.path)
             told = {} if cost.divergence is None else {"renyi": str(cost.divergence)}
             return body_of("spend", amount, purpose) | told | {"guarantee": guarantee.full_dict()}
 

@@ -17,6 +17,7 @@ from rknn_jax.privacy.ledger import (
     Ledger,
     LedgerError,
     LedgerMismatchError,
+    charges_here,
 )
 from rknn_jax.release import adoption
 from rknn_jax.release.counting import Counted
@@ -153,18 +154,23 @@ def spend_stands(ledger: Path, loss: str) -> Iterator[None]:
       loss: Words for what an error loses.
     """
     before = _num_spends(ledger)
-    try:
-        yield
-    except BaseException as error:
+    with charges_here() as charged:
         try:
-            spent = _num_spends(ledger) > before
-        except LedgerError:  # what a ledger cannot read counts as spent
-            spent = True
-        if spent:
-            note = f"{loss}, and the spend stands: {ledger} has recorded it."
-            if note not in getattr(error, "__notes__", ()):  # by a call within this one
-                error.add_note(note)
-        raise
+            yield
+        except BaseException as error:
+            # Without a charge here, what was recorded meanwhile is another process's.
+            if charged and _has_more_spends(ledger, before):
+                note = f"{loss}, and the spend stands: {ledger} has recorded it."
+                if note not in getattr(error, "__notes__", ()):  # by a call within this one
+                    error.add_note(note)
+            raise
+
+
+def _has_more_spends(path: Path, before: int) -> bool:
+    try:
+        return _num_spends(path) > before
+    except LedgerError:  # what a ledger cannot read counts as spent
+        return True
 
 
 def _num_spends(path: Path) -> int:
