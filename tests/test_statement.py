@@ -553,10 +553,26 @@ def test_a_round_among_clients_leaves_its_page(simulated, tmp_path):
     ]
     wanted += ["88.08%", *card["not_covered"]]
     assert {UNKNOWN_MODEL, CHOSEN_SETTINGS} <= set(card["not_covered"])
+    assert publish.ACCURACY not in card["not_covered"]
     assert not [word for word in wanted if word not in read.text], read.text
     assert ("SIMULATION" in read.text) == (simulated is not None)
     assert ("ledger of its own" in read.text) == (simulated is None)
     assert (ONE_LEDGER in card["assumptions"]) == (simulated is None)
+
+
+def test_a_round_says_that_no_noise_covers_how_its_network_was_tested(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (12, 4, 4, 1)).astype(np.uint8)
+    mine = Public(images, (images, np.arange(12) % 2))
+    config = labeler.ReverseKNN(epsilon=2.0, mechanism="randomized_response", trust="local")
+    asked = Asked(config, ("ant", "bee"), 3, representation="pixels", student="linear", epochs=1)
+    round, queries = round_folder.prepare(tmp_path / "out", mine, asked, lambda *_: None)
+    collector = Collector(tmp_path / "out", round)
+    message = bytes(wire.message_bytes(round.mechanism))
+    collector.receive([Reply(i, round.id, message) for i in range(3)])
+    card = publish.publish(tmp_path / "out", mine, asked, queries, collector, lambda *_: None)
+    assert card["student_accuracy"] is not None
+    assert publish.ACCURACY in card["not_covered"]
+    assert publish.ACCURACY in Page((tmp_path / "out/privacy.html").read_text()).text
 
 
 def test_a_shuffled_round_says_how_many_must_follow_the_protocol(tmp_path):

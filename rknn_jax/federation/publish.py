@@ -22,7 +22,7 @@ from rknn_jax._internal.option_names import option
 from rknn_jax.answers.measured import Measured
 from rknn_jax.federation import client_accounts, round_labels, wire
 from rknn_jax.federation.collector import Collector, Sum, most_shift
-from rknn_jax.federation.request import Asked, Former, Public
+from rknn_jax.federation.request import Asked, Public
 from rknn_jax.federation.round_folder import Tell
 from rknn_jax.federation.rounds import Round
 from rknn_jax.labelers._sum_labeler import PublicRows, Words
@@ -49,6 +49,8 @@ from rknn_jax.students import fit as students
 from rknn_jax.types import Queries
 
 EXAMPLES_OF_A_CLASS = 12
+
+ACCURACY = "the accuracy of the network, which is computed from true labels of test images"
 
 
 class Labeled(NamedTuple):
@@ -116,7 +118,7 @@ def publish(
     rows = {**found.rows, "class_names": np.array(asked.classes), **carried(public.others)}
     words = round_labels.words(round, len(found.probabilities))
     check = _Check(measured, is_over=was_checked)
-    told = _statement(asked, collector, guarantee, words=words, check=check, former=public.former)
+    told = _statement(asked, collector, guarantee, words=words, check=check, public=public)
     # The statement comes first, so that no label is ever there without one.
     write_whole(folder / "privacy.html", page(told).encode())
     write_arrays(folder / "labels.npz", rows)
@@ -258,11 +260,11 @@ def _statement(
     guarantee: Guarantee,
     words: Words,
     check: "_Check",
-    former: Former | None,
+    public: Public,
 ) -> Statement:
     """Return the content of `privacy.html`."""
     round = collector.round
-    before = former and former.before
+    before = public.former and public.former.before
     clients = collector.num_clients
     holders = "1 client holds" if clients == 1 else f"{clients:,} clients hold"
     sent = (
@@ -293,6 +295,7 @@ def _statement(
             "the set of classes, which is taken as public",
             *([] if round.encode else [UNKNOWN_MODEL]),
             CHOSEN_SETTINGS,
+            *([ACCURACY] if student and public.test is not None else []),
             "results of other rounds: each client's own ledger adds them up",
         ),
         mechanism=round.noise,

@@ -114,7 +114,8 @@ class ReverseKNNLabeler(BaseEstimator):  # type: ignore[misc]
     `fit` takes public rows and needs no labels. `label` is the release: it charges the ledger on
     disk, then draws exact integer noise on the operating system's entropy, which no seed fixes.
     Everything after that is post-processing and costs nothing. The object never keeps a private
-    row, label or count, so it may be pickled and handed on.
+    row, label or count. A pickle of it holds public rows and released values, and the names of its
+    parameters, such as the path of the ledger and the column of persons.
 
     Args:
       epsilon: Privacy cost ε of one release. Defaults to 1.
