@@ -223,17 +223,21 @@ def test_zeros_behind_a_line_that_was_cut_may_cover_spends(ledger, path):
     assert Ledger.open(path, DATA).remaining == (0, 0)
 
 
-@pytest.mark.parametrize("decided", [None, 0.7])
-def test_a_repair_that_is_cut_itself_leaves_no_more_than_it_did(ledger, path, decided):
+@pytest.mark.parametrize("lost", ["lines", "a line break"])
+def test_a_repair_that_is_cut_itself_leaves_no_more_than_it_did(ledger, path, lost):
     ledger.mark_drawn("one", "ab" * 32)
     size = path.stat().st_size
     ledger.charge(released(0.5), "two")
-    zeroed(path, size - 40, None if decided else size + 40)
-    before = path.read_bytes()
-    ledger.repair("a bad block", decided, decided and 0)
+    data = path.read_bytes()
+    before = data[: size - 40]
+    if lost == "a line break":  # and what is around it
+        before += b"x" * 80 + data[size + 40 :]
+    path.write_bytes(before)
+    ledger.repair("a bad block", *((0.7, 0) if lost == "lines" else ()))
     left = ledger.remaining.epsilon
     whole = path.read_bytes()
-    for cut in range(len(before) + 1, len(whole), 3):
+    told = whole.index(b'"kind":"repair"', len(before))  # before it, the amount may be cut
+    for cut in range(told if lost == "lines" else len(before) + 1, len(whole), 3):
         path.write_bytes(whole[:cut])
         try:
             assert Ledger.open(path, DATA).remaining.epsilon <= left, cut
