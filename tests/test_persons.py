@@ -216,7 +216,7 @@ def test_names_keep_persons_apart_and_kinds_of_numbers_together():
     assert num_names([7, 7 + 0j, "(7+0j)", b"(7.0-0j)"]) == 1
     assert num_names([7, 7 + 1j, "(7+1j)x j)"]) == 3
     assert (
-        num_names([b"7\0\0", "7\0", 7]) == 1
+        num_names([b"7\0\0", "7\0", 7, b"7\0 ", "7 \0"]) == 1
     )  # NumPy's bytes end before zeros, and Arrow's do not
     keys = [(1, 7), [1.0, "07"], np.array([1, 7]), (np.float64(1), 7 + 0j), (True, Decimal("7.0"))]
     assert num_names(keys) == num_names([*keys, ("1", b"7"), np.rec.array([(1, 7.0)])[0]]) == 1

@@ -170,7 +170,7 @@ def _person_text(value: Any) -> bytes:
             return named and b"".join(named + _digest(part) for part in parts)
         if _is_inexact(value):
             return b""
-        plain = _normal(_text(value)).rstrip("\0").strip()
+        plain = _without_padding(_normal(_text(value)))
         # One complex number makes all numbers complex, and one text makes text of them.
         real = _real(plain) if plain.endswith("j)") else None
         if real is not None:
@@ -192,6 +192,10 @@ def _normal(text: str) -> str:
     The time of normalization grows with the square of how many marks one letter has.
     """
     return text if len(text) > LONGEST else unicodedata.normalize("NFKC", text)
+
+
+def _without_padding(text: str) -> str:
+    return text.strip().rstrip("\0").strip()
 
 
 def _text(value: Any) -> str:
@@ -241,7 +245,7 @@ def _is_inexact(value: Any) -> bool:
         return 2.0**digits <= abs(float(value)) < np.inf
     if not isinstance(value, str | bytes):
         return False
-    text = _text(value).rstrip("\0").strip()
+    text = _without_padding(_text(value))
     if not _NUMBER.fullmatch(text) or text.lstrip("+-").isdecimal():
         return False
     return abs(Decimal(text)) >= 2**53
