@@ -587,6 +587,8 @@ def test_a_fingerprint_is_of_the_values_not_of_their_storage():
     ):
         assert fingerprint(*same) == expected
     assert fingerprint(np.zeros(3)) == fingerprint(-np.zeros(3))
+    gray = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
+    assert fingerprint(gray) == fingerprint(gray[..., None]) != fingerprint(gray.reshape(3, 4))
     assert expected.startswith("sha256:")
 
 
