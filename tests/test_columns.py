@@ -13,6 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,9 +25,12 @@ from rknn_jax.neighbors import usable_rows
 from rknn_jax.records import frames
 from rknn_jax.records.classes import Classes, parse_classes
 from rknn_jax.records.features import check_types as check_features
+from rknn_jax.records.features import number_of_text
 from rknn_jax.records.labels import check_types, encode
 from rknn_jax.records.persons import person_names
+from rknn_jax.release import adoption
 from rknn_jax.release.shards import ArrowShard, FileShard
+from rknn_jax.settings import NamedColumns
 from tests.recorded import RECORDING
 
 PAGE = Path(__file__).parents[1] / "docs" / "columns.md"
@@ -305,6 +309,58 @@ def test_one_table_has_one_result_at_every_door(tmp_path_factory, labels, names,
             known = Classes(3, tuple(map(str, values)), counts_from_0=False)
             ids = encode(taken, known).ids
             assert [order[i] if i >= 0 else -1 for i in ids] == wanted
+
+
+CELLS = [
+    *("1.5", " 2\t", "+.5", "1e3", "1E400", "True", "tRUE", "fALSE", "true\x1c", "1\x0b", "1\x85"),
+    *("\xa0true", "\u3000true\u3000", "1\xa0", "\xa01", "\uff11", "\u0661", "1_0", "(1)", "\x1c1"),
+    *("inf", "nan", "-", "0x10", "1,5", "1d", "1e", "x", "1 2", "tru\u017fe", "--1"),
+]
+"""Text in cells, of which some are numbers."""
+
+
+def test_text_is_the_same_number_at_every_door(tmp_path):
+    wanted = np.array([number_of_text(cell) for cell in CELLS])
+    assert np.isfinite(wanted).sum() == 7
+    frame = pd.DataFrame({"x": CELLS, "y": 1.0}, dtype=object)
+    lines = [json.dumps({"x": cell, "y": 1}) for cell in CELLS]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    columns = Columns(("x", "y"), reads_label=False)
+    shards = [
+        FileShard(str(tmp_path / name), "--private", columns) for name in ("a.jsonl", "a.csv")
+    ]
+    for shard in (*shards, ArrowShard("a frame", frame, columns)):
+        [block] = shard.blocks(99)
+        np.testing.assert_array_equal(block.embeddings[:, 0], wanted, err_msg=str(shard)[:60])
+    rows = [frames.numbers_of([cell, 1.0], 2)[0] for cell in CELLS]
+    np.testing.assert_array_equal(rows, wanted)
+    lists = pd.DataFrame({"embeddings": [*([cell, "1"] for cell in CELLS), [1.0, 2.0]]})
+    (tmp_path / "l.jsonl").write_text(lists.to_json(orient="records", lines=True))
+    columns = Columns(reads_label=False, width=2)
+    for shard in (
+        FileShard(str(tmp_path / "l.jsonl"), "--private", columns),
+        ArrowShard("lists", lists, columns),
+    ):
+        [block] = shard.blocks(99)
+        assert np.isfinite(block.embeddings).all(axis=1).tolist() == [False] * len(CELLS) + [True]
+
+
+def test_a_missing_text_is_missing_at_every_door(tmp_path):
+    """An empty field of CSV was a text of its own, so that the records had another budget."""
+    frame = pd.DataFrame({"text": ["cat", None, "dog"], "labels": ["a", "b", "a"]})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
+    frame.to_parquet(tmp_path / "a.parquet")
+    columns = NamedColumns(embedding=("text",)).read(raw=True)
+    paths = [str(path) for path in sorted(tmp_path.iterdir())]
+    assert len({adoption.data_set([path], columns).fingerprint for path in paths}) == 1
+    for shard in (
+        *(FileShard(path, "--private", columns) for path in paths),
+        ArrowShard("a frame", frame, columns),
+    ):
+        [block] = shard.blocks(9)
+        assert encode(block.labels, parse_classes("a,b")).ids.tolist() == [0, -1, 0], shard
 
 
 @pytest.mark.parametrize("kind", ["feature", "label", "person"])

@@ -602,6 +602,16 @@ PERSONS = [
 """Values of JSON, of which some name one person in several ways, and others nobody."""
 
 
+def test_a_label_that_is_kept_is_a_label_too(rknn):
+    write("p.csv", AGES, AGES[1:] + AGES[:1])
+    assert rknn("embed", "--table", "p.csv", "--out", "p.parquet").status == 0
+    records = [{"age": 20, "town": 30, "ill": ill} for ill in (True, ["a", "b"], "a")]
+    Path("r.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    own = ("--card", "p.card.json", "--private", "--label", "ill", "--keep", "ill")
+    assert rknn("embed", "--table", "r.jsonl", *own, "--out", "r.parquet").status == 0
+    assert None not in pq.read_table("r.parquet")["labels"].to_pylist()
+
+
 @pytest.mark.parametrize("door", ["--table", "--image-table"])
 def test_a_kept_column_of_json_lines_names_whom_the_lines_name(rknn, door):
     """An object was text, so that one person was as many as its fields have orders."""

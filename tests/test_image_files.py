@@ -397,6 +397,28 @@ def test_a_table_tells_the_labels_and_persons_of_images_by_their_names(rknn, tmp
     assert [by_name[name] for name in sorted(names)] == [None, "401", None, "250", None, None]
 
 
+@pytest.mark.parametrize("options", [(), ("--label", "ill", "--keep", "who")])
+def test_a_row_of_a_private_table_about_images_changes_no_other(rknn, tmp_path, options):
+    """One of the first hundred once decided whether the others had labels."""
+    network = tiny_network.write(tmp_path)
+    names = [f"{number:03}.png" for number in range(102)]
+    labeled(tmp_path / "photos", names, {})
+    rows = [{"file": name} for name in names]
+    rows[-1] |= {"labels": "x", "ill": "y", "who": 3}
+    found = []
+    for one in ({"labels": "z", "ill": "z", "who": 4}, {}):
+        rows[0] = {"file": names[0], **one}
+        (tmp_path / "about.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        words = ("--image-table", "about.jsonl", *options, "--private", "--json")
+        done = run(rknn, "photos", f"{len(found)}.parquet", network, *words)
+        table = pq.read_table(f"{len(found)}.parquet")
+        card = done.json["files"].pop("card"), done.json["files"].pop("embeddings")
+        assert len({*card}) == 2
+        found.append((done.status, done.json, table.schema, table.slice(1)))
+    assert found[0] == found[1]
+    assert found[0][3]["labels"].to_pylist()[-1] == ("y" if options else "x")
+
+
 @pytest.mark.long
 def test_a_table_about_images_is_refused_where_it_cannot_be_used(rknn, tmp_path):
     network = tiny_network.write(tmp_path)

@@ -22,6 +22,7 @@ from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import (
     Amount,
     BudgetExceededError,
+    DataSet,
     Ledger,
     LedgerCorruptError,
     LedgerError,
@@ -221,6 +222,22 @@ def test_zeros_behind_a_line_that_was_cut_may_cover_spends(ledger, path):
         ledger.charge(released(0.3, 0.001), f"release {number}")
     zeroed(path, size - 40)
     assert Ledger.open(path, DATA).remaining == (0, 0)
+
+
+@pytest.mark.parametrize("tail", [bytes(2000), b"\xff" * 2000, b"# notes of another program" * 90])
+def test_an_end_that_may_hide_a_raise_waits_for_its_owner(ledger, path, tail):
+    """A second raise closed it unasked, and what was spent of the first one was gone."""
+    path.write_bytes(path.read_bytes() + tail)
+    for change in (
+        lambda: ledger.raise_budget(3, None, "the raise of the board is not there"),
+        lambda: ledger.adopt(DataSet("sha256:of-others", 5), "the same", unrelated=True),
+        lambda: ledger.mark_drawn("one", "ab" * 32),
+    ):
+        with pytest.raises(LedgerCorruptError, match="may hide charges .*rknn budget repair"):
+            change()
+    ledger.repair("a bad disk; the board had raised it", 2, 0)
+    assert ledger.spent.epsilon == Fraction(21, 10)
+    assert ledger.is_overspent
 
 
 @pytest.mark.parametrize("lost", ["lines", "a line break"])

@@ -68,6 +68,15 @@ def swept(tmp_path_factory, fits, small_runs):  # noqa: F811
     return out, rows, before
 
 
+def test_runs_have_the_guarantee_of_the_worst_of_them():
+    """It was that of the first, and who votes is a choice that changes the epsilon."""
+    known = {"relation": "replace-one", "trust": "central", "seed": 0}
+    runs = [{"epsilon": 3.9, "delta": 1e-5} | known, {"epsilon": 4.1, "delta": 1e-6} | known]
+    found = sweep.summary(runs, ())["guarantee"]
+    assert (found["epsilon"], found["delta"]) == (4.1, 1e-5)
+    assert sweep.summary([*runs, runs[0] | {"epsilon": "inf"}], ())["guarantee"]["epsilon"] == "inf"
+
+
 def test_every_combination_is_run_once_and_stopped_it_goes_on(swept):
     out, rows, before = swept
     assert len(before) == 1

@@ -9,8 +9,7 @@ from rknn_jax._internal import progress
 from rknn_jax._internal.checks import check_together
 from rknn_jax._internal.terminal import err, sure_interrupts, tell
 from rknn_jax.cli import embed_images
-from rknn_jax.cli.embed_settings import NAMED, Embed, check, refuse_absent
-from rknn_jax.formats import LABELS
+from rknn_jax.cli.embed_settings import NAMED, Embed, check, label_among, refuse_absent
 
 # JAX and pyarrow take seconds to import, and --help needs none of them.
 if TYPE_CHECKING:
@@ -79,8 +78,7 @@ def _columns(settings: Embed) -> tuple["Source", "Model"]:
     assert path is not None
     found = table_files.names(path, f"--{kind}")
     declared = table_files.declares_names(path, f"--{kind}", private=settings.private)
-    unlabeled = declared and settings.label == LABELS and LABELS not in found
-    label = None if unlabeled else settings.label
+    label = label_among(settings, found, declared=declared)
     if declared:
         features.refuse_unknown(settings.drop, [found])
     aside = {settings.label, *settings.keep, *settings.drop}

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from rknn_jax._internal.terminal import err, tell
-from rknn_jax.cli.embed_settings import NAMED, Embed, in_table, refuse_absent
+from rknn_jax.cli.embed_settings import NAMED, Embed, in_table, label_among, refuse_absent
 from rknn_jax.formats import LABELS
 
 # JAX and pyarrow take seconds to import, and --help needs none of them.
@@ -40,7 +40,7 @@ def source_of(settings: Embed) -> tuple["Source", "Model"]:
     source: ImageFolder | ImageTable
     if in_table(settings.images):
         found = table_files.names(settings.images, "--images")
-        label = None if settings.label == LABELS and LABELS not in found else settings.label
+        label = label_among(settings, found, declared=True)
         refuse_absent(settings, found, f"--images {settings.images}", label)
         source = ImageTable.find(
             settings.images, settings.columns, label, settings.keep, private=settings.private
@@ -170,8 +170,9 @@ def _image_table(settings: Embed) -> "FileRows | None":
         return None
     where = "--image-table"
     found = table_files.names(settings.image_table, where)
-    label = None if settings.label == LABELS and LABELS not in found else settings.label
-    if table_files.declares_names(settings.image_table, where, private=settings.private):
+    declared = table_files.declares_names(settings.image_table, where, private=settings.private)
+    label = label_among(settings, found, declared=declared)
+    if declared:
         refuse_absent(settings, found, f"{where} {settings.image_table}", label)
     return FileRows.read(
         *(settings.image_table, where, settings.file_column),

@@ -118,6 +118,18 @@ def in_table(images: Path) -> bool:
     return table_files.is_typed(images) and not holds_images(images)
 
 
+def label_among(settings: Embed, found: Sequence[str], *, declared: bool) -> str | None:
+    """Return the column of labels, or None if data without one of the usual name declare so.
+
+    Args:
+      settings: Settings of the command.
+      found: Names of the columns.
+      declared: Whether the data declare these names, as for `table_files.declares_names`.
+    """
+    unlabeled = declared and settings.label == LABELS and LABELS not in found
+    return None if unlabeled else settings.label
+
+
 def refuse_absent(settings: Embed, found: Sequence[str], where: str, label: str | None) -> None:
     """Raise ValueError if the data lack a column that `--label` or `--keep` names.
 

@@ -80,8 +80,9 @@ class FileRows:
         """
         read_from = _files(path)
         wanted = tuple(dict.fromkeys([file, *([label] if label else []), *keep]))
-        with clear_errors(f"{argument} {path}"):
-            refuse_absent(wanted, table_files.names(path, argument))
+        if table_files.declares_names(path, argument, private=private):
+            with clear_errors(f"{argument} {path}"):
+                refuse_absent(wanted, table_files.names(path, argument))
         persons = keep if private else ()
         found = table_files.tables(
             path, argument, wanted, 2**16, refuse=False, label=label, persons=persons

@@ -453,7 +453,8 @@ def _as_text(
 ) -> dict[str, str]:
     """Return the values of a record as text, without the missing ones."""
     known = {
-        name: jsonl.person_of(value) if name in persons else value for name, value in record.items()
+        name: jsonl.person_of(value) if name in persons and name != label else value
+        for name, value in record.items()
     }
     return {
         name: _plain(value)

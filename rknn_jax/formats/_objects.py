@@ -136,8 +136,14 @@ def _number(cell: Any) -> float | None:
 
 def _numbers(cell: Any) -> np.ndarray | None:
     """Return the numbers of a cell, `[f]`; a number by itself is one."""
+    if isinstance(cell, str | bytes):
+        return np.array([number(cell)])
     try:
-        found = np.empty(0) if np.iscomplexobj(cell) else np.atleast_1d(np.asarray(cell, float))
+        cells = np.atleast_1d(np.asarray(cell))
+        kind = cells.dtype.kind
+        # As in JSON lines, where text in a list is no number.
+        has_text = kind == "O" and any(isinstance(one, str | bytes) for one in cells.flat)
+        found = np.empty(0) if kind in "cSU" or has_text else cells.astype(float)
     except Exception:  # an error would reveal the record, whatever it holds
         return None
     return found if found.ndim == 1 else None

@@ -33,12 +33,16 @@ from rknn_jax.records.features import FIELD
 
 SUFFIXES = (".csv",)
 
-NUMBER = r"^\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*$"
+_SPACES = f"[{rules.SPACES}]*"
+
+NUMBER = f"^{_SPACES}{rules.NUMERAL}{_SPACES}$"
 """Fields that are numbers. Those beyond float64 become infinite."""
 
-TRUTH = {r"^\s*(true|True|TRUE)\s*$": 1.0, r"^\s*(false|False|FALSE)\s*$": 0.0}
+TRUTH = {
+    f"^{_SPACES}{''.join(f'[{letter}{letter.upper()}]' for letter in word)}{_SPACES}$": value
+    for word, value in rules.TRUTH.items()
+}
 """Fields of bools, as numbers."""
-
 
 NO_NAMES = "If the file has no line of names, put one before its first record."
 """Remedy for a file whose first record is taken for names of columns."""
@@ -217,7 +221,10 @@ def _block(batch: Any, own: Sequence[str], columns: Columns) -> Block:
     if not own:
         return Block(None, labels, persons)
     if columns.raw:
-        return Block(_arrow.text_column(batch.column(own[0])), labels, persons)
+        texts = _arrow.text_column(batch.column(own[0]))
+        if labels is not None:
+            labels = _arrow.unlabeled(labels, texts == "")
+        return Block(texts, labels, persons)
     return Block(_numbers([batch.column(name) for name in own]), labels, persons)
 
 

@@ -34,13 +34,12 @@ from rknn_jax.formats import (
     _arrow,
     _encodings,
     _feature_names,
-    csv,
     refuse_absent,
 )
 from rknn_jax.formats._csv_records import NO_UTF8, UTF8_MARK, is_utf8
 from rknn_jax.records import carried
 from rknn_jax.records.classes import CUT, LONGEST_LABEL, MOST_LABELS, cut
-from rknn_jax.records.features import FIELD, TRUTH
+from rknn_jax.records.features import FIELD, number_of_text
 from rknn_jax.records.labels import SEPARATOR, mask_text
 
 SUFFIXES = (".jsonl",)
@@ -348,9 +347,6 @@ def _fill(row: np.ndarray, values: list[Any], columns: Columns) -> None:
     row[:] = [math.nan if isinstance(value, str) else _number(value) for value in values]
 
 
-_NUMERAL = re.compile(csv.NUMBER, re.ASCII)
-
-
 def _number(value: Any) -> float:
     """Return a value as a number, and NaN for what is none.
 
@@ -358,9 +354,7 @@ def _number(value: Any) -> float:
     [2.0, 2.5, 1.0, 0.0, nan, nan, nan, -inf]
     """
     if isinstance(value, str):
-        if _NUMERAL.match(value):
-            return float(value)
-        return TRUTH.get(value.strip().lower(), math.nan)
+        return number_of_text(value)
     if not isinstance(value, int | float):
         return math.nan
     try:

@@ -6,6 +6,7 @@ a ledger of other bits of the same people.
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -60,11 +61,11 @@ class Digest:
     def begin(self, kind: str, shape: tuple[int, ...]) -> None:
         """Begin an array of NumPy's kind of dtype and of a shape.
 
-        Text, bytes and other objects are items, each with its length. Images `[n, h, w]` of whole
-        numbers are those of one channel, `[n, h, w, 1]`.
+        Text, bytes and other objects are items, each with its length. Images `[n, h, w]` are those
+        of one channel, `[n, h, w, 1]`.
         """
         self._canonical = _CANONICAL.get(kind, "items")
-        if self._canonical == "<i8" and len(shape) == 3:
+        if len(shape) == 3:
             shape = (*shape, 1)
         self._hash.update(f"{self._canonical}{shape}".encode())
 
@@ -81,9 +82,10 @@ class Digest:
 
     def _update_items(self, items: np.ndarray) -> None:
         for item in items.tolist():
-            as_bytes = isinstance(item, bytes | bytearray | memoryview)  # its text is its place
-            content = bytes(item) if as_bytes else str(item).encode(errors="replace")
-            self._hash.update(f"{type(item).__name__} {len(content)} ".encode())
+            value: Any = "" if item is None else item  # a missing text is an empty field in CSV
+            as_bytes = isinstance(value, bytes | bytearray | memoryview)  # its text is its place
+            content = bytes(value) if as_bytes else str(value).encode(errors="replace")
+            self._hash.update(f"{type(value).__name__} {len(content)} ".encode())
             self._hash.update(content)
 
     def text(self) -> str:

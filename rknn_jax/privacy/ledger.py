@@ -711,6 +711,12 @@ class Ledger:
             # A line that was cut has no line break; the next one must not continue it.
             text = b"" if file.read(1) == b"\n" else b"\n"
             head = chain.head
+            if chain.may_hide_lines:
+                raise LedgerCorruptError(
+                    f"The end of {self.path} is no line that was cut, and may hide charges and a "
+                    f"raised budget; {undone}. Say what was lost: {_repair(self.path)}, with "
+                    f"{option('epsilon')} if it is known."
+                )
             if chain.damage:
                 # Damage counts as spent first, so that no later line is charged to a budget that it
                 # overlooks.
@@ -797,14 +803,15 @@ def _check_person(chain: Chain, name: str, path: Path) -> None:
     )
 
 
+def _repair(path: Path) -> str:
+    return f"rknn budget repair {shlex.quote(str(path))} --reason TEXT"
+
+
 def _advice(path: Path, chain: Chain, *costs: Cost) -> str:
     """Return what can be done if releases do not fit the budget."""
     name = shlex.quote(str(path))
     if chain.damage:
-        return (
-            f"its damaged last line counts as {chain.unread}; say what it was: rknn budget repair "
-            f"{name} --reason TEXT"
-        )
+        return f"its damaged last line counts as {chain.unread}; say what it was: {_repair(path)}"
     enough = chain.rule.enough(chain.budget, (*chain.costs, *costs))
     delta = f" --delta {decimal_above(enough.delta)}" if enough.delta > chain.budget.delta else ""
     return (

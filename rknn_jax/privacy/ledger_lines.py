@@ -41,8 +41,8 @@ _READABLE = re.compile(
     rb'\{"delta":"([\d/]+)","epsilon":"([\d/]+)",(?:"(guarantee)"|"kind":"(budget|drawn|spend)")?'
 )
 _DIVERGENCE = re.compile(rb'"renyi":"([\d/]+)"')
-_UNWRITTEN = re.compile(rb"[^ -~\n]")  # bytes that no line has, as zeros where lines were lost
-_CLOSING = b'{"delta":"","epsilon":"","kind":"repair"'
+_BEGINNING = b'{"delta":"'
+_CLOSING = _BEGINNING + b'","epsilon":"","kind":"repair"'
 """Beginning of a line that closes damage, without its amounts."""
 
 _SUFFIX = len(',"hash":""}') + 64  # length of the end of every line
@@ -202,6 +202,11 @@ class Chain:
                 shown = Amount(max(shown.epsilon, worst), Fraction())
         left = self.rule.left(budget, self.recorded)
         return Amount(*map(max, less(left, self._left_after_damage(left)), shown))
+
+    @property
+    def may_hide_lines(self) -> bool:
+        """True if the damage is more than a beginning of one line, and closings that were cut."""
+        return bool(self.damage) and not _is_cut(self.damage)
 
     @property
     def shows_delta(self) -> bool:
@@ -472,12 +477,17 @@ def _is_cut_closing(line: bytes) -> bool:
 
 
 def _torn(damage: bytes) -> tuple[Amount, str | None] | None:
-    """Return the amount that an unfinished line shows, and its kind if readable.
+    """Return the amount that a line shows that was cut, and its kind if readable.
 
     Return None if the line shows no amount, or if other bytes follow, which may cover lines.
     """
-    cut = _is_unfinished(damage) and not _UNWRITTEN.search(damage)
-    return _readable(damage) if cut else None
+    return _readable(damage) if _is_cut(damage) else None
+
+
+def _is_cut(damage: bytes) -> bool:
+    """Return whether the bytes are of unfinished lines alone, without any that no line has."""
+    begins = damage.startswith(_BEGINNING) or _BEGINNING.startswith(damage)
+    return begins and _is_unfinished(damage) and not re.search(rb"[^ -~\n]", damage)
 
 
 def _readable(line: bytes) -> tuple[Amount, str | None] | None:

@@ -1,5 +1,6 @@
 """Features: which columns they are, and their values as float32."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -18,6 +19,14 @@ NUMBERS = (NUMBER, WHOLE, FIELD)
 
 TRUTH = {"true": 1.0, "false": 0.0}
 """Words of bools, in small letters, as numbers."""
+
+SPACES = " \t\n\f\r"
+"""White space around a number or a word of bools in text."""
+
+NUMERAL = r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?"
+"""Text that is a number, in every format."""
+
+_NUMERAL = re.compile(NUMERAL)
 
 MOST_NAMED = 10
 """Most columns that an error names."""
@@ -40,6 +49,16 @@ def embed_texts() -> str:
 _UNNAMED = re.compile(r"|Unnamed: \d+|__index_level_\d+__")  # what pandas calls an index
 
 
+def number_of_text(text: str) -> float:
+    """Return text as a number, as in a field of a file, and NaN for what is none.
+
+    >>> [number_of_text(text) for text in ("2.5", " tRUE", "1e400", "1_0", "inf", "\u0661", "")]
+    [2.5, 1.0, inf, nan, nan, nan, nan]
+    """
+    text = text.strip(SPACES)
+    return float(text) if _NUMERAL.fullmatch(text) else TRUTH.get(text.lower(), math.nan)
+
+
 def number(cell: Any) -> float:
     """Return a cell as a number, and NaN for what is none.
 
@@ -52,8 +71,9 @@ def number(cell: Any) -> float:
     try:
         text = cell.decode() if isinstance(cell, bytes) else cell
         if isinstance(text, str):
-            text = text.rstrip("\0").strip()
-            text = TRUTH.get(text.lower(), text)
+            text = text.rstrip("\0")
+            if not text.endswith("j)"):
+                return number_of_text(text)
         is_complex = isinstance(text, str | complex | np.complexfloating)
         value = complex(text) if is_complex else float(text)
     except Exception:  # an error would reveal the record, whatever it holds

@@ -354,7 +354,8 @@ def numbers_of(row: Any, width: int) -> np.ndarray:
     """Return a row as float64 `[width]`, or NaN if it does not hold `width` numbers."""
     try:
         row = unmasked(row)
-        numbers = np.asarray(real(row) if isinstance(row, np.ndarray) else row, dtype=np.float64)
+        cells = np.asarray(real(row) if isinstance(row, np.ndarray) else row)
+        numbers = cells.astype(float) if cells.dtype.kind in "biuf" else _each_number(row)
     except Exception:  # an error would reveal the record
         numbers = _each_number(row)
     return numbers if numbers.shape == (width,) else np.full(width, np.nan)
