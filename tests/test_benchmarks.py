@@ -271,6 +271,7 @@ def test_a_part_measured_again_has_its_own_sources_and_the_others_keep_theirs(
     assert source("a") == "2026-11-29, jax 1. The code that it measures has changed since."
 
 
+@pytest.mark.long
 def test_parts_of_a_result_measured_as_a_whole_have_its_sources(tmp_path, monkeypatch):
     for module in (_measure, _format):
         monkeypatch.setattr(module, "RESULTS", tmp_path)

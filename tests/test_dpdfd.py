@@ -720,6 +720,7 @@ def test_a_default_number_of_teachers_follows_persons_where_these_are_protected(
     assert len(found.weights) == 30 // 15
 
 
+@pytest.mark.long
 def test_a_default_number_of_teachers_labels_few_records():
     config = dataclasses.replace(QUICK, num_teachers=None, steps=2)
     contribution = voted(config)

@@ -316,10 +316,13 @@ def test_text_of_arrow_that_is_no_unicode_indicates_nothing(frame):
     np.testing.assert_array_equal(frames.several(frame(table), ["a", "b"])[0], [[0, 1], [1, 0]])
 
 
-KINDS = (bool, np.float16, np.float64, np.longdouble, complex, np.uint64, "timedelta64[s]", object)
+KINDS = (bool, np.float16, np.float64, object)
+RARE = (np.longdouble, complex, np.uint64, "timedelta64[s]")
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize(
+    "kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.long) for kind in RARE)], ids=str
+)
 def test_one_odd_cell_of_an_indicator_is_its_own_record_s_affair(kind):
     """It makes a column of objects, and another way of reading took all labels but 256 a record."""
     classes = [f"tag{number}" for number in range(300)]

@@ -214,6 +214,7 @@ def short(tmp_path, monkeypatch):
     return lambda seed: run_history(ShortHistory, tmp_path, seed)
 
 
+@pytest.mark.long
 def test_a_sum_is_that_of_its_clients_in_a_faulty_network(short):
     history, broken = short(SHORT_SEED)
     assert broken is None

@@ -89,7 +89,7 @@ def test_every_option_has_a_case():
     assert {*ASKED} == {one.name for one in dataclasses.fields(Embed)} - {"out", "json"}
 
 
-@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("stopped", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("case", [*ASKED, *ROLES])
 def test_another_request_takes_over_no_result(data, rknn, monkeypatch, case, stopped):
     first, other = (ASKED | ROLES)[case]
