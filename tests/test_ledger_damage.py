@@ -55,10 +55,13 @@ def last_line(path):
     return before + b"\n", line
 
 
-def test_a_charge_that_closes_damage_and_is_cut_itself_leaves_a_ledger_that_is_read(ledger, path):
+@pytest.mark.parametrize("size", [100, -20])  # the second is cut within its hash
+def test_a_charge_that_closes_damage_and_is_cut_itself_leaves_a_ledger_that_is_read(
+    ledger, path, size
+):
     ledger.charge(released(0.2), "acknowledged")
     before, line = last_line(path)
-    torn = before + line[:100]
+    torn = before + line[:size]
     path.write_bytes(torn)
     left = ledger.remaining
     ledger.charge(released(0.1), "closes")

@@ -264,8 +264,8 @@ def tables(
       size: Number of rows of a table.
       refuse: Whether a broken record of a CSV file, and a value of `unlike`, is an error.
       label: Name of the column of labels, of which JSON lines may hold lists. Defaults to None.
-      persons: Names of the columns that may say whose a record is. What names nobody in JSON lines
-        themselves, such as an object, is missing. Defaults to none.
+      persons: Names of the columns that may say whose a record is. Lists and objects of JSON lines
+        are missing there. Defaults to none.
       unlike: Types of JSON that are not values of a column, and missing then. Defaults to none.
 
     Raises:
@@ -452,18 +452,16 @@ def _as_text(
     record: Mapping[str, Any], label: str | None = None, persons: Sequence[str] = ()
 ) -> dict[str, str]:
     """Return the values of a record as text, without the missing ones."""
-    known = {
-        name: jsonl.person_of(value) if name in persons and name != label else value
-        for name, value in record.items()
-    }
     return {
         name: _plain(value)
         if isinstance(value, str)
         else jsonl.label_text(value)
         if name == label
         else json.dumps(value)
-        for name, value in known.items()
+        for name, value in record.items()
         if value is not None and value != ""
+        # The fields of an object have no order, so that its text would be several names.
+        if name == label or name not in persons or not isinstance(value, list | dict)
     }
 
 

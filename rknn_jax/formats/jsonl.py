@@ -307,7 +307,7 @@ def _block(records: Sequence[Record], own: Sequence[str], width: int, columns: C
         labels = np.array(texts, dtype=str)
     persons = None
     if columns.person is not None:
-        persons = _arrow.objects([person_of(record.get(columns.person)) for record in records])
+        persons = _arrow.objects([_person(record.get(columns.person)) for record in records])
     if not own:
         return Block(None, labels, persons)
     if columns.raw:
@@ -385,7 +385,7 @@ def _text(value: Any) -> str:
     return cut(text[: LONGEST_LABEL + 1].encode(errors="replace"))
 
 
-def person_of(value: Any) -> Any:
+def _person(value: Any) -> Any:
     """Return whose a record is: a number or text, and None for anything else."""
     return None if isinstance(value, bool) or not isinstance(value, str | int | float) else value
 

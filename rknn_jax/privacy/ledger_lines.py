@@ -45,7 +45,8 @@ _BEGINNING = b'{"delta":"'
 _CLOSING = _BEGINNING + b'","epsilon":"","kind":"repair"'
 """Beginning of a line that closes damage, without its amounts."""
 
-_SUFFIX = len(',"hash":""}') + 64  # length of the end of every line
+_HASH = 64 + len('"}')  # length of the end of every line, from its hash on
+_SUFFIX = len(',"hash":"') + _HASH
 
 MOST_SHARDS = 256
 """Most fingerprints of shards that a line holds, the lowest of all.
@@ -466,7 +467,9 @@ def _is_unfinished(damage: bytes) -> bool:
     is that of a line.
     """
     line, *closings = damage.split(b"\n")
-    ended = closings[:1] == [b""] and (b'"hash":"' in line or line.endswith(b'"}'))
+    _, token, end = line.rpartition(b'"hash":"')
+    has_end = len(end) >= _HASH if token else line.endswith(b'"}')
+    ended = closings[:1] == [b""] and has_end
     return not _is_whole(line) and not ended and all(map(_is_cut_closing, closings))
 
 
