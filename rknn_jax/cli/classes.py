@@ -200,14 +200,13 @@ def _ledger(
             try:
                 ledger = Ledger.open(path, data.fingerprint, spending.patience, person or "")
             except LedgerMismatchError as error:
-                advice = adoption.advice(
-                    path,
+                named = (
                     settings.private,
                     settings.columns,
-                    public=settings.public,
-                    representation=settings.representation,
+                    settings.public,
+                    settings.representation,
                 )
-                raise LedgerMismatchError(advice) from error
+                raise LedgerMismatchError(adoption.advice(path, *named)) from error
             ledger.check_person(person)
             check_recorded(spending, ledger)
             return ledger

@@ -60,14 +60,8 @@ def open_ledger(
     try:
         ledger = Ledger.open(path, dataset, asked.patience, person or "")
     except LedgerMismatchError as error:
-        advice = adoption.advice(
-            path,
-            settings.private,
-            settings.columns,
-            public=settings.public,
-            representation=settings.representation,
-        )
-        raise LedgerMismatchError(advice) from error
+        named = (settings.private, settings.columns, settings.public, settings.representation)
+        raise LedgerMismatchError(adoption.advice(path, *named)) from error
     if not paid:
         ledger.check_person(person)
     check_recorded(asked, ledger)

@@ -114,7 +114,6 @@ def advice(
     ledger: Path,
     private: str | Sequence[str],
     columns: NamedColumns,
-    *,
     public: str | Sequence[str] | None = None,
     representation: str | None = None,
 ) -> str:
