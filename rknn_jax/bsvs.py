@@ -82,7 +82,7 @@ def cells(near: Array, labels: Array, num_classes: int) -> jax.Array:
       int32 `[n, k·r]`, ascending in each row. `NO_CELL` stands for a query or a label that is
       missing or repeated, because a record may add at most 1 to a cell.
     """
-    known = jnp.asarray(voting_labels(labels, num_classes))
+    known = jnp.asarray(voting_labels(labels, num_classes), jnp.int32)
     found: jax.Array = _cells(jnp.asarray(near, jnp.int32), known, num_classes)
     return found
 

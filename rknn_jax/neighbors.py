@@ -111,7 +111,8 @@ def nearest(
         threads = num_cores() if len(points) > BLOCK else 1
         found = _native(points, references, num_neighbors, metric=metric)(points, threads)
         _check_found([found.min(initial=0)], points, references)
-        return jnp.asarray(found)
+        # Without a type, JAX compiles a program for each new shape of a NumPy array.
+        return jnp.asarray(found, jnp.int32)
     find = _finder(points, references, how, metric=metric)
     # Blocks run side by side and come back in order.
     index, least = zip(*_over_blocks(find, points), strict=True)
@@ -214,7 +215,7 @@ def nearest_votes(
         # -1 marks a row without neighbors; it is looked at once, after all blocks.
         lowest.append(least)
     _check_found(lowest, points, references)
-    return jnp.asarray(total).reshape(len(references), num_classes)
+    return jnp.asarray(total, jnp.int32).reshape(len(references), num_classes)
 
 
 def usable_rows(array: np.ndarray) -> np.ndarray:
@@ -293,10 +294,10 @@ def _native(
     It returns the indices `[n, k]`. A traced function has XLA's threads instead.
     """
     cosine = metric == "cosine"
-    rows = _unit(jnp.asarray(references), 1) if cosine else references
+    rows = _unit(jnp.asarray(references, jnp.float32), 1) if cosine else references
     if isinstance(points, np.ndarray):
         return native.References(np.asarray(rows), num_neighbors, cosine=cosine).nearest
-    given = jnp.asarray(rows)
+    given = jnp.asarray(rows, jnp.float32)
     return lambda block, _: native.nearest(block, given, num_neighbors, cosine=cosine)
 
 
@@ -316,7 +317,9 @@ def _finder(
             return index, index.min(initial=0)
 
         return find
-    rows = _unit(jnp.asarray(references), 1) if metric == "cosine" else jnp.asarray(references)
+    rows = jnp.asarray(references, jnp.float32)
+    if metric == "cosine":
+        rows = _unit(rows, 1)
     ready: References = assignment.prepare(rows, how.products)
 
     def find_by_xla(start: int, stop: int, size: int) -> tuple[Array, Array]:
@@ -430,7 +433,8 @@ def _filled(rows: Any, start: int, stop: int, size: int, mode: Any, **fill: Any)
 def _joined(blocks: Sequence[Array], n: int) -> jax.Array:
     """Return the first n rows of the blocks of `_over_blocks`."""
     if isinstance(blocks[0], np.ndarray):
-        return jnp.asarray(np.concatenate(blocks)[:n])
+        joined = np.concatenate(blocks)[:n]
+        return jnp.asarray(joined, joined.dtype)
     return jnp.asarray(blocks[0])
 
 

@@ -138,7 +138,7 @@ class Queries:
         cluster = np.full(len(features), -1, np.int32)
         cluster[index] = np.arange(len(index))
         return cls(
-            jnp.asarray(np.asarray(features, np.float32)[index]),
+            jnp.asarray(np.asarray(features, np.float32)[index], jnp.float32),
             index,
             cluster,
             np.ones(len(index), np.int64),

@@ -109,7 +109,11 @@ def test_rounds_are_accounted_for_with_every_central_mechanism(rknn, name):
 
 @pytest.mark.parametrize(
     "kind",
-    [(), ("--person", "who"), ("--labeler", "prototypes", "--check-share", 0)],
+    [
+        (),
+        pytest.param(("--person", "who"), marks=pytest.mark.long),
+        ("--labeler", "prototypes", "--check-share", 0),
+    ],
     ids=["checks", "persons", "prototypes"],
 )
 def test_rounds_cost_what_statements_of_such_releases_add_up_to(rknn, tmp_path, kind):

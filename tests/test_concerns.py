@@ -141,6 +141,7 @@ def test_opinions_are_hidden_where_noise_decides():
     assert not opinions_hidden(concerns(evidence(pure(100), 2.0)))
 
 
+@pytest.mark.long
 def test_a_rare_class_that_is_mostly_missed_is_told(tmp_path):
     rng = np.random.default_rng(0)
     ill = rng.random(9000) < 0.06

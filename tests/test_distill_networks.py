@@ -296,6 +296,7 @@ def test_a_label_is_only_bought_from_somebody():
         buy.Config(labels=10)
 
 
+@pytest.mark.long
 def test_a_stopped_run_without_training_is_refused_or_begun_again(tmp_path, finished):
     """Of a run that was stopped after its training nothing is kept but what a training may go on
     from.

@@ -22,6 +22,7 @@ def _students_that_compile_in_no_time(monkeypatch):
     tiny.use(monkeypatch, tiny.Linear)
 
 
+@pytest.mark.long
 def test_members_are_students_of_keys_of_their_own_and_the_ensemble_is_their_mean():
     seen = []
     trained = ensemble.fit(

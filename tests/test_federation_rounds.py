@@ -44,6 +44,7 @@ def a_later_round(taught=None, after=FIRST, **fields):
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.long
 def test_two_rounds_share_one_budget_and_one_statement(tmp_path):
     card, found = a_federation(tmp_path, 2, 200, rounds=2, epsilon=3.0)
     out = tmp_path / "out"

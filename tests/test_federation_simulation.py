@@ -80,7 +80,9 @@ def grid_of(settings, nodes):
     return Grid({100 + number: node(number) for number in range(nodes)})
 
 
-@pytest.mark.parametrize("nodes", [pytest.param(24, marks=pytest.mark.slow), 5])
+@pytest.mark.parametrize(
+    "nodes", [pytest.param(24, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.long)]
+)
 def test_virtual_clients_of_a_seed_are_the_simulation(settings, nodes):
     card = flower.serve(grid_of(settings | {"seed": 7}, nodes), settings | {"seed": 7})
     assert (card["clients"], card["messages"]) == (nodes, 24)

@@ -86,7 +86,9 @@ WITHOUT_LAW = {"subset_selection"}
 
 WITH_LAW = sorted(set(mechanisms.names("local")) - WITHOUT_LAW)
 BY_MESSAGES = [
-    pytest.param(name, "message", marks=() if name == "collision" else pytest.mark.slow)
+    pytest.param(
+        name, "message", marks=pytest.mark.long if name == "collision" else pytest.mark.slow
+    )
     for name in WITH_LAW
 ]
 

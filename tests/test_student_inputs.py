@@ -55,6 +55,7 @@ def test_features_and_probabilities_of_a_release_train_every_kind(kind, library)
 
 
 @each
+@pytest.mark.long
 def test_class_numbers_are_one_hot_probabilities(kind):
     settings = few(kind)
     one = settings.fit(jax.random.key(1), FEATURES, TRUTH)

@@ -223,6 +223,7 @@ def test_a_sum_is_that_of_its_clients_in_a_faulty_network(short):
     assert found["vectors in sums"] == found["vectors paid"] == 4
 
 
+@pytest.mark.long
 def test_a_sum_with_a_fault_breaks_a_promise(short):
     with planted("nothing is charged for a sum"):
         _, broken = short(SHORT_SEED)

@@ -58,7 +58,8 @@ def map_records(describe: Callable[[Any, Any], jax.Array], encoder: Any, records
     starts = range(0, max(num_records, 1), BLOCK)
     first = run(0)  # compiles, once for all threads
     with ThreadPoolExecutor(num_cores()) as pool:
-        return jnp.asarray(np.concatenate([first, *pool.map(run, starts[1:])]))
+        found = np.concatenate([first, *pool.map(run, starts[1:])])
+    return jnp.asarray(found, found.dtype)
 
 
 def side_by_side(

@@ -53,7 +53,9 @@ def simulated_messages(round: Round, cells: np.ndarray, first: int) -> object:
     root = jax.random.key(round.simulated or 0)
     numbers = first + jnp.arange(len(cells))
     keys = jax.vmap(lambda number: jax.random.fold_in(root, number))(numbers)
-    return jax.tree.map(np.asarray, _randomized(round.mechanism, keys, jnp.asarray(cells)))
+    return jax.tree.map(
+        np.asarray, _randomized(round.mechanism, keys, jnp.asarray(cells, jnp.int32))
+    )
 
 
 @functools.partial(jax.jit, static_argnames="mechanism")

@@ -274,7 +274,7 @@ class ReverseKNN(SumLabeler[jax.Array | PersonVotes]):
         # int32 [n, k·r]. From here to the sum, each row is one record's alone.
         cells = cells_of(tally, encode(private.images), private.labels)
         if bound is None:
-            return jnp.asarray(cells)
+            return jnp.asarray(cells, jnp.int32)
         person = _persons.numbered(private)
         # A person's records share one vote or are clipped together, to the sensitivity of a record.
         totals = tally.bounded(cells, Persons(person, person.astype(np.uint64)))

@@ -101,10 +101,10 @@ def select(key: jax.Array, features: Array, num_queries: int, config: Config = C
             if len(np.unique(found.labels)) < num_queries:  # a sample may miss rare rows
                 found = _fit(features, num_queries, seed, config)
             index = np.asarray(nearest(found.centers, features, 1))[:, 0]
-    centers = jnp.asarray(found.centers)
+    centers = jnp.asarray(found.centers, jnp.float32)
     cluster = found.labels
     index = index.astype(np.int32)
-    chosen = jnp.asarray(features[index]) if config.query == "medoid" else centers
+    chosen = jnp.asarray(features[index], jnp.float32) if config.query == "medoid" else centers
     return Queries(chosen, index, cluster, np.bincount(cluster, minlength=num_queries))
 
 
@@ -171,7 +171,7 @@ def _fit_sample(
 ) -> lloyd.Clusters:
     """Train on a sample from the best seeds of a smaller one, then do one iteration over all."""
     order = np.random.default_rng(seed).permutation(len(features))
-    seeded = jnp.asarray(features[order[: ROWS_SEEDED * num_queries]])
+    seeded = jnp.asarray(features[order[: ROWS_SEEDED * num_queries]], jnp.float32)
     trained = features
     if len(features) > ROWS_TRAINED * num_queries:
         trained = features[order[: ROWS_TRAINED * num_queries]]

@@ -273,7 +273,7 @@ def simulated_accuracy(rehearsal: Rehearsal, num_records: int, truth: np.ndarray
     for draw in range(rehearsal.num_draws):
         totals[:num_queries] = rng.poisson(votes[:, None] * shares) * mechanism.grid
         noise = jax.random.key(draw, impl=QUICK)
-        noisy = np.asarray(_estimate(drawn, noise, jnp.asarray(totals)))[:num_queries]
+        noisy = np.asarray(_estimate(drawn, noise, jnp.asarray(totals, jnp.int32)))[:num_queries]
         labels = _labels(rehearsal, noisy, num_records)
         right.append(np.mean(truth[np.arange(len(labels)), labels]))
         if len(right) >= FEWEST_DRAWS and np.std(right) <= ENOUGH * math.sqrt(len(right)):
