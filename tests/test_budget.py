@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import warnings
@@ -448,6 +449,51 @@ def test_a_ledger_that_is_gone_is_not_replaced_in_silence(folder):
     subprocess.run(str(found.value).split("that name it: ")[1], shell=True, check=True)
     job.release(planning.prepare(again))
     assert account() == 0.5
+
+
+@pytest.fixture
+def ledger_of_others(folder):
+    """Two ledgers, of which that of R.npz is spent."""
+    with np.load("R.npz") as whole:
+        others = {name: whole[name].copy() for name in ("embeddings", "labels")}
+    others["embeddings"] = others["embeddings"][::-1] + 1
+    np.savez("others.npz", **others)
+    release()
+    release(private="others.npz", ledger=Path("others.jsonl"), budget=9, out=Path("others"))
+
+
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("place", ["others.jsonl", "R.npz.ledger.jsonl"])
+def test_a_ledger_of_others_adopts_no_records_whose_own_is_gone(ledger_of_others, place, changed):
+    """It knows nothing of what was spent: twice the budget was, by the command that was told."""
+    os.rename("R.npz.ledger.jsonl", "moved.jsonl")
+    os.rename("others.jsonl", place)
+    if changed:
+        without_first()
+    before = Path(place).read_bytes()
+    with pytest.raises(LedgerMismatchError, match="does not know what was spent"):
+        adopt(place, "R.npz", unrelated=True)
+    if not changed:
+        with pytest.raises(LedgerMismatchError, match="does not know what was spent"):
+            release(ledger=Path(place))
+    assert Path(place).read_bytes() == before
+    adopt("moved.jsonl", "R.npz", unrelated=True)  # the one that is gone
+
+
+def test_a_copy_of_a_ledger_adopts_no_changed_file_of_the_one_that_is_there(ledger_of_others):
+    shutil.copy("R.npz.ledger.jsonl", "copy.jsonl")
+    without_first()
+    with pytest.raises(LedgerMismatchError, match=r"charged to, .*/R\.npz\.ledger"):
+        adopt("copy.jsonl", "R.npz", unrelated=True)
+    os.rename("R.npz.ledger.jsonl", "moved.jsonl")
+    adopt("copy.jsonl", "R.npz", unrelated=True)
+
+
+def without_first(name="R.npz"):
+    """Leave the first record out of a file."""
+    with np.load(name) as whole:
+        rest = {part: whole[part][1:] for part in ("embeddings", "labels")}
+    np.savez(name, **rest)
 
 
 def test_a_shard_of_known_records_has_their_ledger(folder):

@@ -95,6 +95,31 @@ def test_a_dropped_column_comes_along_even_if_it_has_the_name_of_a_role(tmp_path
     assert {name: values.tolist() for name, values in found.items()} == {"labels": ["a", "b"]}
 
 
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_the_rows_of_a_source_are_told_from_every_format(tmp_path, form):
+    """Of a CSV file they were their places, and whoever joined by them got labels of others."""
+    path = tmp_path / f"public.{form}"
+    for values, whole in [
+        ([12, -7, 0], True),
+        (["r1", "2", "3"], False),
+        (["007", "2", ""], False),
+    ]:
+        held = pa.table({"x": [0.5, 1.5, 2.5], "row": values})
+        if form == "parquet":
+            pq.write_table(held, path)
+        elif form == "csv":
+            pyarrow.csv.write_csv(held, path)
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in held.to_pylist()))
+        found = tables.carried(
+            tables.read_others(path, "--public", tables.Columns(embedding=("x",)))
+        )
+        assert {name: one.tolist() for name, one in found.items()} == {
+            "row" if whole else "public_row": values
+        }
+        assert not whole or found["row"].dtype == np.int64
+
+
 @pytest.mark.parametrize("name", ["long " * 20_000, "half \ud800", "zero \0", "id.npy"])
 def test_a_column_whose_name_no_file_can_have_stays_behind(rknn, tmp_path, name):
     """The labels could not be written with it, and were paid for."""

@@ -250,8 +250,10 @@ def test_too_few_clients_close_nothing(shuffled):
     mine = read_public(shuffled.public, None)
     _, queries = round_folder.prepare(folder, mine, wanted, QUIET)
     with contextlib.closing(Collector(folder, round)) as collector:
-        with pytest.raises(ValueError, match="quorum of 4"):
+        with pytest.raises(ValueError, match="quorum of 4") as refused:
             publish.publish(folder, mine, wanted, queries, collector, QUIET)
+        assert "serve there" in str(refused.value)
+        assert "merge" not in str(refused.value), "a shuffled round is merged once"
         assert collector.receive(replies_of(round, honest(round, 9)[3:4], 3)) == ["counted"]
 
 

@@ -67,7 +67,8 @@ def read_inputs(
     Raises:
       ValueError: If the file cannot be used.
     """
-    features.refuse_shared((), columns.label, columns.person, columns.drop)
+    if private:  # a server names no labels and no persons
+        features.refuse_shared((), columns.label, columns.person, columns.drop)
     asked = columns._replace(public=not private)
     tables.refuse_unknown(columns.drop, tables.file_shards(str(path), argument, asked))
     archive = path.suffix == ".npz" and path.is_file()

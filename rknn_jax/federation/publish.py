@@ -188,16 +188,20 @@ def collected(collector: Collector | Sum) -> dict[str, Any]:
 def _check_answers(folder: Path, asked: Asked, collector: Collector | Sum) -> None:
     """Check that enough clients and messages are there to publish anything."""
     round = collector.round
+    kept = (
+        f"nothing is published. The answers are kept in {folder}: serve there by the same options "
+        f"with a later {option('deadline')}"
+    )
+    if not asked.shuffled:  # whose servers were all merged, if there are several
+        kept += ", or merge it with the folders of more servers"
     if collector.num_clients < asked.quorum:
         raise ValueError(
-            f"Expected a quorum of {asked.quorum} clients, got {collector.num_clients}; nothing is "
-            f"published. The answers are kept in {folder}: serve there by the same options with a "
-            f"later {option('deadline')}, or merge it with the folders of more servers."
+            f"Expected a quorum of {asked.quorum} clients, got {collector.num_clients}; {kept}."
         )
     if collector.num_messages < max(1, round.honest):
         raise ValueError(
             f"Expected at least {max(1, round.honest)} messages of votes, got "
-            f"{collector.num_messages}; nothing is published."
+            f"{collector.num_messages}; {kept}."
         )
 
 
@@ -266,7 +270,9 @@ def _statement(
     round = collector.round
     before = public.former and public.former.before
     clients = collector.num_clients
-    holders = "1 client holds" if clients == 1 else f"{clients:,} clients hold"
+    who, hold = ("1 client", "holds") if clients == 1 else (f"{clients:,} clients", "hold")
+    if before is not None:
+        who += " that answered the last round"  # one may have answered earlier rounds alone
     sent = (
         "numbers that were masked and of which the server saw the sum"
         if asked.summed
@@ -287,7 +293,7 @@ def _statement(
         assumptions.append(ONE_LEDGER)
     return Statement(
         guarantee,
-        f"{holders} private records, each its own. The records stayed there; each client sent "
+        f"{who} {hold} private records, each its own. The records stayed there; each client sent "
         f"{sent}.",
         (*words.released, *student, *_released_by_check(round, check), *earlier),
         not_covered=(

@@ -184,12 +184,16 @@ def check_settings(folder: Path, asked: Asked) -> None:
     former = begun.get("config")
     former = former if isinstance(former, dict) else {}
     begun["config"] = {name: former.get(name, default) for name, default in usual.items()}
-    both = begun | settings
-    changed = [name for name in both if begun.get(name) != settings.get(name)]
-    if begun != settings:
+    changed = {
+        option("keys") if name == "authenticated" else name
+        for before, now in ((begun, settings), (begun["config"], settings["config"]))
+        for name in before | now
+        if name != "config" and before.get(name) != now.get(name)
+    }
+    if changed:
         raise ValueError(
             f"Expected the settings that {folder} was begun with, got others for "
-            f"{', '.join(changed)}; change them back, or name a new folder."
+            f"{', '.join(sorted(changed))}; change them back, or name a new folder."
         )
 
 

@@ -4,7 +4,8 @@ A copy of a data set, or another `--ledger`, would begin a second budget for the
 release therefore looks up its records here. It is refused if another ledger that still exists has
 them on record. A ledger that is new, or adopts, is refused too if another one was charged for a
 file of the same name: the file is likely a new version of the same people's records. If that one is
-gone, a new one is refused, because it does not know what was spent.
+gone, every other ledger is refused, because it does not know what was spent. A ledger with records
+that the one that is gone was charged for is that one in a new place.
 
 The folder is `RKNN_STATE_DIR`, or `rknn_jax/ledgers` in the user's state folder (`XDG_STATE_HOME`,
 by default `~/.local/state`). It holds a random salt, and a small JSON file for each fingerprint
@@ -21,6 +22,7 @@ warning, and changes no release. One that another process holds is waited for, a
 refused if it is not free in time.
 """
 
+import functools
 import hashlib
 import hmac
 import json
@@ -29,7 +31,7 @@ import secrets
 import shlex
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from io import FileIO
@@ -49,6 +51,10 @@ _LOCK = "lock"
 _PLACE: ContextVar[Path | None] = ContextVar("place of the index", default=None)
 MOST_NAMED = 3
 """Most ledgers that `notice` names."""
+
+
+Places = Callable[[], set[str]]
+"""Function that returns where a ledger is or was, and reads it once."""
 
 
 class _DamagedError(ValueError):
@@ -105,10 +111,13 @@ def check(path: Path, prints: Sequence[str]) -> None:
       prints: Fingerprints of the private records and of their shards, as `DataSet.prints` has them.
 
     Raises:
-      LedgerMismatchError: If another ledger that exists has these records, or if theirs is gone.
+      LedgerMismatchError: If another ledger that exists has these records, or if theirs is gone
+        and this one is not that one in a new place.
     """
     try:
-        found = [_refuse_second(folder(), path, one) for one in _noted(prints)]
+        place = folder()
+        places = functools.cache(lambda: _places(place, path))
+        found = [_refuse_second(place, path, one, places) for one in _noted(prints)]
     except (OSError, _DamagedError) as error:
         _warn(error)
         return
@@ -150,8 +159,8 @@ def held(
     Raises:
       LedgerError: If another process holds the index for too long.
       LedgerMismatchError: As in `check`, whose warnings are left out. Also if the ledger is new or
-        adopts, and another one was charged for one of the files, or for a folder that holds it; a
-        ledger that is gone counts for a new one.
+        adopts, and another one was charged for one of the files, or for a folder that holds it,
+        whether or not that one is still there.
     """
     parts, names = _noted(prints), [*files, *inside]
     # All files are looked up, though few are noted: another ledger may have had one of them.
@@ -165,55 +174,79 @@ def held(
         _warn(error)
         yield
         return
+    places = functools.cache(lambda: _places(place, path))
     with file:
         for one in parts:
             with suppress(OSError, _DamagedError):
-                _refuse_second(place, path, one)
+                _refuse_second(place, path, one, places)
         for one in _with_entry(place, sought):
             with suppress(OSError, _DamagedError):
-                _refuse_changed(place, path, one, adopts=adopts)
+                _refuse_changed(place, path, one, places, adopts=adopts)
         yield
         inner = source_names.of(inside[:MOST_SHARDS])
         for one in (*parts, *contents, *source_names.of(files, MOST_SHARDS), *inner):
             _note(place, path, one)
 
 
-def _refuse_second(place: Path, path: Path, dataset: str) -> list[str]:
+def _refuse_second(place: Path, path: Path, dataset: str, places: Places) -> list[str]:
     """Return other ledgers of the records that are used beside this one.
 
     Raises:
-      LedgerMismatchError: If there are others, and this one is new to the index, or does not exist.
-        Also if the only one is gone, and this one does not exist.
+      LedgerMismatchError: If there are others, and this one is new to the index, does not exist, or
+        was put in another one's place. Also if all are gone, and this one is none of them.
     """
     known = _read(place, dataset)
     own = os.path.realpath(path)
     others = [other for other in known if _has(other, own, dataset)]
-    if others and (own not in known or not os.path.exists(own)):
-        got = path if os.path.lexists(path) else f"no ledger yet at {path}"
+    got = path if os.path.lexists(path) else f"no ledger yet at {path}"
+    goes_on = bool(known) and not places().isdisjoint(known)
+    if others and not (own in known and goes_on):
         raise LedgerMismatchError(
             f"Expected the ledger of these records, {others[0]}, got {got}; pass "
             f"{option('ledger')} {shlex.quote(others[0])}, so that all releases on these people "
             "share one budget. If the ledger is to be kept elsewhere, move that file."
         )
-    if known and not others and not os.path.lexists(path):
+    if known and not others and not goes_on:
         raise LedgerMismatchError(
             f"Expected the ledger of these records at {known[-1]}, which is gone or has other "
-            f"records, got no ledger yet at {path}; {_gone(place, known[-1])}"
+            f"records, got {got}; {_gone(place, known[-1])}"
         )
     return others
 
 
-def _refuse_changed(place: Path, path: Path, source: str, *, adopts: bool) -> None:
+def _places(place: Path, path: Path) -> set[str]:
+    """Return where the ledger at a path is or was: where its records were charged.
+
+    It is none if there is no file. A ledger that cannot be read is in its own place, and whoever
+    opens it tells more; so is one of records that the index does not know.
+    """
+    if not os.path.lexists(path):
+        return set()
+    own = {os.path.realpath(path)}
+    try:
+        datasets = Ledger.open(path).datasets
+    except LedgerError:
+        return own
+    return {one for data in datasets for one in _read(place, data.fingerprint) or own}
+
+
+def _refuse_changed(place: Path, path: Path, source: str, places: Places, *, adopts: bool) -> None:
     """Refuse a new ledger, or one that adopts, for a file that another was charged for.
 
     Raises:
-      LedgerMismatchError: If that ledger still exists, or if it is gone and this one is new.
+      LedgerMismatchError: If that ledger still exists, or if it is gone and this one is not that
+        one in a new place.
     """
     known, exists = _read(place, source), os.path.lexists(path)
-    if exists and (not adopts or os.path.realpath(path) in known):
+    if not known or (exists and not adopts):
         return
-    others = [other for other in known if os.path.lexists(other)]
-    if not others and (exists or not known):
+    own = os.path.realpath(path)
+    others = [
+        other
+        for other in known
+        if other != own and not _places(place, Path(other)).isdisjoint(known)
+    ]
+    if (own in known or not others) and not places().isdisjoint(known):
         return
     told = (
         f"Expected the ledger that releases from {source.removeprefix(source_names.KIND)} are "
@@ -234,7 +267,7 @@ def _refuse_changed(place: Path, path: Path, source: str, *, adopts: bool) -> No
 def _gone(place: Path, ledger: str) -> str:
     """Return the remedy where a ledger is gone."""
     return (
-        f"name its new place by {option('ledger')}, because a new one does not know what was "
+        f"name its new place by {option('ledger')}, because another one does not know what was "
         f"spent. If it is gone for good, remove the files of {place} that name it: "
         f"find {shlex.quote(str(place))} -name '*.json' "
         f"-exec grep -qF {shlex.quote(json.dumps(ledger))} {{}} ';' -delete"

@@ -83,6 +83,11 @@ class Classes:
                 f"Expected class names in Unicode, got {option('classes')} {self.names!a}, "
                 "of bytes that are no UTF-8; write them in UTF-8, as the labels."
             )
+        if any(name.endswith("\0") for name in self.names or ()):
+            raise ValueError(
+                f"Expected class names without NUL at their end, got {option('classes')} "
+                f"{self.names!a}; name them without it, as labels are read."
+            )
         read = [cut(name.encode()) for name in self.names or ()]
         if len(set(read)) < len(read):
             raise ValueError(

@@ -5,6 +5,7 @@ those of `rknn_jax.records`. Nothing is ever unpickled, because loading a pickle
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -17,7 +18,7 @@ from rknn_jax.formats._data_files import find
 from rknn_jax.neighbors import LARGEST, usable_rows
 from rknn_jax.privacy.fingerprints import Digest
 from rknn_jax.records import features, public_values
-from rknn_jax.records.carried import joined
+from rknn_jax.records.carried import joined, numbers
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.features import real_rows
 from rknn_jax.records.labels import whole
@@ -39,6 +40,8 @@ SOURCE_ROW = "source_row"
 
 RAW_AT_ONCE = 2**10
 """Raw records that are read at once."""
+
+_WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 
 
 def read_embeddings(
@@ -176,14 +179,21 @@ def carried(others: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     Args:
       others: Result of `read_others`.
     """
-    return {
-        name if name == "file" or _is_row(name, values) else f"public_{name}": values
-        for name, values in others.items()
+    found = {
+        name if name == "file" else f"public_{name}": values for name, values in others.items()
     }
+    rows = _whole_numbers(others["row"]) if "row" in others else None
+    if rows is not None:
+        del found["public_row"]
+        found["row"] = rows
+    return found
 
 
-def _is_row(name: str, values: np.ndarray) -> bool:
-    return name == "row" and values.dtype.kind in "iu"
+def _whole_numbers(values: np.ndarray) -> np.ndarray | None:
+    """Return whole numbers, which a CSV file has as text, as integers; None for other values."""
+    if values.dtype.kind == "U" and all(map(_WHOLE.fullmatch, values.tolist())):
+        values = numbers([int(text) for text in values.tolist()])
+    return values if values.dtype.kind in "iu" else None
 
 
 def read_raw(

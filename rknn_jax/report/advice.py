@@ -18,9 +18,6 @@ NEARLY_ALL = 0.95
 FEW = 0.25
 """Shares of likely labels from which on all are used, and below which another release is better."""
 
-ANOTHER = "rknn label ... --dry-run"
-"""Command of another release, whose options are those of this one. A dry run costs nothing."""
-
 
 class Advice(NamedTuple):
     """Advice on labels.
@@ -43,12 +40,14 @@ def advise(results: Results) -> Advice:
       results: Released quantities.
     """
     total = len(results.label)
+    # Its options are those of this release, and it costs nothing.
+    another = f"rknn {'serve' if 'round' in results.card else 'label'} ... --dry-run"
     if results.summary is not None and results.summary.concerns:
         concern = results.summary.concerns[0]
         return Advice(
             "Do not use these labels as they are.",
             f"{concern.sentence[0].upper()}{concern.sentence[1:]}; {concern.remedy}.",
-            ANOTHER,
+            another,
         )
     if results.sets is not None:
         doubtful = int(results.doubtful.sum())
@@ -80,5 +79,5 @@ def advise(results: Results) -> Advice:
         "Make another release.",
         f"Only {said}; a dry run says what a larger epsilon, more records, fewer queries or "
         "another labeler is expected to give.",
-        ANOTHER,
+        another,
     )
