@@ -357,7 +357,8 @@ def beliefs(epsilon: float) -> tuple[str, ...]:
     before = (0.001, 0.1, 0.5)
     odds = [p / (1 - p) * math.exp(epsilon) for p in before]
     rare, *others = (one / (1 + one) for one in odds)
-    return f"{1000 * rare:.1f}", *(share(one, 0) for one in others)
+    # A bound is rounded up.
+    return f"{math.ceil(10_000 * rare) / 10:.1f}", *(f"{math.ceil(100 * one)}" for one in others)
 
 
 def above_the_best(name: str) -> list[float]:

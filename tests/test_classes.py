@@ -184,6 +184,11 @@ def test_one_odd_label_changes_no_other_class(names, option, kind, tmp_path):
     assert shown == [option] * 5
 
 
+@pytest.mark.parametrize("names", [["a", "b,"], [",a", "b"], ["a"], ["-a", "b"], ["a\n", "b"]])
+def test_names_that_no_option_can_have_are_for_a_file(names):
+    assert "--classes-file" in classes._named_option(names)
+
+
 def test_labels_that_no_program_writes_as_numbers_keep_their_text():
     codes = ["01", "1.00", "+1", "1E10", "true", "250.0", "\u0661"]
     assert class_names.names_of(np.array(codes), "r") == [*codes[:5], "250", codes[6]]

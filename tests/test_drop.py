@@ -154,6 +154,10 @@ def test_both_sides_of_a_federation_drop_columns(rknn, tmp_path):
     assert "'id'" in rknn(*serve, "--drop", "ward").err
     done = rknn(*serve, "--drop", "ward", "id")
     assert done.status == 0, done.err
+    labelled = pd.read_csv("P.csv").assign(labels=0)
+    labelled.to_csv("P.csv", index=False)
+    done = rknn(*serve, "--drop", "ward", "id", "labels")
+    assert done.status == 0, "a server names no labels"
     assert "['wards']" in rknn(*serve, "--drop", "wards").err
     public = inputs.read_public(tmp_path / "P.csv", None, ("ward", "id"))
     np.testing.assert_allclose(public.inputs, PUBLIC, rtol=1e-6)

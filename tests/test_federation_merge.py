@@ -179,8 +179,10 @@ def test_what_is_no_part_of_the_round_is_refused(settings, tmp_path):
         pytest.raises(ValueError, match="no server has, got .*south"),
     ):
         merged(settings, north, south)
-    with pytest.raises(ValueError, match="others for config"):
+    with pytest.raises(ValueError, match="others for epsilon"):
         merged(dataclasses.replace(settings, epsilon=2.0), north, south)
+    with pytest.raises(ValueError, match="others for keys; change"):
+        round_folder.check_settings(north, dataclasses.replace(asked(settings), authenticated=True))
     summed = dataclasses.replace(settings, trust="central", honest=2, mechanism=None)
     with pytest.raises(ValueError, match="--merge, got --trust central"):
         merged(summed, north, south)
@@ -360,7 +362,7 @@ def test_no_shuffled_round_has_two_results(shuffled):
 def test_a_question_of_other_settings_or_of_no_round_is_not_asked(settings, tmp_path):
     north, _ = collect(settings, "north", 0, 1)
     other = dataclasses.replace(settings, epsilon=2.0)
-    with pytest.raises(ValueError, match="others for config"):
+    with pytest.raises(ValueError, match="others for epsilon"):
         collect(other, "south", 1, 1, question=north)
     with pytest.raises(ValueError, match="without question.bin"):
         collect(settings, "west", 1, 1, question=tmp_path / "none")

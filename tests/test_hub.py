@@ -32,6 +32,7 @@ from tests.conftest import crossed
 NAMES = ("cat", "dog", "owl")
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 layouts = pytest.mark.parametrize("form", ["parquet", "arrow"])
+declaring = pytest.mark.parametrize("form", ["parquet", "arrow", "npz"])
 
 
 def features(names=NAMES, column="label", **others) -> dict[bytes, bytes]:
@@ -46,6 +47,11 @@ def write(folder: Path, table: pa.Table, form: str, metadata=None) -> Path:
     data.mkdir(parents=True)
     half = table.num_rows // 2
     for part, rows in enumerate((table.slice(0, half), table.slice(half))):
+        if form == "npz":
+            arrays = {name: np.stack(rows[name].to_pylist()) for name in rows.column_names}
+            names = {"classes": np.array(NAMES)} if metadata is None else {}
+            np.savez(data / f"{part}.npz", **arrays, **names)
+            continue
         if form == "parquet":
             pq.write_table(rows, data / f"train-{part:05}-of-00002.parquet")
             continue
@@ -79,7 +85,7 @@ def run(*words: str) -> dict:
 
 
 @pytest.mark.long
-@layouts
+@declaring
 @pytest.mark.parametrize("classes", ["cat,dog,owl", "owl,cat,dog", "3", None])
 def test_label_reads_class_numbers_by_their_names(tmp_path, monkeypatch, form, classes):
     monkeypatch.chdir(tmp_path)
@@ -120,7 +126,7 @@ def test_a_statement_says_that_the_private_files_named_the_classes(
         assert ("which become public" in " ".join(capsys.readouterr().err.split())) == told
 
 
-@layouts
+@declaring
 def test_check_counts_by_the_names(tmp_path, monkeypatch, form):
     monkeypatch.chdir(tmp_path)
     table = clusters(90)
@@ -136,7 +142,7 @@ def test_check_counts_by_the_names(tmp_path, monkeypatch, form):
     assert run("check", "R", "--label", "label")["classes"] == {"cat": 28, "dog": 28, "owl": 29}
 
 
-@layouts
+@declaring
 def test_classes_offers_the_declared_names_for_nothing(tmp_path, monkeypatch, form, capsys):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "R", clusters(90), form)
@@ -214,6 +220,61 @@ def test_a_class_number_is_what_its_name_says(tmp_path, names, classes, wanted):
         assert plain(block.labels, "here").tolist() == [*(n.strip() for n in names), "", ""]
 
 
+GIVEN = parse_classes("owl,dog,cat")
+
+
+@pytest.mark.parametrize("names", [np.array(NAMES), np.array(NAMES, "S")], ids=["text", "bytes"])
+def test_numbers_in_an_archive_are_matched_by_the_names_beside_them(tmp_path, names):
+    """They counted in the order of `--classes`, so that all labels were those of others."""
+    mask = np.array([[1, 0, 0], [0, 1, 1], [0, 0, 0]], bool)
+    lists = np.array([[0, -1], [2, 1], [-1, -1]])
+    once, several = [2, 1, -1, -1], [[2], [0, 1], []]
+    cases = [
+        *((np.array([0, 1, 7, -1]).astype(kind), once) for kind in ("i1", "i8", "f4", ">i4")),
+        (np.array([False, True]), once[:2]),
+        (np.array(["cat", "dog", "x", ""]), once),
+        (mask, several),
+        (lists, several),
+        (lists.astype(float), several),
+    ]
+    for labels, wanted in cases:
+        path = tmp_path / "R.npz"
+        np.savez(path, embeddings=np.zeros((len(labels), 2)), labels=labels, classes=names)
+        stored = tables.read_labels(path)
+        if labels.ndim == 1:
+            assert encode(stored, GIVEN).ids.tolist() == wanted
+            continue
+        ids = encode(stored, GIVEN, 2).ids[:, :2]
+        assert [sorted(row[row >= 0].tolist()) for row in ids] == wanted
+        assert np.array_equal(encode(stored, Classes(3), 2).ids, encode(labels, Classes(3), 2).ids)
+
+
+def test_an_archive_tells_a_mask_from_class_numbers(tmp_path):
+    numbers = np.eye(3, dtype=int)
+    np.savez(tmp_path / "R.npz", embeddings=np.zeros((3, 2)), labels=numbers, classes=NAMES)
+    with pytest.raises(ValueError, match="may be either; save a mask as bool"):
+        tables.read_labels(tmp_path / "R.npz")
+
+
+@pytest.mark.parametrize("classes", [np.array([3, 1, 2]), np.array(["a", "a", "b"]), 3])
+def test_an_array_that_names_no_classes_leaves_the_numbers(tmp_path, classes):
+    np.savez(tmp_path / "R.npz", embeddings=np.zeros((3, 2)), labels=np.arange(3), classes=classes)
+    assert encode(tables.read_labels(tmp_path / "R.npz"), GIVEN).ids.tolist() == [0, 1, 2]
+
+
+def test_labels_apart_from_the_names_of_their_numbers_have_their_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("R.npz", embeddings=np.zeros((9, 2)), classes=NAMES)
+    np.save("L.npy", np.arange(9) % 3)
+    np.savez("P.npz", embeddings=np.zeros((9, 2)))
+    words = ("label", "--public", "P.npz", "--private", "R.npz", "--private-labels", "L.npy")
+    told = run(*words, "--epsilon", "1", "--dry-run", "--classes", "owl,dog,cat")
+    assert told["exit_status"] == 2
+    assert "name them in its order" in told["error"]
+    done = run(*words, "--epsilon", "1", "--dry-run", "--classes", ",".join(NAMES))
+    assert done["exit_status"] == 0
+
+
 def test_lists_of_class_numbers_have_names_too(tmp_path):
     table = pa.table({"labels": [[0], [2, 1], [], [5]], "x": np.zeros(4)})
     feature = {"names": list(NAMES), "_type": "ClassLabel"}
@@ -223,7 +284,7 @@ def test_lists_of_class_numbers_have_names_too(tmp_path):
         pq.write_table(written, tmp_path / "t.parquet")
         shard = FileShard(str(tmp_path / "t.parquet"), "--private", Columns())
         (block,) = shard.blocks(9)
-        ids = encode(block.labels, parse_classes("owl,dog,cat"), 2).ids
+        ids = encode(block.labels, GIVEN, 2).ids
         assert ids[:, :2].tolist() == [[2, -1], [0, 1], [-1, -1], [-1, -1]]
 
 

@@ -169,6 +169,9 @@ def test_the_page_leads_with_the_number_that_matters_and_every_warning(folders, 
     (listed,) = Page(release.page(warned)).find("ul", class_="concerns")
     assert "noise <decides>. Remedy: raise --epsilon." in " ".join(listed[2].split())
     assert advise(warned).verdict == "Do not use these labels as they are."
+    assert advise(warned).command == "rknn label ... --dry-run"
+    served = replace(warned, card=warned.card | {"round": "ab"})
+    assert advise(served).command == "rknn serve ... --dry-run"
     assert [*warned.shares] == ["expected_accuracy", "stability"]
     alone = replace(doubt, kind="noise_alone")
     unheard = replace(found, summary=replace(found.summary, concerns=(alone,)))

@@ -254,6 +254,14 @@ def test_a_class_that_is_called_as_a_type_is_a_class(named):
         column_types.refuse_labels(y)
 
 
+@pytest.mark.parametrize("kind", [">i4", ">u2", ">f8", ">U3", "<i8"])
+def test_numbers_and_text_in_another_order_of_bytes_are_those(kind):
+    column_types.refuse_labels(np.array([0, 1]).astype(kind))
+    column_types.refuse_labels(pd.Series(np.array([0, 1]).astype(kind)))
+    if kind != ">f8":
+        column_types.refuse_persons(np.array([0, 1]).astype(kind))
+
+
 def test_a_table_of_arrow_tells_names_of_columns_and_no_value():
     """Its `columns` are values: they were in errors, and as the person's name in the ledger."""
     secrets = [f"secret {row // 2}" for row in range(NUM_RECORDS)]

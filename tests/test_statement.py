@@ -17,7 +17,7 @@ from scipy.stats import norm
 from rknn_jax.federation import publish, round_folder, wire
 from rknn_jax.federation.collector import Collector, Reply
 from rknn_jax.federation.messages import messages
-from rknn_jax.federation.request import Asked, Public
+from rknn_jax.federation.request import Asked, Former, Public
 from rknn_jax.labelers import rknn as labeler
 from rknn_jax.mechanisms.local import LocalRandomizer
 from rknn_jax.privacy import statement
@@ -40,6 +40,7 @@ from rknn_jax.privacy.statement import (
     right_guesses,
     two_steps,
 )
+from rknn_jax.question import Before
 from rknn_jax.release import label
 from rknn_jax.representations import pca
 from tests.test_cli import arguments, blobs, make_files
@@ -558,6 +559,13 @@ def test_a_round_among_clients_leaves_its_page(simulated, tmp_path):
     assert ("SIMULATION" in read.text) == (simulated is not None)
     assert ("ledger of its own" in read.text) == (simulated is None)
     assert (ONE_LEDGER in card["assumptions"]) == (simulated is None)
+    if simulated:
+        return
+    before = Before(np.full((30, 2), 0.5, np.float32), round.guarantee(None))
+    again = replace(mine, former=Former(round, before, 1201))
+    publish.publish(tmp_path / "out", again, asked, queries, collector, lambda *_: None)
+    last = "1,200 clients that answered the last round hold private records"
+    assert last in Page((tmp_path / "out/privacy.html").read_text()).text
 
 
 def test_a_round_says_that_no_noise_covers_how_its_network_was_tested(tmp_path):

@@ -10,6 +10,7 @@ from benchmarks._faults import (
     courses,
     damage,
     doors,
+    names,
     noise,
     randomness,
     rare,
@@ -45,4 +46,5 @@ FAULTS = (
     *training.FAULTS,
     *told.FAULTS,
     *statements.FAULTS,
+    *names.FAULTS,
 )

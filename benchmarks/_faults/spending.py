@@ -198,8 +198,8 @@ FAULTS = (
         "ledger",
         "a ledger adopts a changed file of another one",
         "rknn_jax/privacy/ledger_index.py",
-        "if exists and (not adopts or os.path.realpath(path) in known):",
-        "if exists:",
+        "if not known or (exists and not adopts):",
+        "if not known or exists:",
         ONE_BUDGET,
     ),
     Known(

@@ -215,8 +215,8 @@ FAULTS = (
         "values",
         "records that changed have a new budget where their ledger is gone",
         "rknn_jax/privacy/ledger_index.py",
-        "    if not others and (exists or not known):",
-        "    if not others:",
+        "if (own in known or not others) and not places().isdisjoint(known):",
+        "if own in known or not others:",
         ("tests/test_budget.py",),
     ),
     Known(

@@ -172,7 +172,8 @@ def _option(selected: "Selection") -> str:
 
 def _named_option(names: list[str]) -> str:
     """Return the option of `rknn label` that has these names, if it can have them."""
-    if len(names) < 2 or not "".join(names).isprintable() or names[0].startswith("-"):
+    shown = len(names) > 1 and "".join(names).isprintable() and names[0][:1] != "-"
+    if not shown or any(name != name.strip(",") for name in names):
         return "as above; --classes-file can name them, with others"
     if any("," in name for name in names):
         return f"--classes {shlex.join(names)}"

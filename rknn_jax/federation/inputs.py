@@ -45,7 +45,7 @@ def read_public(path: Path, test: Path | None, drop: tuple[str, ...] = ()) -> Pu
     if labels.dtype.kind == "U" or np.any(labels == FOREIGN):
         raise ValueError(
             f"Expected class numbers as 'labels' in {option('test')} {test}, got others; number "
-            "the classes 0..C-1."
+            f"the classes 0..C-1 in the order of {option('classes')}, without an array 'classes'."
         )
     return replace(public, test=(images, labels.astype(np.int32)))
 

@@ -1,4 +1,8 @@
-"""NumPy's `.npz`: an archive with an array `embeddings` and, for private records, `labels`."""
+"""NumPy's `.npz`: an archive with an array `embeddings` and, for private records, `labels`.
+
+An array `classes` of text names the class numbers among the labels, in their order, as a ClassLabel
+of `datasets` does. Such numbers are then matched by name, in whatever order a user lists the names.
+"""
 
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -9,9 +13,12 @@ from typing import IO
 import numpy as np
 
 from rknn_jax._internal.option_names import option
-from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, Layout, absent, npy
+from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, Layout, _hub, absent, npy
 
 SUFFIXES = (".npz",)
+
+CLASSES = "classes"
+"""Name of the array of the classes."""
 
 
 def layout(file: IO[bytes], columns: Columns) -> Layout:
@@ -24,15 +31,17 @@ def layout(file: IO[bytes], columns: Columns) -> Layout:
     with ExitStack() as stack:
         archive = stack.enter_context(_archive(file))
         _check_lengths(stack, archive, names, columns)
+        empty = Block(
+            *(None if name is None else npy.empty(_member(stack, archive, name)) for name in names)
+        )
+        classes = _class_names(archive, columns)
+        if empty.labels is not None:
+            _with_names(empty.labels, classes)  # refuses what blocks would refuse
         return Layout(
             (),
-            Block(
-                *(
-                    None if name is None else npy.empty(_member(stack, archive, name))
-                    for name in names
-                )
-            ),
+            empty,
             arrays=tuple(name.removesuffix(".npy") for name in archive.namelist()),
+            classes=classes,
         )
 
 
@@ -61,9 +70,55 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
         archive = stack.enter_context(_archive(file))
         named = _check_lengths(stack, archive, names, columns)
         members = [npy.arrays(_member(stack, archive, name), size) for name in named]
+        classes = _class_names(archive, columns)
         for parts in zip(*members, strict=True):
             found = iter(parts)
-            yield Block(*(None if name is None else next(found) for name in names))
+            block = Block(*(None if name is None else next(found) for name in names))
+            if block.labels is not None:
+                block = block._replace(labels=_with_names(block.labels, classes))
+            yield block
+
+
+def names_of_classes(array: np.ndarray) -> tuple[str, ...]:
+    """Return the names that an array `classes` holds, or none if it is no text `[num_classes]`."""
+    if array.ndim != 1 or array.dtype.kind not in "US":
+        return ()
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "utf-8", "replace")
+    return tuple(map(str, array))
+
+
+def _class_names(archive: zipfile.ZipFile, columns: Columns) -> tuple[str, ...]:
+    """Return the names of the class numbers among the labels, in their order, or none."""
+    others = {*(columns.embedding or ()), columns.label, columns.person}
+    if not columns.reads_label or CLASSES in others or f"{CLASSES}.npy" not in archive.namelist():
+        return ()
+    with archive.open(f"{CLASSES}.npy") as member:
+        shape, _, dtype = npy.head(member)
+    if len(shape) != 1 or dtype.kind not in "US" or shape[0] > _hub.MOST_NAMES:
+        return ()
+    with archive.open(f"{CLASSES}.npy") as member:
+        names = names_of_classes(next(npy.arrays(member, _hub.MOST_NAMES)))
+    return names if len({*names}) == len(names) else ()
+
+
+def _with_names(labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+    """Return class numbers, or a mask of the classes, with the names; other labels as they are.
+
+    Raises:
+      FormatError: If nobody knows which of the two they are.
+    """
+    if not names or labels.dtype.kind not in "biuf":
+        return labels
+    if labels.shape[1:] == (len(names),):
+        if labels.dtype.kind != "b":
+            raise FormatError(
+                "Expected a mask or class numbers as labels, got numbers of shape "
+                f"[n, {len(names)}] beside as many names in {CLASSES!r}, which may be either; "
+                "save a mask as bool, or class numbers with a further column of -1."
+            )
+        labels = np.where(labels, np.arange(len(names)), -1)
+    return _hub.named(labels.ravel(), names).reshape(labels.shape)
 
 
 def _check_lengths(

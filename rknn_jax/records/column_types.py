@@ -218,6 +218,8 @@ def _kinds(values: Any) -> list[tuple[str, str]]:
 def _kind(dtype: Any) -> str:
     if str(dtype) == "category":
         dtype = dtype.categories.dtype
+    if isinstance(dtype, np.dtype) and not dtype.isnative:
+        dtype = dtype.newbyteorder("=")  # whose name tells no order of bytes
     kind = str(dtype).lower()
     inside = _INSIDE.match(kind)
     return inside[1] if inside else kind

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rknn_jax._internal.option_names import option
-from rknn_jax.formats import Columns, feather, parquet, suffix_of
+from rknn_jax.formats import Columns, feather, npz, parquet, suffix_of
 from rknn_jax.formats._data_files import find as find_files
 from rknn_jax.records import classes as sets
 from rknn_jax.records.classes import Classes
@@ -15,8 +15,8 @@ from rknn_jax.release import tables
 from rknn_jax.release.shards import ArrowShard, FileShard, Shard
 from rknn_jax.settings import GivenClasses, NamedColumns
 
-WITH_SCHEMA = (*parquet.SUFFIXES, *feather.SUFFIXES)
-"""Suffixes of files whose schema may declare the names of class numbers."""
+DECLARING = (*parquet.SUFFIXES, *feather.SUFFIXES, *npz.SUFFIXES)
+"""Suffixes of files that may declare the names of class numbers, without a row."""
 
 
 class Named(Protocol):
@@ -38,8 +38,8 @@ class Named(Protocol):
 def find(settings: Named, private: Sequence[str] | Sequence[Shard]) -> Classes | None:
     """Return the classes that the user or the private files name, or None.
 
-    One .npz file may hold an array `classes`. Files of `datasets` declare the names of their class
-    numbers.
+    A .npz file may hold an array `classes`, a single one also their number. Files of `datasets`
+    declare the names of their class numbers.
 
     Args:
       settings: Settings that name classes and labels.
@@ -49,13 +49,21 @@ def find(settings: Named, private: Sequence[str] | Sequence[Shard]) -> Classes |
       ValueError: If they are no classes, or files declare different ones.
     """
     given = sets.given_classes(settings.classes.classes, settings.classes.classes_file)
-    if given is not None:
-        return given
     files = [one for one in private if isinstance(one, str)]
-    if len(files) == 1 and os.path.isfile(files[0]):
+    held = None
+    apart = settings.private_labels is not None  # such numbers have no names beside them
+    if len(files) == 1 and os.path.isfile(files[0]) and (given is None or apart):
         held = tables.read_classes(Path(files[0]))
-        if held is not None:
-            return replace(held, source="declared")
+    if given is not None:
+        if held is not None and held.names and given.names and held.names != given.names:
+            raise ValueError(
+                f"Expected the classes in the order of 'classes' in {files[0]}, whose numbers are "
+                f"in {option('private_labels')}, got {option('classes')} {','.join(given.names)}; "
+                "name them in its order, or leave it out there."
+            )
+        return given
+    if held is not None:
+        return replace(held, source="declared")
     names = declared(private, settings.columns.label, settings.private_labels)
     return Classes(len(names), names, source="declared") if len(names) > 1 else None
 
@@ -85,7 +93,7 @@ def declared(
         private = find_files(listed, argument).files
     shards: list[FileShard | ArrowShard] = []
     for one in private:
-        if isinstance(one, str) and suffix_of(one) in WITH_SCHEMA:
+        if isinstance(one, str) and suffix_of(one) in DECLARING:
             shards.append(FileShard(one, argument, columns))
         elif isinstance(one, ArrowShard):
             shards.append(replace(one, columns=columns))

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from rknn_jax._internal.option_names import option
-from rknn_jax.formats import AbsentError, Columns, absent, clear_errors
+from rknn_jax.formats import AbsentError, Columns, absent, clear_errors, npz
 from rknn_jax.formats._data_files import find
 from rknn_jax.neighbors import LARGEST, usable_rows
 from rknn_jax.privacy.fingerprints import Digest
@@ -302,14 +302,14 @@ def read_classes(path: Path) -> Classes | None:
 
     The array holds text `[|Y|]` or the number of classes.
     """
-    array = read_optional(path, option("private"), "classes") if path.suffix == ".npz" else None
+    array = read_optional(path, option("private"), npz.CLASSES) if path.suffix == ".npz" else None
     if array is None:
         return None
     try:
         if array.ndim == 0 and array.dtype.kind in "iu":
             return Classes(int(array))
-        if array.ndim == 1 and array.dtype.kind == "U":
-            return Classes(len(array), tuple(map(str, array)))
+        if names := npz.names_of_classes(array):
+            return Classes(len(names), names)
     except ValueError as error:
         raise ValueError(
             f"'classes' in {option('private')} {path} cannot be used: {error}"
