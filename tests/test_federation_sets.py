@@ -203,7 +203,7 @@ def test_a_folder_of_an_earlier_version_goes_on(tmp_path):
     round_folder.prepare(tmp_path / "out", public, asked, tell)
     begun["config"]["num_neighbors"] += 1
     path.write_text(json.dumps(begun))
-    with pytest.raises(ValueError, match="others for config"):
+    with pytest.raises(ValueError, match="others for num_neighbors"):
         round_folder.prepare(tmp_path / "out", public, asked, tell)
 
 

@@ -41,7 +41,8 @@ def advise(results: Results) -> Advice:
     """
     total = len(results.label)
     # Its options are those of this release, and it costs nothing.
-    another = f"rknn {'serve' if 'round' in results.card else 'label'} ... --dry-run"
+    served = "round" in results.card
+    another = "rknn serve ... --dry-run" if served else "rknn label ... --dry-run"
     if results.summary is not None and results.summary.concerns:
         concern = results.summary.concerns[0]
         return Advice(
