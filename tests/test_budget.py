@@ -437,7 +437,7 @@ def test_a_ledger_that_is_gone_is_not_replaced_in_silence(folder):
     release()
     os.rename("R.npz.ledger.jsonl", "moved.jsonl")
     again = named_settings(Settings, "P.npz", "R.npz", 0.5, queries=3, classes="3", out=Path("o"))
-    with pytest.raises(LedgerMismatchError, match=r"which is gone.*new place by ledger"):
+    with pytest.raises(LedgerMismatchError, match=r"is gone or has.*new place by ledger"):
         job.release(planning.prepare(again))
     with np.load("R.npz") as whole:
         changed = {name: whole[name].copy() for name in ("embeddings", "labels")}
@@ -487,6 +487,35 @@ def test_a_copy_of_a_ledger_adopts_no_changed_file_of_the_one_that_is_there(ledg
         adopt("copy.jsonl", "R.npz", unrelated=True)
     os.rename("R.npz.ledger.jsonl", "moved.jsonl")
     adopt("copy.jsonl", "R.npz", unrelated=True)
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_ledger_at_the_place_of_another_one_is_not_that_one(ledger_of_others, changed, used):
+    """A ledger is its records: another one that was charged at its place had its records too."""
+    os.rename("R.npz.ledger.jsonl", "moved.jsonl")
+    if used:
+        Ledger.open("moved.jsonl").raise_budget(2, 0, "another release")
+        release(ledger=Path("moved.jsonl"))
+    os.rename("others.jsonl", "R.npz.ledger.jsonl")
+    release(private="others.npz", ledger=Path("R.npz.ledger.jsonl"))
+    if changed:
+        without_first()
+    with pytest.raises(LedgerMismatchError, match=r"moved\.jsonl" if used else "what was spent"):
+        adopt("R.npz.ledger.jsonl", "R.npz", unrelated=True)
+    adopt("moved.jsonl", "R.npz", unrelated=True)
+    os.link("moved.jsonl", "linked.jsonl")
+    without_first()
+    adopt("linked.jsonl", "R.npz", unrelated=True)  # one file of two names
+
+
+def test_an_index_of_an_earlier_version_knows_the_places_of_a_file(ledger_of_others):
+    for entry in ledger_index.folder().glob("*.json"):
+        entry.write_text(json.dumps({"ledgers": json.loads(entry.read_text())["ledgers"]}))
+    without_first()
+    with pytest.raises(LedgerMismatchError, match=r"charged to, .*/R\.npz\.ledger"):
+        adopt("others.jsonl", "R.npz", unrelated=True)
+    adopt("R.npz.ledger.jsonl", "R.npz", unrelated=True)
 
 
 def without_first(name="R.npz"):

@@ -132,10 +132,11 @@ def opened(settings: Join, agreement: Agreement, records: Records) -> Client:
     inputs, labels, features, data = records
     path = ledger_path(settings)
     files = find([str(settings.private)], option("private")).files
-    ledger_index.check(path, data.prints)
+    joined = fingerprint(inputs)
+    ledger_index.check(path, data.prints, joined)
+    private = [str(settings.private)]
     patience = settings.spending.patience
-    with ledger_index.held(path, data.prints, [str(settings.private)], files, patience=patience):
-        joined = fingerprint(inputs)
+    with ledger_index.held(path, data.prints, private, files, patience=patience, formerly=joined):
         ledger = _ledger(settings, path, data, joined, is_images=inputs.ndim > 2)
     warn_of_copies(data.shards)
     return Client(

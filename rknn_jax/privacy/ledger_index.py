@@ -4,12 +4,13 @@ A copy of a data set, or another `--ledger`, would begin a second budget for the
 release therefore looks up its records here. It is refused if another ledger that still exists has
 them on record. A ledger that is new, or adopts, is refused too if another one was charged for a
 file of the same name: the file is likely a new version of the same people's records. If that one is
-gone, every other ledger is refused, because it does not know what was spent. A ledger with records
-that the one that is gone was charged for is that one in a new place.
+gone, every other ledger is refused, because it does not know what was spent. A ledger is known by
+the records that it was charged for, wherever it lies.
 
 The folder is `RKNN_STATE_DIR`, or `rknn_jax/ledgers` in the user's state folder (`XDG_STATE_HOME`,
 by default `~/.local/state`). It holds a random salt, and a small JSON file for each fingerprint
-with the paths of its ledgers, and one for each private file. The names of these JSON files are
+with the paths of its ledgers, and one for each private file, with the names of the files of its
+records. The names of these JSON files are
 salted hashes. Whoever can read the folder can confirm a guess of all records of a data set, or of a
 path, as with a ledger, and learns no more.
 
@@ -53,8 +54,8 @@ MOST_NAMED = 3
 """Most ledgers that `notice` names."""
 
 
-Places = Callable[[], set[str]]
-"""Function that returns where a ledger is or was, and reads it once."""
+Records = Callable[[], set[str] | None]
+"""Function that returns the records of a ledger as `_records` does, and reads it once."""
 
 
 class _DamagedError(ValueError):
@@ -101,7 +102,7 @@ def kept_in(place: Path) -> Iterator[None]:
         _PLACE.reset(token)
 
 
-def check(path: Path, prints: Sequence[str]) -> None:
+def check(path: Path, prints: Sequence[str], formerly: str = "") -> None:
     """Refuse a ledger if the index has another one for the same records. Write nothing.
 
     A ledger that is in the index already stays usable, with a warning.
@@ -109,6 +110,7 @@ def check(path: Path, prints: Sequence[str]) -> None:
     Args:
       path: Path of the ledger to use, which may not exist yet.
       prints: Fingerprints of the private records and of their shards, as `DataSet.prints` has them.
+      formerly: Fingerprint by which earlier versions knew all records. Defaults to none.
 
     Raises:
       LedgerMismatchError: If another ledger that exists has these records, or if theirs is gone
@@ -116,8 +118,9 @@ def check(path: Path, prints: Sequence[str]) -> None:
     """
     try:
         place = folder()
-        places = functools.cache(lambda: _places(place, path))
-        found = [_refuse_second(place, path, one, places) for one in _noted(prints)]
+        held = functools.cache(lambda: _records(path))
+        whole = {*prints[:1], formerly}
+        found = [_refuse_second(place, path, one, whole, held) for one in _noted(prints)]
     except (OSError, _DamagedError) as error:
         _warn(error)
         return
@@ -138,6 +141,7 @@ def held(
     inside: Sequence[str] = (),
     adopts: bool = False,
     patience: float = PATIENCE,
+    formerly: str = "",
 ) -> Iterator[None]:
     """Note a ledger in the index after it was opened, made or changed in the `with` block.
 
@@ -155,6 +159,7 @@ def held(
       adopts: Flag for an existing ledger to which the records are new. Defaults to False.
       patience: Seconds to wait for a process that holds the index, perhaps while it waits for its
         own ledger. Defaults to `PATIENCE`.
+      formerly: As for `check`.
 
     Raises:
       LedgerError: If another process holds the index for too long.
@@ -174,63 +179,74 @@ def held(
         _warn(error)
         yield
         return
-    places = functools.cache(lambda: _places(place, path))
+    records = functools.cache(lambda: _records(path))
+    whole = {*prints[:1], formerly}
     with file:
         for one in parts:
             with suppress(OSError, _DamagedError):
-                _refuse_second(place, path, one, places)
+                _refuse_second(place, path, one, whole, records)
         for one in _with_entry(place, sought):
             with suppress(OSError, _DamagedError):
-                _refuse_changed(place, path, one, places, adopts=adopts)
+                _refuse_changed(place, path, one, records, adopts=adopts)
         yield
         inner = source_names.of(inside[:MOST_SHARDS])
-        for one in (*parts, *contents, *source_names.of(files, MOST_SHARDS), *inner):
+        for one in parts:
             _note(place, path, one)
+        for one in (*contents, *source_names.of(files, MOST_SHARDS), *inner):
+            _note(place, path, one, of=prints[:1])
 
 
-def _refuse_second(place: Path, path: Path, dataset: str, places: Places) -> list[str]:
+def _refuse_second(
+    place: Path, path: Path, dataset: str, whole: set[str], held: Records
+) -> list[str]:
     """Return other ledgers of the records that are used beside this one.
 
+    Args:
+      place: Folder of the index.
+      path: Path of the ledger to use.
+      dataset: Fingerprint of all records, or of a shard.
+      whole: Fingerprints of all records, one of which on the ledger stands for every shard.
+      held: Function that returns the result of `_records`.
+
     Raises:
-      LedgerMismatchError: If there are others, and this one is new to the index, does not exist, or
-        was put in another one's place. Also if all are gone, and this one is none of them.
+      LedgerMismatchError: If there are others, and this one is new to the index or has not these
+        records. Also if all are gone, and this one has not these records.
     """
     known = _read(place, dataset)
     own = os.path.realpath(path)
     others = [other for other in known if _has(other, own, dataset)]
     got = path if os.path.lexists(path) else f"no ledger yet at {path}"
-    goes_on = bool(known) and not places().isdisjoint(known)
-    if others and not (own in known and goes_on):
+    records = held() if known else set()
+    has = records is None or not records.isdisjoint({dataset, *whole})
+    if others and not (own in known and has):
         raise LedgerMismatchError(
             f"Expected the ledger of these records, {others[0]}, got {got}; pass "
             f"{option('ledger')} {shlex.quote(others[0])}, so that all releases on these people "
             "share one budget. If the ledger is to be kept elsewhere, move that file."
         )
-    if known and not others and not goes_on:
+    if known and not others and not has:
         raise LedgerMismatchError(
-            f"Expected the ledger of these records at {known[-1]}, which is gone or has other "
-            f"records, got {got}; {_gone(place, known[-1])}"
+            f"Expected the ledger of these records, which was at {known[-1]} and is gone or has "
+            f"other records now, got {got}; {_gone(place, known[-1])}"
         )
     return others
 
 
-def _places(place: Path, path: Path) -> set[str]:
-    """Return where the ledger at a path is or was: where its records were charged.
+def _records(path: Path) -> set[str] | None:
+    """Return the fingerprints of what a ledger was charged for: none of a file that is not there.
 
-    It is none if there is no file. A ledger that cannot be read is in its own place, and whoever
-    opens it tells more; so is one of records that the index does not know.
+    It is None of a file that cannot be read, of which whoever opens it tells more.
     """
     if not os.path.lexists(path):
         return set()
-    own = {os.path.realpath(path)}
     try:
         datasets = Ledger.open(path).datasets
     except LedgerError:
-        return own
-    return {one for data in datasets for one in _read(place, data.fingerprint) or own}
+        return None
+    return {one for data in datasets for one in (data.fingerprint, *data.shards)}
 
 
-def _refuse_changed(place: Path, path: Path, source: str, places: Places, *, adopts: bool) -> None:
+def _refuse_changed(place: Path, path: Path, source: str, held: Records, *, adopts: bool) -> None:
     """Refuse a new ledger, or one that adopts, for a file that another was charged for.
 
     Raises:
@@ -241,12 +257,22 @@ def _refuse_changed(place: Path, path: Path, source: str, places: Places, *, ado
     if not known or (exists and not adopts):
         return
     own = os.path.realpath(path)
+    charged = _entry(place, source).get("of")
+    salt = (place / _SALT).read_bytes()
+
+    def is_that(ledger: str, records: set[str] | None) -> bool:
+        if records is None or not charged:  # earlier versions noted places alone
+            return ledger in known
+        return any(_name(salt, one) in charged for one in records)
+
     others = [
         other
         for other in known
-        if other != own and not _places(place, Path(other)).isdisjoint(known)
+        if os.path.lexists(other)
+        and not (exists and os.path.exists(other) and os.path.samefile(other, path))
+        and is_that(other, _records(Path(other)))
     ]
-    if (own in known or not others) and not places().isdisjoint(known):
+    if exists and (own in known or not others) and is_that(own, held()):
         return
     told = (
         f"Expected the ledger that releases from {source.removeprefix(source_names.KIND)} are "
@@ -343,6 +369,16 @@ def _read(place: Path, dataset: str) -> list[str]:
       OSError: If the index cannot be read.
       _DamagedError: If it is damaged.
     """
+    return [one for one in _entry(place, dataset)["ledgers"] if "\0" not in one]
+
+
+def _entry(place: Path, dataset: str) -> dict[str, list[str]]:
+    """Return what the index has for records or a file: `ledgers`, and of a file perhaps `of`.
+
+    Raises:
+      OSError: If the index cannot be read.
+      _DamagedError: If it is damaged.
+    """
     try:
         if not (place / _SALT).exists() and any(place.glob("*.json")):
             raise _DamagedError(f"{place / _SALT} is missing")
@@ -352,26 +388,38 @@ def _read(place: Path, dataset: str) -> list[str]:
         path = place / _name(salt, dataset)
         found = disk.read_json(path)
     except FileNotFoundError:
-        return []
+        return {"ledgers": []}
     except ValueError as error:
         raise _DamagedError(str(error)) from error
-    paths = found.get("ledgers") if isinstance(found, dict) else None
-    if not isinstance(paths, list) or not all(isinstance(one, str) for one in paths):
+    entry: dict[str, list[str]] = {"of": []} | found if isinstance(found, dict) else {}
+    lists = [entry.get(name) for name in ("ledgers", "of")]
+    if not all(isinstance(one, list) and all(type(text) is str for text in one) for one in lists):
         raise _DamagedError(f"{path} is damaged")
-    return [one for one in paths if "\0" not in one]
+    return entry
 
 
-def _note(place: Path, path: Path, dataset: str) -> None:
-    """Add a ledger to the index, which begins anew where it is damaged."""
-    known: list[str] = []
+def _note(place: Path, path: Path, dataset: str, of: Sequence[str] = ()) -> None:
+    """Add a ledger to the index, which begins anew where it is damaged.
+
+    Args:
+      place: Folder of the index.
+      path: Path of the ledger.
+      dataset: Fingerprint of records, or a file.
+      of: Fingerprint of all records, for a file. Defaults to none.
+    """
+    entry: dict[str, list[str]] = {"ledgers": []}
     with suppress(OSError, _DamagedError):
-        known = _read(place, dataset)
-    own = os.path.realpath(path)
-    if own in known:
-        return
+        entry = _entry(place, dataset)
     try:
-        text = json.dumps({"ledgers": [*known, own]})
-        disk.write_whole(place / _name(_salt(place), dataset), text.encode(), disk.OWNER)
+        salt = _salt(place)
+        whole = {
+            "ledgers": [*dict.fromkeys([*entry["ledgers"], os.path.realpath(path)])],
+            "of": [*dict.fromkeys([*entry.get("of", ()), *(_name(salt, one) for one in of)])],
+        }
+        if whole == entry:
+            return
+        text = json.dumps(whole)
+        disk.write_whole(place / _name(salt, dataset), text.encode(), disk.OWNER)
     except OSError as error:
         _warn(error)
 
