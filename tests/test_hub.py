@@ -20,14 +20,20 @@ from PIL import Image
 from rknn_jax.cli import main as cli
 from rknn_jax.embedding import table_files
 from rknn_jax.embedding.images import ImageFolder
+from rknn_jax.federation import joining
+from rknn_jax.federation.agreement import RefusedError
+from rknn_jax.federation.join_settings import Join
+from rknn_jax.federation.rounds import Round
 from rknn_jax.formats import Columns, _hub
 from rknn_jax.formats import _data_files as data_files
+from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.records.classes import MISSING, Classes, parse_classes
 from rknn_jax.records.labels import encode, plain
 from rknn_jax.release import known_classes, tables
 from rknn_jax.release.shards import ArrowShard, FileShard
 from tests import tiny_network
 from tests.conftest import crossed
+from tests.options import named_settings
 
 NAMES = ("cat", "dog", "owl")
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -247,6 +253,53 @@ def test_numbers_in_an_archive_are_matched_by_the_names_beside_them(tmp_path, na
         ids = encode(stored, GIVEN, 2).ids[:, :2]
         assert [sorted(row[row >= 0].tolist()) for row in ids] == wanted
         assert np.array_equal(encode(stored, Classes(3), 2).ids, encode(labels, Classes(3), 2).ids)
+
+
+@pytest.mark.parametrize(
+    ("names", "labels", "given", "wanted"),
+    [
+        (["1", "2", "3"], [1, 2, 3], "1,2,3", [0, 1, 2]),
+        (["1", "2", "3"], [1, 2, 3], "3,2,1", [2, 1, 0]),
+        (["10", "x"], [10, 0], "10,x", [0, -1]),
+        (["-1", "1"], [-1, 1], "-1,1", [0, 1]),
+        (["cat", " dog", " owl"], [0, 1, 2], "owl,dog,cat", [2, 1, 0]),
+        (["a", "", "b"], [0, 1, 2], "b,x,a", [0, 1, 2]),
+    ],
+)
+def test_names_that_are_numbers_and_names_with_spaces(tmp_path, names, labels, given, wanted):
+    path = tmp_path / "R.npz"
+    np.savez(path, embeddings=np.zeros((len(labels), 2)), labels=labels, classes=names)
+    assert encode(tables.read_labels(path), parse_classes(given)).ids.tolist() == wanted
+
+
+@pytest.mark.parametrize("form", ["npz", "parquet"])
+def test_names_that_have_nothing_in_common_are_refused_at_every_door(tmp_path, monkeypatch, form):
+    """Every label would be none of the classes, and the release paid for."""
+    monkeypatch.chdir(tmp_path)
+    table = clusters(30).rename_columns(["embeddings", "labels"])
+    if form == "npz":
+        rows = np.stack(table["embeddings"].to_pylist())
+        np.savez("R.npz", embeddings=rows, labels=table["labels"].to_numpy(), classes=NAMES)
+    else:
+        pq.write_table(table.replace_schema_metadata(features(NAMES, "labels")), "R.parquet")
+    np.savez("P.npz", embeddings=np.zeros((9, 2)))
+    words = ("--private", f"R.{form}", "--public", "P.npz", "--epsilon", "1", "--dry-run")
+    told = run("label", *words, "--classes", "Cat,Dog,Owl")
+    assert told["exit_status"] == 2
+    assert "write them alike" in told["error"]
+    assert run("label", *words, "--classes", "cat,bird")["exit_status"] == 0
+    assert run("label", *words, "--classes", "3")["exit_status"] == 0
+    settings = named_settings(Join, Path(f"R.{form}"), budget=9, dimensions=2)
+    client = joining.open_client(settings)
+    config = ReverseKNN(epsilon=1.0, mechanism="collision", trust="local")
+    queries = np.eye(2, dtype=np.float32)
+    for names in (("Cat", "Dog"), ("cat", "bird"), ("0", "1", "2")):
+        round = Round(queries, names, config)
+        if names[0] != "Cat":
+            assert np.any(client._contribution(round) >= 0)
+            continue
+        with pytest.raises(RefusedError, match="write them alike"):
+            client._contribution(round)
 
 
 def test_an_archive_tells_a_mask_from_class_numbers(tmp_path):

@@ -50,6 +50,8 @@ from rknn_jax.federation.rounds import Round
 from rknn_jax.neighbors import LARGEST
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger
+from rknn_jax.records.classes import Classes, agree
+from rknn_jax.records.features import MOST_NAMED
 
 # Suffixes of a round's file: after the answer, and from the server's word that it counts until the
 # end of the round is known. `client_payments` has that of before.
@@ -77,6 +79,7 @@ class Client:
       first: Number of the first record among those of all clients, for simulated noise. Defaults to
         0.
       features: Names of the features, in the order of `inputs`. Defaults to none.
+      classes: Names that the file gives the class numbers among the labels. Defaults to none.
     """
 
     inputs: np.ndarray
@@ -86,6 +89,7 @@ class Client:
     agreement: Agreement = field(default_factory=Agreement)
     first: int = 0
     features: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
 
     @property
     def _payments(self) -> Payments:
@@ -306,7 +310,14 @@ class Client:
             said = round.encoded(self.labels).ids
         except ValueError as error:
             raise RefusedError(str(error)) from error
-        # Types and shapes may refuse a round, as they are no record's own.
+        # Types, shapes and declared names may refuse a round, as they are no record's own.
+        if not agree(Classes(len(round.classes), round.classes), self.classes):
+            raise RefusedError(
+                "Expected a round about some of the names of class numbers in "
+                f"{option('private')}, {', '.join(self.classes[:MOST_NAMED])}, got one about "
+                f"{printable(', '.join(round.classes[:MOST_NAMED]))}; write them alike, or leave "
+                "the names out there."
+            )
         images = self.inputs.dtype == np.uint8
         if images != (round.encode is not None):
             held, asked = ("images", "features") if images else ("features", "images")

@@ -29,12 +29,14 @@ class Records(NamedTuple):
       labels: Labels as stored, one a record or several, for `labels.encode`.
       features: Names of the features, in the order of `inputs`, or none.
       data: Their fingerprints, of the same files at the same time.
+      classes: Names that the first file gives the class numbers among its labels, or none.
     """
 
     inputs: np.ndarray
     labels: np.ndarray
     features: tuple[str, ...]
     data: DataSet
+    classes: tuple[str, ...] = ()
 
 
 def open_client(settings: Join) -> Client:
@@ -72,7 +74,8 @@ def _read_records(settings: Join, argument: str) -> Records:
             f"{len(labels)} labels for {len(inputs)} records."
         )
     names = () if inputs.ndim > 2 else tables.feature_names(settings.private, argument, columns)
-    return Records(inputs, labels, names, _data_set(settings, inputs))
+    first = tables.file_shards(str(settings.private), argument, Columns(embedding=()))[0]
+    return Records(inputs, labels, names, _data_set(settings, inputs), first.layout().classes)
 
 
 def _check_width(settings: Join, columns: Columns, most: int) -> None:
@@ -129,14 +132,20 @@ def opened(settings: Join, agreement: Agreement, records: Records) -> Client:
       ValueError: If the ledger cannot be used, or there is no budget for a new one.
     """
     check_budget(settings)
-    inputs, labels, features, data = records
+    inputs, labels, features, data, declared = records
     path = ledger_path(settings)
     files = find([str(settings.private)], option("private")).files
     joined = fingerprint(inputs)
     ledger_index.check(path, data.prints, joined)
-    private = [str(settings.private)]
-    patience = settings.spending.patience
-    with ledger_index.held(path, data.prints, private, files, patience=patience, formerly=joined):
+    noted = ledger_index.held(
+        path,
+        data.prints,
+        [str(settings.private)],
+        files,
+        patience=settings.spending.patience,
+        formerly=joined,
+    )
+    with noted:
         ledger = _ledger(settings, path, data, joined, is_images=inputs.ndim > 2)
     warn_of_copies(data.shards)
     return Client(
@@ -146,6 +155,7 @@ def opened(settings: Join, agreement: Agreement, records: Records) -> Client:
         folder=answers_path(settings),
         agreement=agreement,
         features=features,
+        classes=declared,
     )
 
 

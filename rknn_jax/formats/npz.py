@@ -2,6 +2,7 @@
 
 An array `classes` of text names the class numbers among the labels, in their order, as a ClassLabel
 of `datasets` does. Such numbers are then matched by name, in whatever order a user lists the names.
+Where names are numbers, the labels may be these, and are matched by their values.
 """
 
 import zipfile
@@ -14,8 +15,12 @@ import numpy as np
 
 from rknn_jax._internal.option_names import option
 from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, Layout, _hub, absent, npy
+from rknn_jax.records.classes import number_of
 
 SUFFIXES = (".npz",)
+
+NUMBERS = "biuf"
+"""Kinds of types of class numbers and masks."""
 
 CLASSES = "classes"
 """Name of the array of the classes."""
@@ -35,7 +40,9 @@ def layout(file: IO[bytes], columns: Columns) -> Layout:
             *(None if name is None else npy.empty(_member(stack, archive, name)) for name in names)
         )
         classes = _class_names(archive, columns)
-        if empty.labels is not None:
+        if empty.labels is None or empty.labels.dtype.kind not in NUMBERS:
+            classes = ()
+        else:
             _with_names(empty.labels, classes)  # refuses what blocks would refuse
         return Layout(
             (),
@@ -85,7 +92,7 @@ def names_of_classes(array: np.ndarray) -> tuple[str, ...]:
         return ()
     if array.dtype.kind == "S":
         array = np.char.decode(array, "utf-8", "replace")
-    return tuple(map(str, array))
+    return tuple(str(name).strip() for name in array)
 
 
 def _class_names(archive: zipfile.ZipFile, columns: Columns) -> tuple[str, ...]:
@@ -99,7 +106,8 @@ def _class_names(archive: zipfile.ZipFile, columns: Columns) -> tuple[str, ...]:
         return ()
     with archive.open(f"{CLASSES}.npy") as member:
         names = names_of_classes(next(npy.arrays(member, _hub.MOST_NAMES)))
-    return names if len({*names}) == len(names) else ()
+    usable = len({*names}) == len(names) and "" not in names
+    return names if usable and not any(number_of(name) is not None for name in names) else ()
 
 
 def _with_names(labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
@@ -108,7 +116,7 @@ def _with_names(labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
     Raises:
       FormatError: If nobody knows which of the two they are.
     """
-    if not names or labels.dtype.kind not in "biuf":
+    if not names or labels.dtype.kind not in NUMBERS:
         return labels
     if labels.shape[1:] == (len(names),):
         if labels.dtype.kind != "b":

@@ -37,6 +37,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 from rknn_jax._internal import disk, urls
 from rknn_jax._internal.option_names import option
@@ -391,7 +392,7 @@ def _entry(place: Path, dataset: str) -> dict[str, list[str]]:
         return {"ledgers": []}
     except ValueError as error:
         raise _DamagedError(str(error)) from error
-    entry: dict[str, list[str]] = {"of": []} | found if isinstance(found, dict) else {}
+    entry: dict[str, Any] = {"of": []} | found if isinstance(found, dict) else {}
     lists = [entry.get(name) for name in ("ledgers", "of")]
     if not all(isinstance(one, list) and all(type(text) is str for text in one) for one in lists):
         raise _DamagedError(f"{path} is damaged")

@@ -119,6 +119,15 @@ class Classes:
         return {value: i for i in order if (value := named[i]) is not None}
 
 
+def agree(given: Classes, names: Sequence[str]) -> bool:
+    """Return False if class numbers have names, of which none is one of the classes.
+
+    Then no label would be any of them. Classes that are plain numbers are matched by number.
+    """
+    plain = given.names is None or given.names == tuple(map(str, range(given.count)))
+    return plain or not names or not {*names}.isdisjoint(given.names or ())
+
+
 def _alike(names: Sequence[str]) -> list[str]:
     """Return the first two names that differ in the composition of letters alone, or none."""
     plain: dict[str, str] = {}

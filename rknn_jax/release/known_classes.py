@@ -11,6 +11,7 @@ from rknn_jax.formats import Columns, feather, npz, parquet, suffix_of
 from rknn_jax.formats._data_files import find as find_files
 from rknn_jax.records import classes as sets
 from rknn_jax.records.classes import Classes
+from rknn_jax.records.features import MOST_NAMED
 from rknn_jax.release import tables
 from rknn_jax.release.shards import ArrowShard, FileShard, Shard
 from rknn_jax.settings import GivenClasses, NamedColumns
@@ -49,23 +50,60 @@ def find(settings: Named, private: Sequence[str] | Sequence[Shard]) -> Classes |
       ValueError: If they are no classes, or files declare different ones.
     """
     given = sets.given_classes(settings.classes.classes, settings.classes.classes_file)
-    files = [one for one in private if isinstance(one, str)]
-    held = None
-    apart = settings.private_labels is not None  # such numbers have no names beside them
-    if len(files) == 1 and os.path.isfile(files[0]) and (given is None or apart):
-        held = tables.read_classes(Path(files[0]))
+    label, apart = settings.columns.label, settings.private_labels
     if given is not None:
-        if held is not None and held.names and given.names and held.names != given.names:
-            raise ValueError(
-                f"Expected the classes in the order of 'classes' in {files[0]}, whose numbers are "
-                f"in {option('private_labels')}, got {option('classes')} {','.join(given.names)}; "
-                "name them in its order, or leave it out there."
-            )
+        _check_given(given, private, label, apart)
         return given
+    held = _held(private)
     if held is not None:
         return replace(held, source="declared")
-    names = declared(private, settings.columns.label, settings.private_labels)
+    names = declared(private, label, apart)
     return Classes(len(names), names, source="declared") if len(names) > 1 else None
+
+
+def _held(private: Sequence[str] | Sequence[Shard]) -> Classes | None:
+    """Return the classes of the array `classes` of a single .npz file, or None."""
+    files = [one for one in private if isinstance(one, str)]
+    single = len(files) == 1 and os.path.isfile(files[0])
+    return tables.read_classes(Path(files[0])) if single else None
+
+
+def _check_given(
+    given: Classes,
+    private: Sequence[str] | Sequence[Shard],
+    label: str,
+    private_labels: str | Sequence[str] | None,
+) -> None:
+    """Refuse names of classes where the names that the first file declares say that none is meant.
+
+    No row is read, and a file that cannot be used is refused by whoever reads it.
+
+    Raises:
+      ValueError: If the names have nothing in common, or numbers apart from their names would count
+        in another order.
+    """
+    shards = _of_labels(private, label, private_labels)[:1]
+    try:
+        layouts = [shard.layout() for shard in shards]
+    except (ValueError, OSError):
+        return
+    for shard, layout in zip(shards, layouts, strict=True):
+        if not sets.agree(given, layout.classes):
+            raise ValueError(
+                f"Expected some of the names of class numbers in {shard.where}, "
+                f"{', '.join(layout.classes[:MOST_NAMED])}, got {option('classes')} "
+                f"{','.join((given.names or ())[:MOST_NAMED])}; write them alike, or leave the "
+                "names out there."
+            )
+        labels = layout.empty.labels
+        numbers = labels is not None and labels.dtype.kind in npz.NUMBERS
+        held = _held(private) if private_labels is not None and numbers else None
+        if held is not None and held.names and given.names and held.names != given.names:
+            raise ValueError(
+                f"Expected the classes in the order of 'classes' in {private[0]}, whose numbers "
+                f"are in {option('private_labels')}, got {option('classes')} "
+                f"{','.join(given.names)}; name them in its order, or leave it out there."
+            )
 
 
 def declared(
@@ -85,18 +123,11 @@ def declared(
     Raises:
       ValueError: If files declare different names, so that a number has two meanings.
     """
-    columns = Columns((), label)
-    argument = option("private")
-    if private_labels is not None:
-        argument = option("private_labels")
-        listed = [private_labels] if isinstance(private_labels, str) else private_labels
-        private = find_files(listed, argument).files
-    shards: list[FileShard | ArrowShard] = []
-    for one in private:
-        if isinstance(one, str) and suffix_of(one) in DECLARING:
-            shards.append(FileShard(one, argument, columns))
-        elif isinstance(one, ArrowShard):
-            shards.append(replace(one, columns=columns))
+    shards = [
+        shard
+        for shard in _of_labels(private, label, private_labels)
+        if isinstance(shard, ArrowShard) or suffix_of(shard.name) in DECLARING
+    ]
     found = {shard.where: shard.layout().classes for shard in shards}
     different = list(dict.fromkeys(found.values()))
     if len(different) > 1:
@@ -107,3 +138,24 @@ def declared(
             f"{option('classes')}."
         )
     return different[0] if different else ()
+
+
+def _of_labels(
+    private: Sequence[str] | Sequence[Shard],
+    label: str,
+    private_labels: str | Sequence[str] | None,
+) -> list[FileShard | ArrowShard]:
+    """Return the files of the labels, of which the labels alone are read."""
+    columns = Columns((), label)
+    argument = option("private")
+    if private_labels is not None:
+        argument = option("private_labels")
+        listed = [private_labels] if isinstance(private_labels, str) else private_labels
+        private = find_files(listed, argument).files
+    shards: list[FileShard | ArrowShard] = []
+    for one in private:
+        if isinstance(one, str):
+            shards.append(FileShard(one, argument, columns))
+        elif isinstance(one, ArrowShard):
+            shards.append(replace(one, columns=columns))
+    return shards

@@ -41,7 +41,7 @@ SOURCE_ROW = "source_row"
 RAW_AT_ONCE = 2**10
 """Raw records that are read at once."""
 
-_WHOLE = re.compile(r"0|-?[1-9][0-9]*")
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
 
 def read_embeddings(
