@@ -265,7 +265,7 @@ def test_a_folder_of_other_rounds_is_refused(tmp_path):
     assert round_sequence.finished(first) is None
     round_folder.end(first.folder, round)
     third, *_ = round_sequence.of(tmp_path / "other", asked, 3)
-    with pytest.raises(ValueError, match="got others for epsilon"):
+    with pytest.raises(ValueError, match="got others for delta, epsilon"):
         round_sequence.finished(third)
 
 

@@ -263,13 +263,15 @@ def test_numbers_in_an_archive_are_matched_by_the_names_beside_them(tmp_path, na
         (["10", "x"], [10, 0], "10,x", [0, -1]),
         (["-1", "1"], [-1, 1], "-1,1", [0, 1]),
         (["cat", " dog", " owl"], [0, 1, 2], "owl,dog,cat", [2, 1, 0]),
+        (["cat", " dog", " owl"], [0, 1, 2], None, [0, 1, 2]),
         (["a", "", "b"], [0, 1, 2], "b,x,a", [0, 1, 2]),
     ],
 )
 def test_names_that_are_numbers_and_names_with_spaces(tmp_path, names, labels, given, wanted):
     path = tmp_path / "R.npz"
     np.savez(path, embeddings=np.zeros((len(labels), 2)), labels=labels, classes=names)
-    assert encode(tables.read_labels(path), parse_classes(given)).ids.tolist() == wanted
+    classes = tables.read_classes(path) if given is None else parse_classes(given)
+    assert encode(tables.read_labels(path), classes).ids.tolist() == wanted
 
 
 @pytest.mark.parametrize("form", ["npz", "parquet"])

@@ -92,7 +92,7 @@ def names_of_classes(array: np.ndarray) -> tuple[str, ...]:
         return ()
     if array.dtype.kind == "S":
         array = np.char.decode(array, "utf-8", "replace")
-    return tuple(str(name).strip() for name in array)
+    return tuple(map(str, array))
 
 
 def _class_names(archive: zipfile.ZipFile, columns: Columns) -> tuple[str, ...]:

@@ -125,7 +125,8 @@ def agree(given: Classes, names: Sequence[str]) -> bool:
     Then no label would be any of them. Classes that are plain numbers are matched by number.
     """
     plain = given.names is None or given.names == tuple(map(str, range(given.count)))
-    return plain or not names or not {*names}.isdisjoint(given.names or ())
+    known, declared = ({name.strip() for name in one} for one in (given.names or (), names))
+    return plain or not declared or not known.isdisjoint(declared)
 
 
 def _alike(names: Sequence[str]) -> list[str]:

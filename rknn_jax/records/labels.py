@@ -308,6 +308,9 @@ class _Lookup:
 
     def _numbered(self, name: str, number: str) -> int:
         """Return the class number of a name with its number in the column."""
+        known = self.names.get(name)
+        if known is not None:
+            return known
         value = number_of(number)
         by_number = not self.names or (self.named_from_0 and number_of(name.strip()) is None)
         if by_number and value is not None:
