@@ -509,6 +509,29 @@ def test_a_ledger_at_the_place_of_another_one_is_not_that_one(ledger_of_others, 
     adopt("linked.jsonl", "R.npz", unrelated=True)  # one file of two names
 
 
+def test_a_link_to_a_ledger_that_is_gone_is_no_leave_for_another_one(ledger_of_others):
+    os.rename("R.npz.ledger.jsonl", "moved.jsonl")
+    os.symlink("gone.jsonl", "R.npz.ledger.jsonl")
+    with pytest.raises(LedgerMismatchError, match=r"R\.npz\.ledger"):
+        adopt("others.jsonl", "R.npz", unrelated=True)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_an_index_of_an_earlier_version_knows_a_ledger_by_places_of_its_records(
+    ledger_of_others, moved
+):
+    for entry in ledger_index.folder().glob("*.json"):
+        entry.write_text(json.dumps({"ledgers": json.loads(entry.read_text())["ledgers"]}))
+    own = Path("R.npz.ledger.jsonl")
+    if moved:
+        own = own.rename("moved.jsonl")
+        os.rename("others.jsonl", "R.npz.ledger.jsonl")
+    without_first()
+    with pytest.raises(LedgerMismatchError):
+        adopt("R.npz.ledger.jsonl" if moved else "others.jsonl", "R.npz", unrelated=True)
+    adopt(str(own), "R.npz", unrelated=True)
+
+
 def test_an_index_of_an_earlier_version_knows_the_places_of_a_file(ledger_of_others):
     for entry in ledger_index.folder().glob("*.json"):
         entry.write_text(json.dumps({"ledgers": json.loads(entry.read_text())["ledgers"]}))

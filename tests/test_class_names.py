@@ -72,6 +72,8 @@ def test_a_name_that_is_longer_than_what_files_tell_of_a_label_is_that_label(rkn
 def test_names_that_files_do_not_tell_apart_are_refused():
     with pytest.raises(ValueError, match="without NUL at their end, got .*x"):
         Classes(3, ("x\0", "x", "y"))
+    with pytest.raises(ValueError, match="the longest of 3,000,000 characters"):
+        Classes(9, (*"abcdefgh", "x" * 3_000_000))
     with pytest.raises(ValueError, match="differ in their first 400 bytes"):
         Classes(3, ("a", "é" * 200 + "b", "é" * 200 + "c"))
 

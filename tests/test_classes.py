@@ -184,7 +184,9 @@ def test_one_odd_label_changes_no_other_class(names, option, kind, tmp_path):
     assert shown == [option] * 5
 
 
-@pytest.mark.parametrize("names", [["a", "b,"], [",a", "b"], ["a"], ["-a", "b"], ["a\n", "b"]])
+@pytest.mark.parametrize(
+    "names", [["a", "b,"], [",a", "b"], ["a"], ["-a", "b"], ["a\n", "b"], ["(a, b)", "-c"]]
+)
 def test_names_that_no_option_can_have_are_for_a_file(names):
     assert "--classes-file" in classes._named_option(names)
 

@@ -28,7 +28,7 @@ from rknn_jax.formats import Columns, _hub
 from rknn_jax.formats import _data_files as data_files
 from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.records.classes import MISSING, Classes, parse_classes
-from rknn_jax.records.labels import encode, plain
+from rknn_jax.records.labels import agree, encode, plain
 from rknn_jax.release import known_classes, tables
 from rknn_jax.release.shards import ArrowShard, FileShard
 from tests import tiny_network
@@ -265,13 +265,33 @@ def test_numbers_in_an_archive_are_matched_by_the_names_beside_them(tmp_path, na
         (["cat", " dog", " owl"], [0, 1, 2], "owl,dog,cat", [2, 1, 0]),
         (["cat", " dog", " owl"], [0, 1, 2], None, [0, 1, 2]),
         (["a", "", "b"], [0, 1, 2], "b,x,a", [0, 1, 2]),
+        (["1", "2"], np.eye(2, dtype=bool), "2,1", [1, 0]),
+        (["1", "2"], np.eye(2, dtype=bool), "2", [0, 1]),
     ],
 )
 def test_names_that_are_numbers_and_names_with_spaces(tmp_path, names, labels, given, wanted):
     path = tmp_path / "R.npz"
     np.savez(path, embeddings=np.zeros((len(labels), 2)), labels=labels, classes=names)
     classes = tables.read_classes(path) if given is None else parse_classes(given)
-    assert encode(tables.read_labels(path), classes).ids.tolist() == wanted
+    several = 1 if np.ndim(labels) > 1 else None
+    ids = encode(tables.read_labels(path), classes, several).ids
+    assert (ids[:, 0] if several else ids).tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "some"),
+    [
+        (["1.0", "2.0"], "1,2", True),
+        ([" cat", " dog"], "dog,bird", True),
+        (["0", "1"], "cat,dog", True),
+        (["cat", "dog"], "2", True),
+        (["cat", "dog"], "0,1", True),
+        (["Cat"], "cat,dog", False),
+        ([], "cat,dog", True),
+    ],
+)
+def test_declared_names_agree_with_classes_if_one_is_read_as_one(names, given, some):
+    assert agree(parse_classes(given), names) == some
 
 
 @pytest.mark.parametrize("form", ["npz", "parquet"])

@@ -172,8 +172,9 @@ def _option(selected: "Selection") -> str:
 
 def _named_option(names: list[str]) -> str:
     """Return the option of `rknn label` that has these names, if it can have them."""
-    shown = len(names) > 1 and "".join(names).isprintable() and names[0][:1] != "-"
-    if not shown or any(name != name.strip(",") for name in names):
+    words = names if any("," in name for name in names) else names[:1]
+    shown = len(names) > 1 and "".join(names).isprintable()
+    if not shown or any(word[:1] == "-" or word != word.strip(",") for word in words):
         return "as above; --classes-file can name them, with others"
     if any("," in name for name in names):
         return f"--classes {shlex.join(names)}"

@@ -50,8 +50,9 @@ from rknn_jax.federation.rounds import Round
 from rknn_jax.neighbors import LARGEST
 from rknn_jax.privacy.guarantee import Guarantee
 from rknn_jax.privacy.ledger import Ledger
-from rknn_jax.records.classes import Classes, agree
+from rknn_jax.records.classes import Classes
 from rknn_jax.records.features import MOST_NAMED
+from rknn_jax.records.labels import agree
 
 # Suffixes of a round's file: after the answer, and from the server's word that it counts until the
 # end of the round is known. `client_payments` has that of before.

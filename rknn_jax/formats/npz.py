@@ -40,10 +40,10 @@ def layout(file: IO[bytes], columns: Columns) -> Layout:
             *(None if name is None else npy.empty(_member(stack, archive, name)) for name in names)
         )
         classes = _class_names(archive, columns)
-        if empty.labels is None or empty.labels.dtype.kind not in NUMBERS:
-            classes = ()
-        else:
+        if empty.labels is not None:
             _with_names(empty.labels, classes)  # refuses what blocks would refuse
+        if empty.labels is None or empty.labels.dtype.kind not in NUMBERS or _are_values(classes):
+            classes = ()
         return Layout(
             (),
             empty,
@@ -106,8 +106,12 @@ def _class_names(archive: zipfile.ZipFile, columns: Columns) -> tuple[str, ...]:
         return ()
     with archive.open(f"{CLASSES}.npy") as member:
         names = names_of_classes(next(npy.arrays(member, _hub.MOST_NAMES)))
-    usable = len({*names}) == len(names) and "" not in names
-    return names if usable and not any(number_of(name) is not None for name in names) else ()
+    return names if len({*names}) == len(names) and "" not in names else ()
+
+
+def _are_values(names: tuple[str, ...]) -> bool:
+    """Return whether a name is a number, so that numbers among the labels are such names."""
+    return any(number_of(name) is not None for name in names)
 
 
 def _with_names(labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
@@ -116,16 +120,19 @@ def _with_names(labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
     Raises:
       FormatError: If nobody knows which of the two they are.
     """
-    if not names or labels.dtype.kind not in NUMBERS:
+    mask = labels.dtype.kind == "b" and labels.ndim == 2
+    if not names or labels.dtype.kind not in NUMBERS or (_are_values(names) and not mask):
         return labels
     if labels.shape[1:] == (len(names),):
-        if labels.dtype.kind != "b":
+        if not mask:
             raise FormatError(
                 "Expected a mask or class numbers as labels, got numbers of shape "
                 f"[n, {len(names)}] beside as many names in {CLASSES!r}, which may be either; "
                 "save a mask as bool, or class numbers with a further column of -1."
             )
         labels = np.where(labels, np.arange(len(names)), -1)
+    elif mask:
+        return labels
     return _hub.named(labels.ravel(), names).reshape(labels.shape)
 
 

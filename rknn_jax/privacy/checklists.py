@@ -176,7 +176,8 @@ def unit(card: Card) -> str:
         said = f"One {name} with all records. {rest}"
     if bound["votes"] is not None:
         queries = "query" if bound["votes"] == 1 else "queries"
-        said += f" A record votes for {bound['votes']} {queries}."
+        each = " in each round" if "rounds" in card else ""
+        said += f" A record votes for {bound['votes']} {queries}{each}."
     return said
 
 

@@ -242,7 +242,7 @@ def _records(path: Path) -> set[str] | None:
         return set()
     try:
         datasets = Ledger.open(path).datasets
-    except LedgerError:
+    except (LedgerError, OSError):
         return None
     return {one for data in datasets for one in (data.fingerprint, *data.shards)}
 
@@ -262,9 +262,13 @@ def _refuse_changed(place: Path, path: Path, source: str, held: Records, *, adop
     salt = (place / _SALT).read_bytes()
 
     def is_that(ledger: str, records: set[str] | None) -> bool:
-        if records is None or not charged:  # earlier versions noted places alone
+        if records is None:
             return ledger in known
-        return any(_name(salt, one) in charged for one in records)
+        if charged:
+            return any(_name(salt, one) in charged for one in records)
+        # Earlier versions noted places alone: of the file, and of the records on the ledger.
+        places = {at for one in records for at in _read(place, one)} or {ledger}
+        return not places.isdisjoint(known)
 
     others = [
         other
@@ -353,13 +357,13 @@ def _has(other: str, own: str, dataset: str) -> bool:
     """Return True if another file is a ledger of the records, or a ledger that cannot be read."""
     if not os.path.lexists(other) or other == own:
         return False
-    if os.path.exists(own) and os.path.samefile(other, own):
+    if os.path.exists(own) and os.path.exists(other) and os.path.samefile(other, own):
         return False
     try:
         return any(
             dataset in (data.fingerprint, *data.shards) for data in Ledger.open(other).datasets
         )
-    except LedgerError:
+    except (LedgerError, OSError):
         return True
 
 

@@ -116,8 +116,8 @@ class Contribution(NamedTuple):
       records: Number of the unit's records that count; `shared` if all of them together count as
         one record; `clipped` if all of them have the L2 norm of one record's votes; `all` if
         nothing bounds how many count, and the labeler bounds what they do together. Defaults to 1.
-      votes: Number of queries that a record votes for; None if records do not vote. Defaults to
-        None.
+      votes: Number of queries that a record votes for, in each round of several; None if records do
+        not vote. Defaults to None.
     """
 
     records: int | Literal["shared", "clipped", "all"] = 1
@@ -145,6 +145,13 @@ PUBLIC_TUNING = Tuning(
     "none",
     "The program chose settings on public quantities alone. Settings that were given to it are not "
     "covered if they were chosen in view of private data.",
+)
+
+
+CHOSEN_BY_RECORDS = Tuning(
+    "charged",
+    "Records that did not vote chose how the noisy votes are read, which is part of epsilon. "
+    + PUBLIC_TUNING.words,
 )
 
 

@@ -45,6 +45,9 @@ _HALF = re.compile("[\ud800-\udfff]")
 
 _WORDS = {"true": 1, "false": 0}
 
+MOST_NAMES_BYTES = 2**26
+"""Most bytes of an array of the names of classes, each as long as the longest one."""
+
 
 @dataclass(frozen=True)
 class Classes:
@@ -88,6 +91,13 @@ class Classes:
                 f"Expected class names without NUL at their end, got {option('classes')} "
                 f"{self.names!a}; name them without it, as labels are read."
             )
+        if self.names and 4 * self.count * max(map(len, self.names)) > MOST_NAMES_BYTES:
+            longest = max(self.names, key=len)
+            raise ValueError(
+                f"Expected shorter class names, got {option('classes')} with {self.count:,}, the "
+                f"longest of {len(longest):,} characters, {longest[:20]!r}...; an array of them "
+                "has room for it in each, so shorten it."
+            )
         read = [cut(name.encode()) for name in self.names or ()]
         if len(set(read)) < len(read):
             raise ValueError(
@@ -117,16 +127,6 @@ class Classes:
         order = sorted(range(len(values)), key=lambda i: -len((self.names or ())[i]))
         named = list(values.values())
         return {value: i for i in order if (value := named[i]) is not None}
-
-
-def agree(given: Classes, names: Sequence[str]) -> bool:
-    """Return False if class numbers have names, of which none is one of the classes.
-
-    Then no label would be any of them. Classes that are plain numbers are matched by number.
-    """
-    plain = given.names is None or given.names == tuple(map(str, range(given.count)))
-    known, declared = ({name.strip() for name in one} for one in (given.names or (), names))
-    return plain or not declared or not known.isdisjoint(declared)
 
 
 def _alike(names: Sequence[str]) -> list[str]:

@@ -108,6 +108,17 @@ def encode(
     return Encoded(ballots, 1 + np.logical_not(counted.all(axis=1)))
 
 
+def agree(classes: Classes, declared: Sequence[str]) -> bool:
+    """Return False if class numbers have names, of which none is read as one of the classes.
+
+    Args:
+      classes: Set of classes.
+      declared: Names of the class numbers, in their order, or none.
+    """
+    texts = [f"{name}{NUMBERED}{number}" for number, name in enumerate(declared)]
+    return not texts or bool(np.any(encode(np.array(texts), classes).ids != MISSING))
+
+
 def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Return the labels of several blocks, each as it is.
 

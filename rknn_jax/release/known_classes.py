@@ -12,9 +12,13 @@ from rknn_jax.formats._data_files import find as find_files
 from rknn_jax.records import classes as sets
 from rknn_jax.records.classes import Classes
 from rknn_jax.records.features import MOST_NAMED
+from rknn_jax.records.labels import agree
 from rknn_jax.release import tables
 from rknn_jax.release.shards import ArrowShard, FileShard, Shard
 from rknn_jax.settings import GivenClasses, NamedColumns
+
+MOST_CHECKED = 256
+"""Files whose declared names are compared with the classes."""
 
 DECLARING = (*parquet.SUFFIXES, *feather.SUFFIXES, *npz.SUFFIXES)
 """Suffixes of files that may declare the names of class numbers, without a row."""
@@ -74,7 +78,7 @@ def _check_given(
     label: str,
     private_labels: str | Sequence[str] | None,
 ) -> None:
-    """Refuse names of classes where the names that the first file declares say that none is meant.
+    """Refuse names of classes where the names that a file declares say that none is meant.
 
     No row is read, and a file that cannot be used is refused by whoever reads it.
 
@@ -82,28 +86,26 @@ def _check_given(
       ValueError: If the names have nothing in common, or numbers apart from their names would count
         in another order.
     """
-    shards = _of_labels(private, label, private_labels)[:1]
+    shards = _of_labels(private, label, private_labels)[:MOST_CHECKED]
     try:
         layouts = [shard.layout() for shard in shards]
     except (ValueError, OSError):
         return
     for shard, layout in zip(shards, layouts, strict=True):
-        if not sets.agree(given, layout.classes):
+        if not agree(given, layout.classes):
             raise ValueError(
                 f"Expected some of the names of class numbers in {shard.where}, "
                 f"{', '.join(layout.classes[:MOST_NAMED])}, got {option('classes')} "
                 f"{','.join((given.names or ())[:MOST_NAMED])}; write them alike, or leave the "
                 "names out there."
             )
-        labels = layout.empty.labels
-        numbers = labels is not None and labels.dtype.kind in npz.NUMBERS
-        held = _held(private) if private_labels is not None and numbers else None
-        if held is not None and held.names and given.names and held.names != given.names:
-            raise ValueError(
-                f"Expected the classes in the order of 'classes' in {private[0]}, whose numbers "
-                f"are in {option('private_labels')}, got {option('classes')} "
-                f"{','.join(given.names)}; name them in its order, or leave it out there."
-            )
+    held = None if private_labels is None else _held(private)
+    if held is not None and held.names and given.names and held.names != given.names:
+        raise ValueError(
+            f"Expected the classes in the order of 'classes' in {private[0]}, whose numbers may be "
+            f"in {option('private_labels')}, got {option('classes')} {','.join(given.names)}; "
+            "name them in its order, or leave it out there."
+        )
 
 
 def declared(

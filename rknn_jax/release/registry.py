@@ -33,7 +33,7 @@ OPTIONAL = (
 LABELS = "Labels of public records"
 POST_PROCESSING = (
     "Labels, their probabilities and confidences, and any network trained on them, are computed "
-    "from the noisy votes and from public data alone."
+    "from what was released with noise and from public data alone."
 )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rknn_jax.answers.measured import Measured
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.statement import (
+    CHOSEN_BY_RECORDS,
     CHOSEN_SETTINGS,
     ONE_LEDGER,
     PUBLIC_TUNING,
@@ -210,6 +211,9 @@ def statement(
 
 
 def _tuning(plan: Plan) -> Tuning:
-    """Return how the settings were chosen: on public quantities, but for the set of classes."""
+    """Return how the settings were chosen, and how the noisy votes are read."""
     uncharged = _uncharged(plan)
-    return Tuning("uncharged", uncharged) if uncharged else PUBLIC_TUNING
+    if uncharged:
+        return Tuning("uncharged", uncharged)
+    chooses = plan.checkers is not None and plan.checkers.roles.choose > 0
+    return CHOSEN_BY_RECORDS if chooses else PUBLIC_TUNING
