@@ -30,6 +30,7 @@ from rknn_jax.labelers.rknn import ReverseKNN
 from rknn_jax.records.classes import MISSING, Classes, parse_classes
 from rknn_jax.records.labels import agree, encode, plain
 from rknn_jax.release import known_classes, tables
+from rknn_jax.release.settings import Settings
 from rknn_jax.release.shards import ArrowShard, FileShard
 from tests import tiny_network
 from tests.conftest import crossed
@@ -309,8 +310,10 @@ def test_names_that_have_nothing_in_common_are_refused_at_every_door(tmp_path, m
     told = run("label", *words, "--classes", "Cat,Dog,Owl")
     assert told["exit_status"] == 2
     assert "write them alike" in told["error"]
-    assert run("label", *words, "--classes", "cat,bird")["exit_status"] == 0
-    assert run("label", *words, "--classes", "3")["exit_status"] == 0
+    assert run("check", f"R.{form}", "--classes", "Cat,Dog,Owl")["exit_status"] == 2
+    for given in ("cat,bird", "3"):
+        settings = named_settings(Settings, "P.npz", f"R.{form}", 1.0, classes=given)
+        assert known_classes.find(settings, [f"R.{form}"]) == parse_classes(given)
     settings = named_settings(Join, Path(f"R.{form}"), budget=9, dimensions=2)
     client = joining.open_client(settings)
     config = ReverseKNN(epsilon=1.0, mechanism="collision", trust="local")
@@ -341,13 +344,10 @@ def test_labels_apart_from_the_names_of_their_numbers_have_their_order(tmp_path,
     monkeypatch.chdir(tmp_path)
     np.savez("R.npz", embeddings=np.zeros((9, 2)), classes=NAMES)
     np.save("L.npy", np.arange(9) % 3)
-    np.savez("P.npz", embeddings=np.zeros((9, 2)))
-    words = ("label", "--public", "P.npz", "--private", "R.npz", "--private-labels", "L.npy")
-    told = run(*words, "--epsilon", "1", "--dry-run", "--classes", "owl,dog,cat")
-    assert told["exit_status"] == 2
-    assert "name them in its order" in told["error"]
-    done = run(*words, "--epsilon", "1", "--dry-run", "--classes", ",".join(NAMES))
-    assert done["exit_status"] == 0
+    given = partial(named_settings, Settings, "P.npz", "R.npz", 1.0, private_labels="L.npy")
+    with pytest.raises(ValueError, match="name them in its order"):
+        known_classes.find(given(classes="owl,dog,cat"), ["R.npz"])
+    assert known_classes.find(given(classes=",".join(NAMES)), ["R.npz"]).names == NAMES
 
 
 def test_lists_of_class_numbers_have_names_too(tmp_path):
