@@ -532,6 +532,21 @@ def test_an_index_of_an_earlier_version_knows_a_ledger_by_places_of_its_records(
     adopt(str(own), "R.npz", unrelated=True)
 
 
+def test_what_an_earlier_version_noted_is_kept_when_more_is_noted(ledger_of_others):
+    """A file held the records of two ledgers, one after the other."""
+    for entry in ledger_index.folder().glob("*.json"):
+        entry.write_text(json.dumps({"ledgers": json.loads(entry.read_text())["ledgers"]}))
+    shutil.copy("R.npz", "first.npz")
+    shutil.copy("others.npz", "R.npz")
+    release(ledger=Path("others.jsonl"))
+    os.rename("others.jsonl", "moved.jsonl")
+    shutil.copy("first.npz", "R.npz")
+    without_first()
+    with pytest.raises(LedgerMismatchError, match=r"charged to, .*/R\.npz\.ledger"):
+        adopt("moved.jsonl", "R.npz", unrelated=True)
+    adopt("R.npz.ledger.jsonl", "R.npz", unrelated=True)
+
+
 def test_an_index_of_an_earlier_version_knows_the_places_of_a_file(ledger_of_others):
     for entry in ledger_index.folder().glob("*.json"):
         entry.write_text(json.dumps({"ledgers": json.loads(entry.read_text())["ledgers"]}))

@@ -334,7 +334,9 @@ def test_an_archive_tells_a_mask_from_class_numbers(tmp_path):
         tables.read_labels(tmp_path / "R.npz")
 
 
-@pytest.mark.parametrize("classes", [np.array([3, 1, 2]), np.array(["a", "a", "b"]), 3])
+@pytest.mark.parametrize(
+    "classes", [np.array([3, 1, 2]), np.array(["a", "a", "b"]), 3, np.array(NAMES, object)]
+)
 def test_an_array_that_names_no_classes_leaves_the_numbers(tmp_path, classes):
     np.savez(tmp_path / "R.npz", embeddings=np.zeros((3, 2)), labels=np.arange(3), classes=classes)
     assert encode(tables.read_labels(tmp_path / "R.npz"), GIVEN).ids.tolist() == [0, 1, 2]

@@ -100,8 +100,11 @@ def _class_names(archive: zipfile.ZipFile, columns: Columns) -> tuple[str, ...]:
     others = {*(columns.embedding or ()), columns.label, columns.person}
     if not columns.reads_label or CLASSES in others or f"{CLASSES}.npy" not in archive.namelist():
         return ()
-    with archive.open(f"{CLASSES}.npy") as member:
-        shape, _, dtype = npy.head(member)
+    try:
+        with archive.open(f"{CLASSES}.npy") as member:
+            shape, _, dtype = npy.head(member)
+    except ValueError:  # as of pickled objects, which name nothing
+        return ()
     if len(shape) != 1 or dtype.kind not in "US" or shape[0] > _hub.MOST_NAMES:
         return ()
     with archive.open(f"{CLASSES}.npy") as member:

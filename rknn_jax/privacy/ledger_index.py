@@ -415,11 +415,15 @@ def _note(place: Path, path: Path, dataset: str, of: Sequence[str] = ()) -> None
     entry: dict[str, list[str]] = {"ledgers": []}
     with suppress(OSError, _DamagedError):
         entry = _entry(place, dataset)
+    charged = [*of]
+    if of and not entry.get("of"):  # earlier versions noted places alone
+        charged += [one for at in entry["ledgers"] for one in sorted(_records(Path(at)) or ())]
     try:
         salt = _salt(place)
+        names = [_name(salt, one) for one in charged]
         whole = {
             "ledgers": [*dict.fromkeys([*entry["ledgers"], os.path.realpath(path)])],
-            "of": [*dict.fromkeys([*entry.get("of", ()), *(_name(salt, one) for one in of)])],
+            "of": [*dict.fromkeys([*entry.get("of", ()), *names])],
         }
         if whole == entry:
             return
