@@ -79,16 +79,21 @@ def test_what_is_missing_and_what_is_large_is_exported_as_it_is(tmp_path):
         assert [row[place]["id"] for row in rows] == [2**64 - 1 - row for row in range(3)]
 
 
+def write(path, held):
+    """Write a table in the format of the path."""
+    if path.suffix == ".parquet":
+        pq.write_table(held, path)
+    elif path.suffix == ".csv":
+        pyarrow.csv.write_csv(held, path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in held.to_pylist()))
+
+
 @pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
 def test_a_dropped_column_comes_along_even_if_it_has_the_name_of_a_role(tmp_path, form):
     path = tmp_path / f"public.{form}"
     held = pa.table({"x": [0.5, 1.5], "labels": ["a", "b"], "tags": ["c", "d"]})
-    if form == "parquet":
-        pq.write_table(held, path)
-    elif form == "csv":
-        pyarrow.csv.write_csv(held, path)
-    else:
-        path.write_text("".join(json.dumps(row) + "\n" for row in held.to_pylist()))
+    write(path, held)
     columns = tables.Columns(embedding=("x",), label="tags")
     assert not tables.read_others(path, "--public", columns)
     found = tables.read_others(path, "--public", columns._replace(drop=("labels",)))
@@ -106,12 +111,7 @@ def test_the_rows_of_a_source_are_told_from_every_format(tmp_path, form):
         (["1", "2", ""], False),
     ]:
         held = pa.table({"x": [0.5, 1.5, 2.5], "row": values})
-        if form == "parquet":
-            pq.write_table(held, path)
-        elif form == "csv":
-            pyarrow.csv.write_csv(held, path)
-        else:
-            path.write_text("".join(json.dumps(row) + "\n" for row in held.to_pylist()))
+        write(path, held)
         found = tables.carried(
             tables.read_others(path, "--public", tables.Columns(embedding=("x",)))
         )

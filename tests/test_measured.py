@@ -115,6 +115,8 @@ def test_probabilities_are_as_measured_unless_private_records_lie_elsewhere(file
     shift = np.float32([2, 2, 0, 0, 0, 0]) if moved else np.zeros(6, np.float32)
     np.savez("private.npz", embeddings=private + shift, labels=labels)
     done = label.release(planning.prepare(settings(check_share=0.5, epsilon=4.0)))
+    assert done.card["check"]["choose"] > 0
+    assert done.card["tuning"]["private_data"] == "charged", "they choose how the sum is read"
     assert str(done.measured) in done._repr_html_()
     assert "not measured" in replace(done, measured=None)._repr_html_()
     kinds = {one.kind for one in done.concerns}
@@ -487,6 +489,7 @@ def test_a_statement_tells_who_checks_at_which_epsilon_and_what_the_ledger_promi
     # No labeling is chosen without smoothing.
     shares = {"choose": 0.0, "measure": 0.225, "recall": 0.075}
     assert card["check"] == pytest.approx(shares | {"epsilon": plan.check_epsilon})
+    assert card["tuning"]["private_data"] == "none"
     assert plan.check_epsilon < card["guarantee"]["epsilon"]
     # Divergences add up, so that the budget is promised and not the epsilon that was spent.
     assert card["ledger"]["accounting"] == "renyi"

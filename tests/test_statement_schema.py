@@ -262,6 +262,8 @@ def test_the_bound_of_a_unit_is_told(unit, contribution, words):
     guarantee = replace(RELEASE, unit=unit)
     card = card_of(replace(WORDS, guarantee=guarantee, contribution=contribution))
     assert words in checklists.unit(card)
+    several = checklists.unit(card | {"rounds": "one and another"})
+    assert ("in each round." in several) == (contribution.votes is not None)
 
 
 def test_noise_is_exact_in_a_release_and_not_in_a_simulation():

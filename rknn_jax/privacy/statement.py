@@ -150,7 +150,7 @@ PUBLIC_TUNING = Tuning(
 
 CHOSEN_BY_RECORDS = Tuning(
     "charged",
-    "Records that did not vote chose how the noisy votes are read, which is part of epsilon. "
+    "Records that did not vote chose how the noisy sum is read, which is part of epsilon. "
     + PUBLIC_TUNING.words,
 )
 

@@ -211,7 +211,7 @@ def statement(
 
 
 def _tuning(plan: Plan) -> Tuning:
-    """Return how the settings were chosen, and how the noisy votes are read."""
+    """Return how the settings were chosen, and how the noisy sum is read."""
     uncharged = _uncharged(plan)
     if uncharged:
         return Tuning("uncharged", uncharged)
