@@ -284,6 +284,16 @@ def test_too_few_queries_and_too_few_votes():
     assert not concerns_before(columns(np.ones(4)), np.full(10, 5), 10, 4000, 60.0)
 
 
+def test_labels_alone_are_told_of_too_few_votes_after_their_release(tmp_path):
+    rows = columns(np.ones(2), 240).astype(np.float32)
+    settings = {"classes": [0, 1], "n_queries": 8, "relation": "replace-one"}
+    labeler = ReverseKNNLabeler(
+        epsilon=0.01, mechanism="permute_and_flip", ledger=tmp_path / "ledger", **settings
+    )
+    labeler.fit(rows[:40]).label(rows[40:], np.arange(200) % 2)
+    assert of_kind(labeler.concerns_, "thin_votes").number < 200
+
+
 def test_scaling_is_learned_on_public_rows_and_applied_to_each_record_alone():
     public = columns(np.array([1.0, 100, 0])) + [3, -50, 7]
     scaling = encoding.Scaling.learned(public.astype(np.float32))

@@ -168,7 +168,7 @@ def doubts(found: PublicLabels, public: PublicRows, num_votes: int | None) -> li
         found.labels,
         public.names,
         size=size,
-        noise=found.noise,
+        noise=float(np.mean(answers.stddev)),  # also that of labels alone, which show no counts
         num_votes=num_votes,
         counts=answers.counts if answers.counted else None,
         stddev=answers.stddev if answers.counted else None,

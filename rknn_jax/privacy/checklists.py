@@ -210,7 +210,10 @@ def account(card: Card) -> str:
         for name in ("spent", "budget")
     )
     if ledger.get("accounting", "sum") != "sum":
-        return f"A ledger adds Rényi divergences up. All releases together are within {budget}."
+        return (
+            f"A ledger adds Rényi divergences up. All releases together are within {budget}, if "
+            "the budget was not raised in view of results."
+        )
     return f"{_sentence(spent)[:-1]} so far. A ledger keeps account and allows {budget} in all."
 
 
