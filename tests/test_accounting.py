@@ -431,6 +431,7 @@ def test_rounding_of_many_values_is_far_below_what_is_left_for_it():
         assert 0 < error < accounting.ROUNDING_OF_VALUE * count / 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sigma", "count"), [(21.082, 4_000), (1_000.0, 60_000), (25.6, accounting.MOST_PLD_VALUES)]
 )

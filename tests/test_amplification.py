@@ -39,6 +39,7 @@ def test_epsilon_agrees_with_the_tables(n, local, closed, general):
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("n", "delta", "closed", "general"),
     [
@@ -407,6 +408,7 @@ def test_too_few_clients_for_the_closed_form_are_refused():
         amplification.local_epsilon(1.0, 100, 1e-6, "closed form")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("local", "delta"), [(0.5, 1e-9), (3.0, 1e-7)])
 def test_blocks_of_clones_are_just_above_all_clones(monkeypatch, local, delta):
     n = 2_000_000

@@ -98,6 +98,7 @@ def test_half_of_the_images_are_mirrored():
     assert abs(mirrored.sum() - 2000) < 4 * np.sqrt(1000)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", ["warp", pytest.param("crop", marks=pytest.mark.slow), "crop_flip", "none"]
 )

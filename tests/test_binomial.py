@@ -136,6 +136,7 @@ def test_more_coins_than_anybody_tosses_are_refused_before_anything_is_paid():
             Binomial(**wide, num_classes=10, delta=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("epsilon", "shares"), [(0.01, 4), (0.006, 4), (1e-3, 100), (2e-4, 1000)])
 def test_very_many_coins_are_simulated_too(epsilon, shares):
     """40,000 cells of a law whose whole numbers no float32 holds: mean and variance within 5

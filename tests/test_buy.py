@@ -95,6 +95,7 @@ def test_nobody_buys_without_saying_from_whom():
         buy.Config(labels=40)
 
 
+@pytest.mark.long
 def test_nobody_sells_without_an_oracle(task, model):
     queries, _ = chosen(task, model, replace(CONFIG, select="random"))
     with pytest.raises(ValueError, match="oracle=none"):
@@ -172,6 +173,7 @@ def test_only_near_private_looks_at_private_records(task, model, select):
     assert (first == second) == (select != "near_private")
 
 
+@pytest.mark.long
 def test_near_private_draws_its_noise_from_the_secret_key(task, model):
     """The other key is of a seed that anybody may know, who could take the noise off."""
     config = replace(CONFIG, select="near_private", epsilon_pca=0.05, epsilon_support=0.05)

@@ -47,6 +47,7 @@ def rows_with(first):
 LISTS = ["usual", [1.0, 2.0], [1.0] * 9, [], None, [1.0, None, 2.0], [float("nan")] * WIDTH]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", ["parquet", "feather"])
 @pytest.mark.parametrize("first", LISTS, ids=str)
 def test_a_list_of_another_length_stops_no_selection(first, suffix):

@@ -338,6 +338,7 @@ def test_a_cell_that_fails_loses_no_other_and_is_tried_again(tmp_path, monkeypat
     assert (found["measured"], found["failed"]) == (9, {})
 
 
+@pytest.mark.long
 def test_a_comparison_begins_with_labels_by_hand(whole):
     out, found = whole
     assert [one["labels"] for one in found["by_hand"]] == [10, 100]

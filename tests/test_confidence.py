@@ -38,6 +38,7 @@ def said_and_true(decode, stddev, purity=0.8, runs=60):
     return float(np.mean(said)), float(np.mean(true))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("decode", ["argmax", "assignment"])
 @pytest.mark.parametrize("stddev", [5.0, 25.0, 40.0, 1000.0])
 def test_confidence_is_the_part_of_labels_that_noise_left_alone(decode, stddev):

@@ -78,6 +78,7 @@ def as_bytes(records):
     return [tuple(field.encode() for field in record) for record in records]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 def test_what_a_writer_wrote_is_read_row_by_row(write, at_once):
     draw = random.Random(0)

@@ -195,6 +195,7 @@ def test_the_default_student_learns_from_all_public_records(tmp_path, monkeypatc
     assert told(folder, "result.json")["num_public"] == 500
 
 
+@pytest.mark.long
 def test_the_rounds_share_epsilon_and_later_ones_ask_about_less(twice):
     folder, _ = twice
     privacy = told(folder, "privacy.json")

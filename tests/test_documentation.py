@@ -748,6 +748,7 @@ def test_the_demo_of_the_experiments_runs(tmp_path, monkeypatch):
     distilled(commandline.parsed(demo))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "document",
     [path for path in DOCUMENTS if str(path.relative_to(ROOT)) not in CHECKS],

@@ -829,6 +829,7 @@ def test_without_noise_it_learns_and_with_much_it_does_not(network):
     assert right[500.0] < 0.75
 
 
+@pytest.mark.long
 def test_a_killed_training_goes_on_to_the_same_weights(tmp_path, monkeypatch):
     config = CONFIG
     whole = trained(config, network=mlp.Model(CLASSES))

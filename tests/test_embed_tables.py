@@ -409,6 +409,7 @@ def accented(name, count, others):
     Path(name).write_bytes("".join(["text,labels\n", *words]).encode("cp1252"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("count", "others"), [(10, 2), (20, 1000)])
 def test_many_private_records_in_another_encoding_are_told_with_the_remedy(rknn, count, others):
     accented("r.csv", count, others)

@@ -80,6 +80,7 @@ def released(private, number, **settings):
     return label.draw(plan, label.count(plan))
 
 
+@pytest.mark.long
 @crossed(person=[None, "person"], way=WAYS)
 def test_every_labeler_releases_noise_alone(way, person):
     shapes = [

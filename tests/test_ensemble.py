@@ -47,6 +47,7 @@ def test_members_are_students_of_keys_of_their_own_and_the_ensemble_is_their_mea
     assert not trained.interrupted
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("last", "members", "epochs"), [(1, 1, 1), (2, 1, 2), (3, 2, 3)])
 def test_an_interrupt_keeps_the_members_that_finished_an_epoch(last, members, epochs, tmp_path):
     def stop(epoch, *_):

@@ -1317,6 +1317,7 @@ def served(folder, form, **given):
     return settings
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 def test_published_labels_carry_the_source_row_and_the_kept_columns(tmp_path, rknn):
     """As those of `rknn label` do, also through the export."""
@@ -1346,6 +1347,7 @@ def test_published_labels_carry_the_source_row_and_the_kept_columns(tmp_path, rk
     assert {one["row"] for one in shown} <= set(kept.tolist())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quick")
 def test_columns_of_features_are_those_of_their_names_on_both_sides(tmp_path):
     """In another order of columns, every label would be that of another class."""

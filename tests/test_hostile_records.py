@@ -117,6 +117,7 @@ def test_labels_of_arrays_do_not_tell_of_a_hostile_record():
 # Private-kNN
 
 
+@pytest.mark.long
 @crossed(unit=["person", "record"], implementation=[None, "xla"])
 def test_private_knn_gives_a_hostile_record_one_place_and_one_vote(
     unit, implementation, monkeypatch
@@ -142,6 +143,7 @@ def test_private_knn_gives_a_hostile_record_one_place_and_one_vote(
             assert np.array_equal(counts, all_others) or one, (row, label, query)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("person", [None, PERSONS], ids=["record", "person"])
 def test_private_knn_keeps_the_order_of_others_in_each_sample(person):
     """Samples are drawn first, so that with one key they have the same members."""

@@ -240,6 +240,7 @@ def test_a_record_that_has_spent_its_budget_is_dropped_and_others_are_not():
     assert spent <= plan.budget
 
 
+@pytest.mark.long
 def test_the_noise_is_as_large_as_it_is_said_to_be():
     """Nobody is near, so the counts are the noise alone."""
     labeler = IndividualKNN(epsilon=0.5)

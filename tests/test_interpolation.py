@@ -47,6 +47,7 @@ def test_agreement_is_the_share_of_right_public_labels_where_a_mean_of_rows_is_n
     assert of_one < found - 0.05
 
 
+@pytest.mark.long
 @crossed(metric=["sqeuclidean", "cosine"], smooth=[True, False])
 def test_a_place_has_the_same_labels_whatever_other_places_there_are(metric, smooth):
     function = Interpolator(ROWS, metric).between(likely(ROWS), smooth=smooth)

@@ -180,6 +180,7 @@ def test_the_assignment_lowers_for_cuda(monkeypatch, size):
     assert "smallest_keys" in program
 
 
+@pytest.mark.long
 def test_the_decode_lowers_for_cuda(monkeypatch):
     n, num_cells = shapes.DECODE
     given = collision.Message(
@@ -190,6 +191,7 @@ def test_the_decode_lowers_for_cuda(monkeypatch):
     assert "count_in_intervals" in program
 
 
+@pytest.mark.long
 def test_both_lower_for_tpu_by_xla(monkeypatch):
     """No kernel of another platform is called."""
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")

@@ -81,6 +81,7 @@ def test_with_noise_it_is_the_posterior_mean():
     np.testing.assert_allclose(weights, gain @ found.T, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_overlapping_clusters_are_told_from_a_direction_like_any_other():
     """Means of clusters lie along axes of large variance, and most of the others hold noise."""
     rng = np.random.default_rng(0)

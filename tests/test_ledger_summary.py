@@ -144,6 +144,7 @@ def test_every_byte_that_is_changed_is_found_or_costs_at_least_as_much(path):
         assert found <= left
 
 
+@pytest.mark.long
 def test_a_last_line_that_is_cut_short_costs_what_the_whole_line_did(path):
     ledger = Ledger.create(path, DATA, 1)
     for i in range(3):

@@ -17,6 +17,7 @@ def digits():
     return load_digits().data.astype(np.float32)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_clusters", [1, 10, 60])
 def test_clusters_are_those_of_scikit_learn(num_clusters):
     """The same draws; a row may change sides where two centers are as near up to rounding."""

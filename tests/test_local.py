@@ -309,6 +309,7 @@ def test_bits_of_a_word_are_independent_with_the_asked_probability(probability):
     ) < 4.5 * variance / np.sqrt(len(bits))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("probability", [0.5, 0.2689, 0.01])
 def test_each_bit_of_many_clients_has_the_asked_probability_and_tells_nothing_of_others(
     probability,
@@ -353,6 +354,7 @@ def decoded(mechanism, key, clients):
     return mechanism.aggregate(messages), jax.vmap(mechanism.support)(messages)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mechanism", [Collision(1.0, 13, 10, num_neighbors=3), LocalHashing(0.5, 5, 7)], ids=str
 )

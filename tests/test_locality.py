@@ -326,6 +326,7 @@ FOUND = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("planted", [False, True])
 @pytest.mark.parametrize("case", FOUND)
 def test_the_counts_that_were_found_to_change_too_much(found_case, case, planted, monkeypatch):
@@ -352,6 +353,7 @@ def test_the_counts_that_were_found_to_change_too_much(found_case, case, planted
         assert change <= most
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("width", [1, 3, 8, 33, 256, 769])
 def test_a_row_of_numpy_is_the_same_bits_beside_others(width, order):
@@ -371,6 +373,7 @@ def test_a_row_of_numpy_is_the_same_bits_beside_others(width, order):
             np.testing.assert_array_equal(by_rows(points[count - 1 :: -1])[::-1], whole[:count])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [3, 17])
 def test_a_unit_vector_of_xla_is_the_same_bits_beside_others(width):
     """XLA once summed squares in another order where there were more than 128 records."""

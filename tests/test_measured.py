@@ -209,6 +209,7 @@ def test_a_release_of_before_there_were_checks_is_finished_without(files, monkey
     assert plan.checkers is None
 
 
+@pytest.mark.long
 def test_a_release_of_before_queries_were_left_out_is_finished(files, monkeypatch):
     given = settings(queries=None)
     assert planning.prepare(given).question.tally.shape[0] != 23

@@ -107,6 +107,7 @@ def test_parameter_counts_are_those_of_the_definition(network, image_shape, expe
     assert round(expected / 1e6, 2) == published
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("module", "image_shape", "num_features"),
     [

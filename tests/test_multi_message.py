@@ -219,6 +219,7 @@ def half():
     return mechanism, sent(mechanism, jnp.full((CLIENTS, 1), -1), RUNS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "present", [slice(0, RELIED_ON), slice(RELIED_ON, CLIENTS)], ids=["first half", "second half"]
 )

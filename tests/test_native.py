@@ -45,6 +45,7 @@ def words(seed, *shape):
     return jnp.asarray(np.random.default_rng(seed).integers(0, 2**32, shape, np.uint32))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("n", "num_cells", "whole"),
     [(0, 5, False), (1, 1, False), (2049, 333, False), (2049, 333, True), (3, 70, True)],
@@ -62,6 +63,7 @@ def test_messages_in_intervals_are_counted(monkeypatch, n, num_cells, whole):
     assert_native_is_xla(monkeypatch, run)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("n", "num_cells"), [(0, 5), (1, 1), (1100, 600), (17, 97), (2047, 32), (35, 160)]
 )

@@ -369,6 +369,7 @@ def skewed(kind, seed, n, s, f):
 KINDS = ("clusters", "one dominant feature", "copies", "ties", "changing")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", nearest.FORMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_way_that_points_are_solved_changes_no_neighbor(kind, form):

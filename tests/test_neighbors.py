@@ -152,6 +152,7 @@ def test_nearest_is_the_float64_order_at_every_block_boundary(seed, n, s, k, met
     assert_nearest_of_random(seed, n, s, 7, min(k, s), metric)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("s", "k"),
     [
@@ -216,6 +217,7 @@ def hard(kind):
     return again, references
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("first_product")
 @pytest.mark.parametrize("kind", HARD)
 def test_rows_that_a_product_cannot_decide_are_exact_too(kind):
@@ -252,6 +254,7 @@ STAGES = ["gaps", "pair", "candidates"]
 PRODUCTS = get_args(assignment.Product)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("kind", ["plain", *HARD])
@@ -270,6 +273,7 @@ def test_a_certified_row_is_float64s_and_others_are_not_always(kind, product, st
         assert not right.all()  # so a certificate is needed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", range(NEAREST))
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_differences_decide_the_only_gap_in_doubt(place, product):
@@ -316,6 +320,7 @@ def test_ids_are_exactly_float64s_where_float32_loses_the_order(kind):
     np.testing.assert_array_equal(nearest(points, references)[0], order[:, :NEAREST])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n", "s", "f", "k"), [(70, 3, 1, 3), (300, 40, 5, 40), (5, 2, 9, 1)])
 def test_ids_are_exactly_float64s_for_all_neighbors_and_for_few_references(n, s, f, k):
     """All references asked for, one feature, and points that fill no block."""
@@ -369,6 +374,7 @@ def test_the_bound_of_rounding_is_that_of_its_proof(product, scale):
     np.testing.assert_allclose(found, slack * (operands + sums + others), rtol=2e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_the_products_err_less_than_their_bound(product):
     """Against float64, over features of many sizes; the worst row comes within a tenth of it."""
@@ -472,6 +478,7 @@ def test_a_record_has_the_same_neighbours_in_any_company():
         np.testing.assert_array_equal(among[::2], alone[order[::2]])
 
 
+@pytest.mark.long
 def test_a_record_has_the_same_neighbours_among_fewer():
     points, references = hard("close")
     order = np.random.default_rng(0).permutation(POINTS)[:65]
@@ -599,6 +606,7 @@ def test_cosines_do_not_depend_on_the_scale(scale):
     np.testing.assert_allclose(distance[:, 0], 0, atol=1e-6)
 
 
+@pytest.mark.long
 def test_a_zero_vector_is_at_cosine_distance_one():
     """From everything: also from another zero vector. Ties go to the lowest index."""
     axes = np.eye(FEATURES, dtype=np.float32)
@@ -706,6 +714,7 @@ def digits():
     return load_digits().data.astype(np.float32)
 
 
+@pytest.mark.long
 def test_an_inverted_file_with_all_cells_is_exact():
     rows = digits()[:600]
     index, distance = neighbor_graph.inverted_file(rows, 4, probes=1000)

@@ -50,6 +50,7 @@ def refused(monkeypatch, capfd, *words: str) -> str:
     return " ".join((told.out + told.err).split())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("program", "field"), FIELDS)
 def test_a_number_out_of_range_is_refused_by_name(monkeypatch, capfd, tmp_path, program, field):
     monkeypatch.chdir(tmp_path)

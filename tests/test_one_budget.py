@@ -311,6 +311,7 @@ def test_a_link_that_leads_elsewhere_since_is_known(link, name):
         labelled(name, Path("two.jsonl"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("most", [0, 256])
 @pytest.mark.parametrize("then", ["now", "now/a.npz", "now/*.npz"])
 @pytest.mark.parametrize("first", ["now", "now/a.npz", "now/*.npz"])

@@ -92,6 +92,7 @@ def own_noise(rng, runs, canaries):
     return signs, signs + rng.normal(0, 4.0, signs.shape)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mechanism", [shared_noise, own_noise])
 def test_an_honest_gaussian_is_called_broken_less_often_than_the_error_allows(mechanism):
     """At an error of 20%, in 40 audits; 17 or more have probability 1e-3 at the full error."""

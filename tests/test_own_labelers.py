@@ -147,6 +147,7 @@ def simulated(kind, files):
     return labeler.release(key, made, queries, 3).labels
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("person", [None, "who"])
 @pytest.mark.parametrize("body", [SHIFTED_VOTES, SHIFTED_ANSWERS], ids=["tally", "read"])
 def test_what_a_subclass_changes_runs_in_a_release_and_its_statement_names_it(

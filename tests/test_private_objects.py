@@ -103,6 +103,7 @@ def test_a_cell_that_is_no_number_casts_no_vote(form, cell):
     assert cast(FORMS[form](rows), LABELS) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", [[1.0], [], [1.0] * 9, None, "secret", np.zeros((2, 2)), 3j])
 def test_a_row_of_another_length_casts_no_vote(row):
     rows = changed([list(row) for row in ROWS], row)
@@ -127,6 +128,7 @@ def test_an_error_of_type_or_shape_quotes_no_cell(rows):
     assert not {"secret", "7.25"} & set(str(error.value).replace("'", " ").split())
 
 
+@pytest.mark.long
 @crossed(
     form=[list, tuple, objects, pd.Series],
     label=[[0, 1], [], (), {}, "x", np.zeros((2, 2)), object()],
@@ -137,6 +139,7 @@ def test_a_label_of_several_values_is_no_class(form, label):
     assert cast(ROWS, objects(changed(LABELS, label)), ledger="other") == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("person", [[["p"]], ["p"], ("p", "q"), 7, ("p",)])
 def test_a_person_may_be_any_object(person):
     persons = [("p", row // 2) for row in range(NUM_RECORDS)]
@@ -316,6 +319,7 @@ def test_what_a_mask_hides_in_a_list_is_missing():
     np.testing.assert_array_equal(sets[:, 0], [0, -1])
 
 
+@pytest.mark.long
 def test_a_masked_record_of_fields_is_no_row_and_no_label():
     fields = np.ma.array([(1.0, 2.0, 3.0)], dtype=[(name, float) for name in "abc"])
     for odd in (fields[0], fields, np.ma.array(fields, mask=True)[0]):

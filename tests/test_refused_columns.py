@@ -222,6 +222,7 @@ def test_a_column_of_both_files_that_says_their_order_cannot_be_dropped(rknn, tm
     assert rknn(*arguments(**words), *drop, "--dry-run").status == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -367,6 +367,7 @@ def test_many_queries_show_wrong_ones_and_then_those_of_smallest_gap(tmp_path):
     assert "Shown: 60 of 100" in page.text
 
 
+@pytest.mark.long
 def test_pictures_are_the_queries_own(tmp_path):
     for colour in (False, True):
         page = page_of(fake_run(tmp_path, colour=colour))

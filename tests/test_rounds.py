@@ -93,6 +93,7 @@ def test_rounds_whose_delta_covers_all_they_tell_have_an_epsilon_of_zero():
     assert "epsilon=0.0, delta=0.06 for the rounds before" in words
 
 
+@pytest.mark.long
 def test_two_rounds_share_one_budget_and_one_statement(rknn, tmp_path):
     options = written(tmp_path)
     asked = ["label", *options, "--epsilon", "1", "--rounds", "2", "--out", "out"]
@@ -131,6 +132,7 @@ def test_rounds_that_the_budget_allows_are_all_made(rknn, tmp_path, amounts):
     assert len(spends()) == int(amounts[-1])
 
 
+@pytest.mark.long
 def test_rounds_that_a_budget_does_not_allow_are_refused_before_the_first(rknn, tmp_path):
     options = written(tmp_path)
     asked = ["label", *options, "--out", "out", "--rounds", "2"]
@@ -202,6 +204,7 @@ def test_what_a_paid_round_is_told_to_be_finished_by_finishes_it(
     assert len(spends()) == 2
 
 
+@pytest.mark.long
 @crossed(stop=[OSError(28, "No space left on device"), KeyboardInterrupt()], number=[1, 2])
 def test_a_round_that_cannot_begin_says_what_was_paid_before(
     rknn, tmp_path, monkeypatch, stop, number
@@ -225,6 +228,7 @@ def test_a_round_that_cannot_begin_says_what_was_paid_before(
     assert len(spends()) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("budget", [None, 1.0])
 def test_a_budget_that_is_raised_between_rounds_loses_no_labels(tmp_path, monkeypatch, budget):
     public, private, labels, _ = sides()
@@ -289,6 +293,7 @@ def test_the_statement_of_all_rounds_has_the_risks_of_the_engines_of_each(
     assert both == first
 
 
+@pytest.mark.long
 def test_a_stopped_run_goes_on_after_its_first_round(rknn, tmp_path):
     options = written(tmp_path)
     settings = named_settings(
@@ -331,6 +336,7 @@ def test_a_stopped_run_goes_on_after_its_first_round(rknn, tmp_path):
     assert len(spends()) == 2
 
 
+@pytest.mark.long
 def test_a_record_that_checks_the_last_labels_has_voted_in_no_round(tmp_path, monkeypatch):
     """Votes are counted without noise, and roles are those of the run's note."""
     written(tmp_path)
@@ -368,6 +374,7 @@ def test_rounds_do_not_tell_whether_there_is_a_record(tmp_path, num_private):
     assert len(found) == len(public)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("accounting", ["sum", "renyi"])
 def test_rounds_of_gaussian_noise_cost_what_was_asked_at_most(tmp_path, accounting):
     public, private, labels, _ = sides(num_private=1500)
@@ -490,6 +497,7 @@ def test_the_estimator_asks_in_rounds(tmp_path, rounds, parts):
     assert (labeler.confidence_ >= 0).all()
 
 
+@pytest.mark.long
 def test_a_record_moves_a_later_round_by_no_more_than_its_own_votes():
     public, private, labels, truth = sides(num_private=60)
     guarantee = Guarantee(1.0, 0.0, "replace-one", "central", ())

@@ -122,6 +122,7 @@ def test_the_cap_is_asked_for_each_round_as_it_is_charged(data, monkeypatch):
     assert len(charged) == 2
 
 
+@pytest.mark.long
 def test_a_ledger_with_less_than_the_cap_decides(data):
     public, private, labels = data
     rk.Session("l.jsonl", epsilon=0.5).label(public, private, labels, **settings(0.4))

@@ -36,6 +36,7 @@ def test_an_unknown_shell_is_named(capsys):
     assert "bash, zsh, fish, got tcsh" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [["--help"], ["--version"]])
 def test_a_reader_that_leaves_ends_no_command_in_a_traceback(words):
     reader, writer = os.pipe()

@@ -93,6 +93,7 @@ BY_MESSAGES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "level"), [*BY_MESSAGES, *((name, "count") for name in WITH_LAW)])
 def test_the_error_is_as_predicted_and_without_bias(name, level):
     """200 cells: the mean square within 4.5 standard errors, 45%, and the bias within 4.5 of its

@@ -284,6 +284,7 @@ def test_answering_only_where_the_bound_is_small_is_differentially_private():
     assert passed[teachers] > 0.3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mechanism", [pate.GNMax(40), pate.GNMax(40, pate.Screen(300, 200))], ids=str
 )

@@ -91,6 +91,7 @@ def test_spectral_clusters_are_purer_than_pixel_clusters_and_place_unseen_digits
     assert purity(cluster, task.private.labels) > 0.9
 
 
+@pytest.mark.long
 def test_views_are_the_images_and_their_stretched_and_turned_copies():
     images = np.zeros((1, 9, 9, 1), np.uint8)
     images[0, 4, 1:8] = 200

@@ -91,6 +91,7 @@ def test_images_take_released_arrays_and_records_without_a_label_are_left(kind, 
     assert wider.predict_proba(tiny.IMAGES).shape == (5, 7)
 
 
+@pytest.mark.long
 @each
 def test_scales_do_not_matter(kind):
     """A column in other units and with another zero says the same."""
@@ -101,6 +102,7 @@ def test_scales_do_not_matter(kind):
     )
 
 
+@pytest.mark.long
 def test_a_constant_column_and_other_types_are_features():
     for rows in (
         np.where(TRUTH[:, None] == [0, 1, 2], 200, 0).astype(np.uint8),
@@ -188,6 +190,7 @@ def test_other_errors_name_what_does_not_fit():
         trained.predict_proba(FEATURES[:, :2])
 
 
+@pytest.mark.long
 def test_strong_augmentation_of_features_takes_values_of_the_same_column():
     rows = jnp.asarray(RNG.normal(size=(500, 4)) + 100 * np.arange(4), jnp.float32)
     other = np.asarray(inputs.strongly_augmented("digit", jax.random.key(0), rows))

@@ -112,6 +112,7 @@ def test_parameter_counts_are_those_of_the_definition(network, expected):
     assert expected in (1_128_180, 398_074)  # the published 1.128 M and 398 k
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("network", "image_shape", "num_features"),
     [
@@ -344,6 +345,7 @@ def test_training_changes_images_anew_in_every_step_and_traces_its_step_once(dat
     assert max(losses) - min(losses) > 1e-4
 
 
+@pytest.mark.long
 def test_progress_is_reported_after_every_epoch_and_earlier_students_stay_as_they_were(training):
     told = training.told
     assert [(epoch, epochs) for (epoch, epochs, _, _), _ in told] == [
@@ -397,6 +399,7 @@ def test_an_interrupt_in_the_first_epoch_is_raised(data, monkeypatch):
 # The student.
 
 
+@pytest.mark.long
 def test_predictions_depend_on_their_own_record_alone(trained):
     images, _ = bars(5, students.PREDICT_BLOCK + 7, 8)
     order = np.random.default_rng(0).permutation(len(images))

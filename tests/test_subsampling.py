@@ -45,6 +45,7 @@ def test_they_are_the_nearest_of_the_sample_that_was_drawn():
             )
 
 
+@pytest.mark.long
 def test_blocks_and_room_change_nothing(monkeypatch):
     whole = sampled()
     monkeypatch.setattr(_sampled_neighbors, "LARGEST_BLOCK", 5)

@@ -77,6 +77,7 @@ def test_runs_have_the_guarantee_of_the_worst_of_them():
     assert sweep.summary([*runs, runs[0] | {"epsilon": "inf"}], ())["guarantee"]["epsilon"] == "inf"
 
 
+@pytest.mark.long
 def test_every_combination_is_run_once_and_stopped_it_goes_on(swept):
     out, rows, before = swept
     assert len(before) == 1

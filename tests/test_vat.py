@@ -66,6 +66,7 @@ def start():
 # The perturbation.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("radius", "iterations"), [(0.1, 1), (2.0, 1), (2.0, 6)])
 def test_a_perturbation_follows_the_divergences_gradient_where_it_leads(radius, iterations):
     """That is (q - p) W' in closed form."""
@@ -158,6 +159,7 @@ def loss_and_gradient(config, kernel, batch):
     return jax.value_and_grad(loss, has_aux=True)(kernel)
 
 
+@pytest.mark.long
 def test_the_loss_and_its_gradient_are_those_of_the_module(objective):
     """Neither target nor perturbation passes a gradient: (q - p)' (x + r) is all that the
     divergence gives.

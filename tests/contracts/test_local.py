@@ -258,6 +258,7 @@ def test_messages_are_those_that_were_recorded(mechanism):
     recorded.check(f"messages of {mechanism}", *(leaf[:2000] for leaf in jax.tree.leaves(messages)))
 
 
+@pytest.mark.long
 @each_pure
 def test_cells_are_supported_with_probability_p_and_q(mechanism):
     """300,000 clients of one input, every cell within 4.5 standard errors: a weak hash shows on
@@ -282,6 +283,7 @@ def test_the_stated_deviation_is_that_of_so_many_votes_whatever_noise_made_of_th
     np.testing.assert_allclose(stated**2, votes * member + (10 - votes) * other)
 
 
+@pytest.mark.long
 @each_pure
 def test_a_client_without_votes_biases_nothing(mechanism):
     share = sum(collected_of(mechanism, 0, seed)[1] for seed in (1, 2, 3)) / (3 * CLIENTS)
@@ -290,6 +292,7 @@ def test_a_client_without_votes_biases_nothing(mechanism):
     )
 
 
+@pytest.mark.long
 @each
 @pytest.mark.parametrize("epsilon", [1e-9, 1e-3, 50.0])
 def test_extreme_epsilons_stay_finite(mechanism, epsilon):

@@ -45,7 +45,7 @@ several_votes = thin(
 
 def thinner(mechanisms):
     """As `thin`, but in `make test` only that of a mechanism's examples with the most votes a
-    record.
+    record, and in `make long` the one whose clients send a hundred messages each.
     """
     most = {
         type(mechanism): max(m.votes_per_record for m in mechanisms if type(m) is type(mechanism))
@@ -58,11 +58,15 @@ def thinner(mechanisms):
             and mechanism.votes_per_record < most[type(mechanism)]
         )
 
-    marked = [
-        pytest.param(each, marks=pytest.mark.slow) if easy(each) else each
-        for each in thin(mechanisms).args[1]
-    ]
-    return pytest.mark.parametrize("mechanism", marked, ids=str)
+    def marked(mechanism):
+        if easy(mechanism):
+            return pytest.param(mechanism, marks=pytest.mark.slow)
+        if isinstance(mechanism, MultiMessage):
+            return pytest.param(mechanism, marks=pytest.mark.long)
+        return mechanism
+
+    cases = [marked(each) for each in thin(mechanisms).args[1]]
+    return pytest.mark.parametrize("mechanism", cases, ids=str)
 
 
 def thin_to(*kinds):

@@ -164,6 +164,7 @@ def cases() -> Iterator[Any]:
             yield pytest.param(suffix, kind, marks=pytest.mark.long if other else ())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("suffix", "kind"), cases())
 def test_odd_values_change_no_other_record_and_no_refusal(tmp_path, suffix, kind):
     form = FORMS[suffix]

@@ -213,6 +213,7 @@ def test_a_person_moves_no_more_than_the_noise_is_made_for(labeler):
     assert 0 < max(changes(labeler)) <= ROUNDING
 
 
+@pytest.mark.long
 @each
 def test_rows_that_count_as_persons_are_found(labeler, monkeypatch):
     """A planted bug: every row is taken for a person of its own."""

@@ -122,6 +122,7 @@ def test_votes_are_read_alike(metric, smoothing, monkeypatch):
     np.testing.assert_array_equal(labels, released.probabilities)
 
 
+@pytest.mark.long
 def test_labels_without_counts_are_read_alike(monkeypatch):
     given = {"metric": "cosine", "mechanism": "permute_and_flip"}
     question = asked(queries=6, **given)
