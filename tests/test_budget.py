@@ -446,7 +446,7 @@ def test_a_ledger_that_is_gone_is_not_replaced_in_silence(folder):
     with pytest.raises(LedgerMismatchError, match=r"changed since.*new place by ledger") as found:
         job.release(planning.prepare(again))
     assert not Path("R.npz.ledger.jsonl").exists()
-    subprocess.run(str(found.value).split("that name it: ")[1], shell=True, check=True)
+    subprocess.run(str(found.value).split("these records alone: ")[1], shell=True, check=True)
     job.release(planning.prepare(again))
     assert account() == 0.5
 
@@ -483,10 +483,70 @@ def test_a_ledger_of_others_adopts_no_records_whose_own_is_gone(ledger_of_others
 def test_a_copy_of_a_ledger_adopts_no_changed_file_of_the_one_that_is_there(ledger_of_others):
     shutil.copy("R.npz.ledger.jsonl", "copy.jsonl")
     without_first()
-    with pytest.raises(LedgerMismatchError, match=r"charged to, .*/R\.npz\.ledger"):
+    with pytest.raises(LedgerMismatchError, match=r"ledger of these records, .*/R\.npz\.ledger"):
         adopt("copy.jsonl", "R.npz", unrelated=True)
     os.rename("R.npz.ledger.jsonl", "moved.jsonl")
     adopt("copy.jsonl", "R.npz", unrelated=True)
+
+
+@pytest.fixture
+def moved(folder):
+    """The ledger of R.npz and of R2.npz, which was moved and is used by R2.npz alone since."""
+    release(budget=3)
+    np.savez("R2.npz", embeddings=people(5)[0] + 1, labels=people(5)[1])
+    adopt("R.npz.ledger.jsonl", unrelated=True)
+    os.rename("R.npz.ledger.jsonl", "moved.jsonl")
+    release("R2.npz", ledger=Path("moved.jsonl"))
+
+
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("name", ["R.npz", "R2.npz"])
+def test_a_copy_of_a_moved_ledger_is_no_ledger_of_what_is_on_it(moved, name, changed):
+    """Copy and ledger each had the whole budget for the data set that had not been asked for."""
+    shutil.copy("moved.jsonl", "copy.jsonl")
+    if changed:
+        without_first(name)
+        with pytest.raises(LedgerMismatchError, match=r"ledger .*moved\.jsonl"):
+            adopt("copy.jsonl", name)
+        return
+    with pytest.raises(LedgerMismatchError, match=r"ledger of these records, .*moved\.jsonl"):
+        release(name, ledger=Path("copy.jsonl"))
+    os.remove("moved.jsonl")
+    release(name, ledger=Path("copy.jsonl"))
+
+
+def test_a_copy_of_a_ledger_is_none_of_other_records_either(moved):
+    shutil.copy("moved.jsonl", "copy.jsonl")
+    np.savez("new.npz", embeddings=people(6)[0] + 2, labels=people(6)[1])
+    with pytest.raises(LedgerMismatchError, match=r"ledger of these records, .*moved\.jsonl"):
+        adopt("copy.jsonl", "new.npz")
+    adopt("moved.jsonl", "new.npz", unrelated=True)
+
+
+def test_forgetting_a_ledger_that_is_gone_forgets_none_of_others_in_its_place(ledger_of_others):
+    os.remove("R.npz.ledger.jsonl")
+    os.rename("others.jsonl", "R.npz.ledger.jsonl")
+    release("others.npz", ledger=Path("R.npz.ledger.jsonl"))
+    with pytest.raises(LedgerMismatchError, match="does not know what was spent") as found:
+        release(ledger=Path("new.jsonl"))
+    subprocess.run(str(found.value).split("these records alone: ")[1], shell=True, check=True)
+    release(ledger=Path("new.jsonl"))
+    without_first("others.npz")
+    with pytest.raises(LedgerMismatchError, match=r"charged to, .*R\.npz\.ledger"):
+        release("others.npz", ledger=Path("new2.jsonl"))
+
+
+def test_a_damaged_entry_of_a_file_alone_is_a_warning(folder, capsys):
+    release(budget=2)
+    index = ledger_index.folder()
+    known = ledger_index._name(
+        (index / "salt").read_bytes(), Ledger.open("R.npz.ledger.jsonl").datasets[0][0]
+    )
+    for path in {*index.glob("*.json")} - {index / known}:
+        path.write_text("{")
+    without_first()
+    release(ledger=Path("new.jsonl"))
+    assert capsys.readouterr().err.count("index of ledgers cannot be used") == 1
 
 
 @pytest.mark.parametrize("used", [False, True])
@@ -676,7 +736,7 @@ def test_two_ledgers_that_are_in_use_already_stay_usable_with_a_warning(folder):
     other = Path("other.jsonl")
     dataset = Ledger.open(home).datasets[0].fingerprint
     Ledger.create(other, dataset, 1.0)
-    ledger_index._note(ledger_index.folder(), other, dataset)
+    ledger_index._note(ledger_index.folder(), other, dataset, [dataset])
     plan = planning.prepare(
         named_settings(
             Settings, "P.npz", "R.npz", 0.5, queries=3, classes="3", out=Path("o"), dry_run=True

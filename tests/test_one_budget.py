@@ -570,6 +570,13 @@ def test_a_client_of_several_files_keeps_the_ledger_of_earlier_versions():
     rows = joining.read_records(replace(JOIN, private=Path("d"))).inputs
     Ledger.create("old.jsonl", joining.fingerprint(rows), 1)
     joined("d", Path("old.jsonl"))
+    shutil.copytree("d", "copy")
+    with pytest.raises(LedgerError, match=r"ledger of these records, .*old\.jsonl"):
+        joined("copy", Path("new.jsonl"))
+    with pytest.raises(LedgerError, match="another data set"):
+        labelled("d", Path("old.jsonl"))
+    budget.adopt(budget.Adopt(Path("old.jsonl"), "d", "read by rknn label", unrelated=True))
+    labelled("d", Path("old.jsonl"))
 
 
 @pytest.mark.parametrize("shape", [(30, 8, 8), (30, 8, 8, 1)])

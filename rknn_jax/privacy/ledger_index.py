@@ -8,11 +8,10 @@ gone, every other ledger is refused, because it does not know what was spent. A 
 the records that it was charged for, wherever it lies.
 
 The folder is `RKNN_STATE_DIR`, or `rknn_jax/ledgers` in the user's state folder (`XDG_STATE_HOME`,
-by default `~/.local/state`). It holds a random salt, and a small JSON file for each fingerprint
-with the paths of its ledgers, and one for each private file, with the names of the files of its
-records. The names of these JSON files are
-salted hashes. Whoever can read the folder can confirm a guess of all records of a data set, or of a
-path, as with a ledger, and learns no more.
+by default `~/.local/state`). It holds a random salt, and for each fingerprint and each private file
+an entry: a small JSON file with the paths of its ledgers, and the names of its data sets' entries,
+which are salted hashes. Whoever can read the folder can confirm a guess of all records of a data
+set, or of a path, as with a ledger, and learns no more.
 
 **Limits.** The index stops mistakes, not intent. It does not know other users, other machines, or
 records that were saved under another name and changed, reordered, cut into other shards, or, in
@@ -46,6 +45,7 @@ from rknn_jax.privacy import source_names
 from rknn_jax.privacy.ledger import PATIENCE, Ledger, LedgerError, LedgerMismatchError
 from rknn_jax.privacy.ledger_file import lock
 from rknn_jax.privacy.ledger_lines import MOST_SHARDS
+from rknn_jax.privacy.ledger_summary import DataSet
 
 SALT_SIZE = 32
 _SALT = "salt"
@@ -55,8 +55,8 @@ MOST_NAMED = 3
 """Most ledgers that `notice` names."""
 
 
-Records = Callable[[], set[str] | None]
-"""Function that returns the records of a ledger as `_records` does, and reads it once."""
+Held = Callable[[], tuple[DataSet, ...] | None]
+"""Function that returns the data sets of a ledger as `_data_sets` does, and reads it once."""
 
 
 class _DamagedError(ValueError):
@@ -119,13 +119,10 @@ def check(path: Path, prints: Sequence[str], formerly: str = "") -> None:
     """
     try:
         place = folder()
-        held = functools.cache(lambda: _records(path))
-        whole = {*prints[:1], formerly}
-        found = [_refuse_second(place, path, one, whole, held) for one in _noted(prints)]
+        others = _refuse_others(place, path, prints, formerly, _once(path))
     except (OSError, _DamagedError) as error:
         _warn(error)
         return
-    others = [other for each in found for other in each]
     if others:
         warn_owner(
             f"These records are charged to {others[0]} as well as to {path}; what both have spent "
@@ -168,7 +165,7 @@ def held(
         adopts, and another one was charged for one of the files, or for a folder that holds it,
         whether or not that one is still there.
     """
-    parts, names = _noted(prints), [*files, *inside]
+    names = [*files, *inside]
     # All files are looked up, though few are noted: another ledger may have had one of them.
     every = source_names.of(names)
     contents, known = source_names.of_bytes(files, inside, MOST_SHARDS)
@@ -180,26 +177,52 @@ def held(
         _warn(error)
         yield
         return
-    records = functools.cache(lambda: _records(path))
-    whole = {*prints[:1], formerly}
+    held = _once(path)
     with file:
-        for one in parts:
-            with suppress(OSError, _DamagedError):
-                _refuse_second(place, path, one, whole, records)
+        with suppress(OSError, _DamagedError):  # `check` warns of it
+            _refuse_others(place, path, prints, formerly, held)
+        errors: list[Exception] = []
         for one in _with_entry(place, sought):
-            with suppress(OSError, _DamagedError):
-                _refuse_changed(place, path, one, records, adopts=adopts)
+            try:
+                _refuse_changed(place, path, one, held, adopts=adopts)
+            except (OSError, _DamagedError) as error:
+                errors.append(error)
+        if errors:
+            _warn(errors[0])
         yield
         inner = source_names.of(inside[:MOST_SHARDS])
-        for one in parts:
-            _note(place, path, one)
-        for one in (*contents, *source_names.of(files, MOST_SHARDS), *inner):
-            _note(place, path, one, of=prints[:1])
+        sources = (*contents, *source_names.of(files, MOST_SHARDS), *inner)
+        _note_all(place, path, prints, formerly, sources)
 
 
-def _refuse_second(
-    place: Path, path: Path, dataset: str, whole: set[str], held: Records
+def _refuse_others(
+    place: Path, path: Path, prints: Sequence[str], formerly: str, held: Held
 ) -> list[str]:
+    """Return other ledgers that are used beside this one, of its records and of those asked about.
+
+    A ledger that is new to the index may be a copy, which the other records on it tell.
+
+    Args:
+      place: Folder of the index.
+      path: Path of the ledger to use.
+      prints: As for `check`.
+      formerly: As for `check`.
+      held: Function that returns the result of `_data_sets`.
+
+    Raises:
+      LedgerMismatchError: As in `_refuse_second`.
+    """
+    whole = {*prints[:1], *filter(None, [formerly])}
+    asked = dict.fromkeys([*_noted(prints), *whole])
+    found = [_refuse_second(place, path, one, whole, held) for one in asked]
+    for data in held() or ():
+        if data.fingerprint not in whole and not _knows(place, path, data):
+            beside = {data.fingerprint}
+            found += [_refuse_second(place, path, one, beside, held) for one in _noted(data.prints)]
+    return [other for each in found for other in each]
+
+
+def _refuse_second(place: Path, path: Path, dataset: str, whole: set[str], held: Held) -> list[str]:
     """Return other ledgers of the records that are used beside this one.
 
     Args:
@@ -207,7 +230,7 @@ def _refuse_second(
       path: Path of the ledger to use.
       dataset: Fingerprint of all records, or of a shard.
       whole: Fingerprints of all records, one of which on the ledger stands for every shard.
-      held: Function that returns the result of `_records`.
+      held: Function that returns the result of `_data_sets`.
 
     Raises:
       LedgerMismatchError: If there are others, and this one is new to the index or has not these
@@ -217,8 +240,7 @@ def _refuse_second(
     own = os.path.realpath(path)
     others = [other for other in known if _has(other, own, dataset)]
     got = path if os.path.lexists(path) else f"no ledger yet at {path}"
-    records = held() if known else set()
-    has = records is None or not records.isdisjoint({dataset, *whole})
+    has = not known or _is_on(held(), {dataset, *whole})
     if others and not (own in known and has):
         raise LedgerMismatchError(
             f"Expected the ledger of these records, {others[0]}, got {got}; pass "
@@ -228,26 +250,45 @@ def _refuse_second(
     if known and not others and not has:
         raise LedgerMismatchError(
             f"Expected the ledger of these records, which was at {known[-1]} and is gone or has "
-            f"other records now, got {got}; {_gone(place, known[-1])}"
+            f"other records now, got {got}; {_gone(place, dataset)}"
         )
     return others
 
 
-def _records(path: Path) -> set[str] | None:
-    """Return the fingerprints of what a ledger was charged for: none of a file that is not there.
+def _data_sets(path: Path) -> tuple[DataSet, ...] | None:
+    """Return what a ledger was charged for: nothing of a file that is not there.
 
     It is None of a file that cannot be read, of which whoever opens it tells more.
     """
     if not os.path.lexists(path):
-        return set()
+        return ()
     try:
-        datasets = Ledger.open(path).datasets
+        return Ledger.open(path).datasets
     except (LedgerError, OSError):
         return None
-    return {one for data in datasets for one in (data.fingerprint, *data.shards)}
 
 
-def _refuse_changed(place: Path, path: Path, source: str, held: Records, *, adopts: bool) -> None:
+def _once(path: Path) -> Held:
+    """Return the function that reads a ledger's data sets when they are asked for, once."""
+    return functools.cache(lambda: _data_sets(path))
+
+
+def _prints(datasets: Sequence[DataSet] | None) -> set[str]:
+    """Return the fingerprints of data sets and of their shards."""
+    return {one for data in datasets or () for one in (data.fingerprint, *data.shards)}
+
+
+def _is_on(datasets: Sequence[DataSet] | None, prints: set[str]) -> bool:
+    """Return whether a ledger has one of the fingerprints, or cannot be read."""
+    return datasets is None or not _prints(datasets).isdisjoint(prints)
+
+
+def _knows(place: Path, path: Path, data: DataSet) -> bool:
+    """Return whether the index has the ledger for a data set that is on it, or there are none."""
+    return not data.prints or os.path.realpath(path) in _read(place, data.fingerprint)
+
+
+def _refuse_changed(place: Path, path: Path, source: str, held: Held, *, adopts: bool) -> None:
     """Refuse a new ledger, or one that adopts, for a file that another was charged for.
 
     Raises:
@@ -258,16 +299,20 @@ def _refuse_changed(place: Path, path: Path, source: str, held: Records, *, adop
     if not known or (exists and not adopts):
         return
     own = os.path.realpath(path)
-    charged = _entry(place, source).get("of")
+    charged = _entry(place, source).get("of", [])
+    # Its records may have been charged since to their ledger at another place, by another file.
+    for name in charged:
+        with suppress(OSError, _DamagedError):
+            known += _entry_at(place / name)["ledgers"]
     salt = (place / _SALT).read_bytes()
 
-    def is_that(ledger: str, records: set[str] | None) -> bool:
-        if records is None:
+    def is_that(ledger: str, datasets: Sequence[DataSet] | None) -> bool:
+        if datasets is None:
             return ledger in known
         if charged:
-            return any(_name(salt, one) in charged for one in records)
+            return any(_name(salt, one) in charged for one in _prints(datasets))
         # Earlier versions noted places alone: of the file, and of the records on the ledger.
-        places = {at for one in records for at in _read(place, one)} or {ledger}
+        places = {at for one in _prints(datasets) for at in _read(place, one)} or {ledger}
         return not places.isdisjoint(known)
 
     others = [
@@ -275,7 +320,7 @@ def _refuse_changed(place: Path, path: Path, source: str, held: Records, *, adop
         for other in known
         if os.path.lexists(other)
         and not (exists and os.path.exists(other) and os.path.samefile(other, path))
-        and is_that(other, _records(Path(other)))
+        and is_that(other, _data_sets(Path(other)))
     ]
     if exists and (own in known or not others) and is_that(own, held()):
         return
@@ -286,7 +331,7 @@ def _refuse_changed(place: Path, path: Path, source: str, held: Records, *, adop
         "are read otherwise; "
     )
     if not others:
-        raise LedgerMismatchError(f"{told}{_gone(place, known[-1])}")
+        raise LedgerMismatchError(f"{told}{_gone(place, source)}")
     entry = place / _name((place / _SALT).read_bytes(), source)
     raise LedgerMismatchError(
         f"{told}pass {option('ledger')} {shlex.quote(others[0])}, and let it adopt the records: "
@@ -295,14 +340,29 @@ def _refuse_changed(place: Path, path: Path, source: str, held: Records, *, adop
     )
 
 
-def _gone(place: Path, ledger: str) -> str:
-    """Return the remedy where a ledger is gone."""
+def _gone(place: Path, dataset: str) -> str:
+    """Return the remedy where the ledger of a data set, or of a file, is gone.
+
+    The entries of the same data sets are removed together, and those of no others.
+    """
+    found = _entry(place, dataset).get("of")
+    entry = place / _name((place / _SALT).read_bytes(), dataset)
+    remove = f"remove {entry}"
+    if found:
+        remove = (
+            f"remove the files of {place} that are of these records alone: find "
+            f"{shlex.quote(str(place))} -name '*.json' -exec grep -qF "
+            f"{shlex.quote(_written(found))} {{}} ';' -delete"
+        )
     return (
         f"name its new place by {option('ledger')}, because another one does not know what was "
-        f"spent. If it is gone for good, remove the files of {place} that name it: "
-        f"find {shlex.quote(str(place))} -name '*.json' "
-        f"-exec grep -qF {shlex.quote(json.dumps(ledger))} {{}} ';' -delete"
+        f"spent. If it is gone for good, {remove}"
     )
+
+
+def _written(of: Sequence[str]) -> str:
+    """Return the part of an entry that names its data sets, as it is written."""
+    return json.dumps({"of": [*of]})[1:-1]
 
 
 def _noted(prints: Sequence[str]) -> tuple[str, ...]:
@@ -360,9 +420,7 @@ def _has(other: str, own: str, dataset: str) -> bool:
     if os.path.exists(own) and os.path.exists(other) and os.path.samefile(other, own):
         return False
     try:
-        return any(
-            dataset in (data.fingerprint, *data.shards) for data in Ledger.open(other).datasets
-        )
+        return dataset in _prints(Ledger.open(other).datasets)
     except (LedgerError, OSError):
         return True
 
@@ -374,23 +432,30 @@ def _read(place: Path, dataset: str) -> list[str]:
       OSError: If the index cannot be read.
       _DamagedError: If it is damaged.
     """
-    return [one for one in _entry(place, dataset)["ledgers"] if "\0" not in one]
+    return _entry(place, dataset)["ledgers"]
 
 
 def _entry(place: Path, dataset: str) -> dict[str, list[str]]:
-    """Return what the index has for records or a file: `ledgers`, and of a file perhaps `of`.
+    """Return what the index has for records or a file: `ledgers`, and `of` what data sets they are.
 
     Raises:
       OSError: If the index cannot be read.
       _DamagedError: If it is damaged.
     """
     try:
-        if not (place / _SALT).exists() and any(place.glob("*.json")):
-            raise _DamagedError(f"{place / _SALT} is missing")
         salt = (place / _SALT).read_bytes()
-        if len(salt) != SALT_SIZE:
-            raise _DamagedError(f"{place / _SALT} is damaged")
-        path = place / _name(salt, dataset)
+    except FileNotFoundError as error:
+        if any(place.glob("*.json")):
+            raise _DamagedError(f"{place / _SALT} is missing") from error
+        return {"ledgers": []}
+    if len(salt) != SALT_SIZE:
+        raise _DamagedError(f"{place / _SALT} is damaged")
+    return _entry_at(place / _name(salt, dataset))
+
+
+def _entry_at(path: Path) -> dict[str, list[str]]:
+    """Return what a file of the index holds, as `_entry` does."""
+    try:
         found = disk.read_json(path)
     except FileNotFoundError:
         return {"ledgers": []}
@@ -398,29 +463,72 @@ def _entry(place: Path, dataset: str) -> dict[str, list[str]]:
         raise _DamagedError(str(error)) from error
     entry: dict[str, Any] = {"of": []} | found if isinstance(found, dict) else {}
     lists = [entry.get(name) for name in ("ledgers", "of")]
-    if not all(isinstance(one, list) and all(type(text) is str for text in one) for one in lists):
+    if not all(isinstance(one, list) and all(map(_is_name, one)) for one in lists):
         raise _DamagedError(f"{path} is damaged")
     return entry
 
 
-def _note(place: Path, path: Path, dataset: str, of: Sequence[str] = ()) -> None:
-    """Add a ledger to the index, which begins anew where it is damaged.
+def _is_name(text: Any) -> bool:
+    """Return whether it is text that may be a path."""
+    return type(text) is str and "\0" not in text
+
+
+def _note_all(
+    place: Path, path: Path, prints: Sequence[str], formerly: str, sources: Sequence[str]
+) -> None:
+    """Add a ledger to the entries of what is on it, and of files.
+
+    Args:
+      place: Folder of the index.
+      path: Path of the ledger.
+      prints: As for `check`.
+      formerly: As for `check`.
+      sources: Files of the records, as `source_names` names them.
+    """
+    datasets = _data_sets(path) or ()
+    asked = [data.fingerprint for data in datasets if data.fingerprint in {*prints[:1], formerly}]
+    for data in datasets:
+        known = False
+        with suppress(OSError, _DamagedError):
+            known = data.fingerprint not in asked and _knows(place, path, data)
+        for one in () if known else _noted(data.prints):
+            _note(place, path, one, [data.fingerprint])
+    if not asked:
+        for one in _noted(prints):
+            _note(place, path, one, prints[:1])
+    for one in sources:
+        before: list[str] = []
+        with suppress(OSError, _DamagedError):
+            before = _charged_before(place, datasets, one)
+        _note(place, path, one, [*(asked or prints[:1]), *before])
+
+
+def _charged_before(place: Path, datasets: Sequence[DataSet], source: str) -> list[str]:
+    """Return what other ledgers were charged for, of a file of which an entry has places alone."""
+    entry = _entry(place, source)
+    if entry.get("of"):
+        return []
+    places = {at for one in _prints(datasets) for at in _read(place, one)}
+    if not places.isdisjoint(entry["ledgers"]):  # this ledger is that one
+        return []
+    return [one for at in entry["ledgers"] for one in sorted(_prints(_data_sets(Path(at))))]
+
+
+def _note(place: Path, path: Path, dataset: str, of: Sequence[str]) -> None:
+    """Add a ledger to an entry, which begins anew where it is damaged.
 
     Args:
       place: Folder of the index.
       path: Path of the ledger.
       dataset: Fingerprint of records, or a file.
-      of: Fingerprint of all records, for a file. Defaults to none.
+      of: Fingerprints of the data sets that these are, or are part of.
     """
     entry: dict[str, list[str]] = {"ledgers": []}
     with suppress(OSError, _DamagedError):
         entry = _entry(place, dataset)
-    charged = [*of]
-    if of and not entry.get("of"):  # earlier versions noted places alone
-        charged += [one for at in entry["ledgers"] for one in sorted(_records(Path(at)) or ())]
     try:
         salt = _salt(place)
-        names = [_name(salt, one) for one in charged]
+        names = [_name(salt, one) for one in of]
         whole = {
             "ledgers": [*dict.fromkeys([*entry["ledgers"], os.path.realpath(path)])],
             "of": [*dict.fromkeys([*entry.get("of", ()), *names])],

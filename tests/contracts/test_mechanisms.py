@@ -33,14 +33,12 @@ EXAMPLES = [
 CENTRAL = [example for example in EXAMPLES if isinstance(example, base.CentralMechanism)]
 each = thin(EXAMPLES)
 each_central = pytest.mark.parametrize("mechanism", CENTRAL, ids=str)
-SPEAKS_OF_ONE = HadamardResponse | LocalHashing  # of its votes, chosen at random
-several_votes = thin(
-    [
-        m
-        for m in EXAMPLES
-        if m.votes_per_record > 1 and not isinstance(m, base.CentralMechanism | SPEAKS_OF_ONE)
-    ]
+MANY = pytest.param(
+    [example for example in EXAMPLES if isinstance(example, MultiMessage)][-1],
+    marks=pytest.mark.long,
 )
+"""A client of this one sends a hundred messages."""
+SPEAKS_OF_ONE = HadamardResponse | LocalHashing  # of its votes, chosen at random
 
 
 def thinner(mechanisms):
@@ -61,9 +59,7 @@ def thinner(mechanisms):
     def marked(mechanism):
         if easy(mechanism):
             return pytest.param(mechanism, marks=pytest.mark.slow)
-        if isinstance(mechanism, MultiMessage):
-            return pytest.param(mechanism, marks=pytest.mark.long)
-        return mechanism
+        return MANY if mechanism is MANY.values[0] else mechanism
 
     cases = [marked(each) for each in thin(mechanisms).args[1]]
     return pytest.mark.parametrize("mechanism", cases, ids=str)
@@ -77,14 +73,22 @@ def thin_to(*kinds):
     marked = [
         pytest.param(example, marks=() if example in hardest else pytest.mark.slow)
         for example in EXAMPLES
+        if example is not MANY.values[0]
     ]
-    return pytest.mark.parametrize("mechanism", marked, ids=str)
+    return pytest.mark.parametrize("mechanism", [*marked, MANY], ids=str)
 
 
 each_run = thinner(EXAMPLES)
 each_run_central = thinner(CENTRAL)
 each_run_local = thinner([m for m in EXAMPLES if isinstance(m, LocalRandomizer)])
-each_driven = thin_to(DiscreteLaplace, Collision, MultiMessage)
+each_driven = thin_to(DiscreteLaplace, Collision)
+several_votes = thinner(
+    [
+        m
+        for m in EXAMPLES
+        if m.votes_per_record > 1 and not isinstance(m, base.CentralMechanism | SPEAKS_OF_ONE)
+    ]
+)
 DRAWS = 4000
 RECORDS = 50
 SWEEP = (0.5, 1.0, 2.0)
