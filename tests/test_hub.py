@@ -265,7 +265,7 @@ def test_numbers_in_an_archive_are_matched_by_the_names_beside_them(tmp_path, na
         (["-1", "1"], [-1, 1], "-1,1", [0, 1]),
         (["cat", " dog", " owl"], [0, 1, 2], "owl,dog,cat", [2, 1, 0]),
         (["cat", " dog", " owl"], [0, 1, 2], None, [0, 1, 2]),
-        (["a", "", "b"], [0, 1, 2], "b,x,a", [0, 1, 2]),
+        (["a", "", ""], [0, 1, 2], "b,x,a", [2, -1, -1]),
         (["1", "2"], np.eye(2, dtype=bool), "2,1", [1, 0]),
         (["1", "2"], np.eye(2, dtype=bool), "2", [0, 1]),
     ],
@@ -335,21 +335,93 @@ def test_an_archive_tells_a_mask_from_class_numbers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "classes", [np.array([3, 1, 2]), np.array(["a", "a", "b"]), 3, np.array(NAMES, object)]
+    "classes",
+    [np.array([3, 1, 2]), np.array(["a", "a", "b"]), np.array(NAMES, object), np.array([NAMES])],
 )
-def test_an_array_that_names_no_classes_leaves_the_numbers(tmp_path, classes):
-    np.savez(tmp_path / "R.npz", embeddings=np.zeros((3, 2)), labels=np.arange(3), classes=classes)
-    assert encode(tables.read_labels(tmp_path / "R.npz"), GIVEN).ids.tolist() == [0, 1, 2]
+@pytest.mark.parametrize("labels", [np.arange(3), np.eye(3, dtype=bool), np.zeros(3, "f4")])
+def test_an_array_that_names_no_classes_is_refused_beside_numbers(tmp_path, classes, labels):
+    """The numbers counted in the order of `--classes`, whatever the array said."""
+    path = tmp_path / "R.npz"
+    np.savez(path, embeddings=np.zeros((3, 2)), labels=labels, classes=classes)
+    (shard,) = tables.file_shards(str(path), "--private", Columns())
+    for read in (shard.layout, partial(next, shard.blocks(9)), partial(tables.read_labels, path)):
+        with pytest.raises(ValueError, match="class numbers, "):
+            read()
+    np.savez(path, embeddings=np.zeros((3, 2)), labels=np.array(NAMES), classes=classes)
+    assert encode(tables.read_labels(path), GIVEN).ids.tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize("columns", [2, 4])
+def test_a_mask_of_other_classes_than_are_named_is_refused(tmp_path, columns):
+    path = tmp_path / "R.npz"
+    np.savez(path, embeddings=np.zeros((3, 2)), labels=np.ones((3, columns), bool), classes=NAMES)
+    with pytest.raises(ValueError, match="a mask of 3 columns, one for each name"):
+        tables.read_labels(path)
 
 
 def test_labels_apart_from_the_names_of_their_numbers_have_their_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.savez("R.npz", embeddings=np.zeros((9, 2)), classes=NAMES)
     np.save("L.npy", np.arange(9) % 3)
-    given = partial(named_settings, Settings, "P.npz", "R.npz", 1.0, private_labels="L.npy")
-    with pytest.raises(ValueError, match="name them in its order"):
-        known_classes.find(given(classes="owl,dog,cat"), ["R.npz"])
-    assert known_classes.find(given(classes=",".join(NAMES)), ["R.npz"]).names == NAMES
+    shutil.copy("R.npz", "R2.npz")
+    shutil.copy("L.npy", "L2.npy")
+    given = partial(named_settings, Settings, "P.npz", "R*.npz", 1.0, private_labels=("L*.npy"))
+    for files in (["R.npz"], ["R.npz", "R2.npz"]):
+        with pytest.raises(ValueError, match="name them in its order"):
+            known_classes.find(given(classes="owl,dog,cat"), files)
+        assert known_classes.find(given(classes=",".join(NAMES)), files).names == NAMES
+        assert known_classes.find(given(classes="3"), files).count == 3
+    np.savez("R2.npz", embeddings=np.zeros((9, 2)), classes=NAMES[::-1])
+    with pytest.raises(ValueError, match=r"got R\.npz cat,dog,owl"):
+        known_classes.find(given(classes="3"), files)
+
+
+@pytest.mark.parametrize("form", ["npz", "parquet"])
+def test_a_number_is_one_class_in_all_files_at_every_door(tmp_path, monkeypatch, form):
+    """If one file has no names, or numbers are counted, those of other files were mixed."""
+    monkeypatch.chdir(tmp_path)
+    table = clusters(30).rename_columns(["embeddings", "labels"])
+
+    def written(folder, *orders):
+        Path(folder).mkdir()
+        for number, names in enumerate(orders):
+            path = f"{folder}/{number}.{form}"
+            if form == "parquet":
+                held = features(names, "labels") if names else {}
+                pq.write_table(table.replace_schema_metadata(held), path)
+                continue
+            rows = np.stack(table["embeddings"].to_pylist()) + number
+            classes = {"classes": names} if names else {}
+            np.savez(path, embeddings=rows, labels=table["labels"].to_numpy(), **classes)
+        return sorted(map(str, Path(folder).iterdir()))
+
+    folders = {
+        "two": ((NAMES, NAMES[::-1]), {"owl,dog,cat": True, "3": False, "0,1,2": False}),
+        "one": ((NAMES, None), {"owl,dog,cat": False, "cat,dog,owl": True, "3": True}),
+        "none": ((None, None), {"owl,dog,cat": True, "3": True}),
+    }
+    for folder, (orders, cases) in folders.items():
+        files = written(folder, *orders)
+        for given, taken in cases.items():
+            settings = named_settings(Settings, "P.npz", folder, 1.0, classes=given)
+            if taken:
+                assert known_classes.find(settings, files) == parse_classes(given)
+                continue
+            with pytest.raises(ValueError, match="same names of classes in all files, got others"):
+                known_classes.find(settings, files)
+        settings = named_settings(Join, Path(folder), budget=9, dimensions=2)
+        if folder == "none":
+            joining.open_client(settings)
+            continue
+        with pytest.raises(ValueError, match="same names of classes in all files, got others"):
+            joining.open_client(settings)
+
+
+def test_a_negative_number_with_names_is_missing_also_between_integers():
+    """-0.5 was the first class."""
+    numbers = np.array([-0.5, -1.5, -0.0, 0.5, np.nan, -np.inf, np.inf, 1e300], np.float64)
+    ids = encode(_hub.named(numbers, NAMES), Classes(3, NAMES)).ids
+    assert ids.tolist() == [-1, -1, 0, -1, -1, -1, -1, -1]
 
 
 def test_lists_of_class_numbers_have_names_too(tmp_path):
@@ -371,9 +443,7 @@ def test_lists_of_class_numbers_have_names_too(tmp_path):
         b"",
         b"{",
         b"[]",
-        b'{"info": {"features": {"labels": {"names": "abc", "_type": "ClassLabel"}}}}',
-        b'{"info": {"features": {"labels": {"names": ["a", "a"], "_type": "ClassLabel"}}}}',
-        b'{"info": {"features": {"labels": {"names": ["a", 1], "_type": "ClassLabel"}}}}',
+        b'{"info": {"features": {"labels": {"names": null, "_type": "ClassLabel"}}}}',
         b'{"info": {"features": {"labels": {"dtype": "int64", "_type": "Value"}}}}',
         b'{"info": {"features": {"labels": []}}}',
         b'{"info": ' + b"[" * 100_000,
@@ -382,6 +452,17 @@ def test_lists_of_class_numbers_have_names_too(tmp_path):
 def test_metadata_that_declare_no_names_leave_the_numbers(metadata):
     schema = pa.schema([("labels", pa.int64())], metadata={b"huggingface": metadata})
     assert _hub.class_names(schema, "labels") == ()
+
+
+@pytest.mark.parametrize("names", [5, "abc", {"0": "a"}, ["a", 1], ["a", "a"], ["a"] * 100_001])
+def test_declared_names_that_tell_no_numbers_apart_are_refused(tmp_path, names):
+    held = {"info": {"features": {"labels": {"names": names, "_type": "ClassLabel"}}}}
+    table = pa.table({"labels": [0, 1], "x": np.zeros(2)})
+    written = table.replace_schema_metadata({b"huggingface": json.dumps(held).encode()})
+    pq.write_table(written, tmp_path / "t.parquet")
+    (shard,) = tables.file_shards(str(tmp_path / "t.parquet"), "--private", Columns())
+    with pytest.raises(ValueError, match=r"t\.parquet: Expected .*names of class numbers"):
+        shard.layout()
 
 
 def picture(number: int) -> bytes:

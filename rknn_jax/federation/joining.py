@@ -17,7 +17,7 @@ from rknn_jax.formats._data_files import find, unchanged
 from rknn_jax.privacy import ledger_index
 from rknn_jax.privacy.fingerprints import fingerprint, warn_of_copies
 from rknn_jax.privacy.ledger import DataSet, Ledger, LedgerMismatchError
-from rknn_jax.release import accounts, adoption, tables, widths
+from rknn_jax.release import accounts, adoption, known_classes, tables, widths
 from rknn_jax.settings import NamedColumns
 
 
@@ -74,8 +74,9 @@ def _read_records(settings: Join, argument: str) -> Records:
             f"{len(labels)} labels for {len(inputs)} records."
         )
     names = () if inputs.ndim > 2 else tables.feature_names(settings.private, argument, columns)
-    first = tables.file_shards(str(settings.private), argument, Columns(embedding=()))[0]
-    return Records(inputs, labels, names, _data_set(settings, inputs), first.layout().classes)
+    files = find([str(settings.private)], argument).files
+    declared = known_classes.declared(files, Columns().label)
+    return Records(inputs, labels, names, _data_set(settings, inputs), declared)
 
 
 def _check_width(settings: Join, columns: Columns, most: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rknn_jax.formats import FormatError
 from rknn_jax.records.labels import NUMBERED
 
 KEY = b"huggingface"
@@ -21,8 +22,8 @@ KEY = b"huggingface"
 IMAGE = ("bytes", "path")
 """Fields of a column of images. A path is never opened."""
 
-MOST_NAMES = 10_000
-"""Most names of a feature that are read."""
+MOST_NAMES = 100_000
+"""Most names of class numbers that a file may declare."""
 
 
 def class_names(schema: Any, column: str) -> tuple[str, ...]:
@@ -34,6 +35,9 @@ def class_names(schema: Any, column: str) -> tuple[str, ...]:
 
     Returns:
       The names in the order of their numbers; none if the schema declares none.
+
+    Raises:
+      FormatError: If nobody can tell the numbers apart by their names.
     """
     return _names((schema.metadata or {}).get(KEY, b""), column)
 
@@ -47,9 +51,27 @@ def _names(metadata: bytes, column: str) -> tuple[str, ...]:
         names = feature["names"]
     except (ValueError, LookupError, TypeError, RecursionError):
         return ()
-    known = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    distinct = known and len(set(names)) == len(names) <= MOST_NAMES
-    return tuple(names) if distinct and feature.get("_type") == "ClassLabel" else ()
+    return () if feature.get("_type") != "ClassLabel" or names is None else distinct(names)
+
+
+def distinct(names: Any) -> tuple[str, ...]:
+    """Return the names that a file declares of class numbers, if they tell these apart.
+
+    Raises:
+      FormatError: If they are no list of text, numbers share a name, or there are too many.
+    """
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise FormatError(
+            f"Expected the names of class numbers as a list of text, got {str(names)[:80]}; name "
+            "them so, or save the labels as text."
+        )
+    if len({*filter(None, names)}) < len([*filter(None, names)]) or len(names) > MOST_NAMES:
+        raise FormatError(
+            f"Expected up to {MOST_NAMES:,} names of class numbers, each of one number, got "
+            f"{len(names):,} of which {len({*names}):,} differ; give each class a name of its own, "
+            "or save the labels as text."
+        )
+    return tuple(names)
 
 
 def metadata_of(columns: Mapping[str, tuple[str, ...]]) -> dict[bytes, bytes]:
@@ -75,7 +97,7 @@ def named(numbers: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
     if numbers.dtype.kind == "O":
         numbers = np.array([np.nan if number is None else number for number in numbers], float)
     with np.errstate(invalid="ignore"):
-        place = np.where(np.isfinite(numbers), numbers, -1).astype(np.int64)
+        place = np.floor(np.where(np.isfinite(numbers), numbers, -1)).astype(np.int64)
     texts = np.array(["", *(f"{name}{NUMBERED}{i}" for i, name in enumerate(names))])
     found: np.ndarray = texts[np.clip(place + 1, 0, len(names))]
     beyond = np.flatnonzero((place >= len(names)) | ((place != numbers) & (numbers > 0)))

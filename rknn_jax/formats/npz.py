@@ -39,7 +39,7 @@ def layout(file: IO[bytes], columns: Columns) -> Layout:
         empty = Block(
             *(None if name is None else npy.empty(_member(stack, archive, name)) for name in names)
         )
-        classes = _class_names(archive, columns)
+        classes = () if empty.labels is None else _class_names(archive, columns, empty.labels)
         if empty.labels is not None:
             _with_names(empty.labels, classes)  # refuses what blocks would refuse
         if empty.labels is None or empty.labels.dtype.kind not in NUMBERS or _are_values(classes):
@@ -77,11 +77,13 @@ def blocks(file: IO[bytes], columns: Columns, size: int) -> Iterator[Block]:
         archive = stack.enter_context(_archive(file))
         named = _check_lengths(stack, archive, names, columns)
         members = [npy.arrays(_member(stack, archive, name), size) for name in named]
-        classes = _class_names(archive, columns)
+        classes: tuple[str, ...] | None = None
         for parts in zip(*members, strict=True):
             found = iter(parts)
             block = Block(*(None if name is None else next(found) for name in names))
             if block.labels is not None:
+                if classes is None:
+                    classes = _class_names(archive, columns, block.labels)
                 block = block._replace(labels=_with_names(block.labels, classes))
             yield block
 
@@ -95,21 +97,34 @@ def names_of_classes(array: np.ndarray) -> tuple[str, ...]:
     return tuple(map(str, array))
 
 
-def _class_names(archive: zipfile.ZipFile, columns: Columns) -> tuple[str, ...]:
-    """Return the names of the class numbers among the labels, in their order, or none."""
+def _class_names(archive: zipfile.ZipFile, columns: Columns, labels: np.ndarray) -> tuple[str, ...]:
+    """Return the names of the class numbers among the labels, in their order.
+
+    There are none of text, or if the file has no `classes`, or their number alone.
+
+    Raises:
+      FormatError: If nobody can tell what `classes` says of class numbers.
+    """
     others = {*(columns.embedding or ()), columns.label, columns.person}
-    if not columns.reads_label or CLASSES in others or f"{CLASSES}.npy" not in archive.namelist():
+    member = f"{CLASSES}.npy"
+    if labels.dtype.kind not in NUMBERS or CLASSES in others or member not in archive.namelist():
         return ()
     try:
-        with archive.open(f"{CLASSES}.npy") as member:
-            shape, _, dtype = npy.head(member)
-    except ValueError:  # as of pickled objects, which name nothing
-        return ()
-    if len(shape) != 1 or dtype.kind not in "US" or shape[0] > _hub.MOST_NAMES:
-        return ()
-    with archive.open(f"{CLASSES}.npy") as member:
-        names = names_of_classes(next(npy.arrays(member, _hub.MOST_NAMES)))
-    return names if len({*names}) == len(names) and "" not in names else ()
+        with archive.open(member) as file:
+            shape, _, dtype = npy.head(file)
+        if shape == () and dtype.kind in "iu":
+            return ()
+        if len(shape) != 1 or dtype.kind not in "US":
+            raise ValueError(f"shape {[*shape]} of dtype {dtype}")
+    except ValueError as error:  # as of pickled objects
+        raise FormatError(
+            f"Expected text [num_classes] or an integer in {CLASSES!r} beside class numbers, got "
+            f"{error}; save the names of the classes in the order of their numbers, or leave "
+            f"{CLASSES!r} out."
+        ) from error
+    with archive.open(member) as file:
+        names = names_of_classes(next(npy.arrays(file, max(shape[0], 1))))
+    return _hub.distinct(names)
 
 
 def _are_values(names: tuple[str, ...]) -> bool:
@@ -121,7 +136,7 @@ def _with_names(labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
     """Return class numbers, or a mask of the classes, with the names; other labels as they are.
 
     Raises:
-      FormatError: If nobody knows which of the two they are.
+      FormatError: If nobody knows which of the two they are, or a mask is of other classes.
     """
     mask = labels.dtype.kind == "b" and labels.ndim == 2
     if not names or labels.dtype.kind not in NUMBERS or (_are_values(names) and not mask):
@@ -135,7 +150,10 @@ def _with_names(labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
             )
         labels = np.where(labels, np.arange(len(names)), -1)
     elif mask:
-        return labels
+        raise FormatError(
+            f"Expected a mask of {len(names)} columns, one for each name in {CLASSES!r}, got shape "
+            f"{['n', *labels.shape[1:]]}; save a column for each, or leave {CLASSES!r} out."
+        )
     return _hub.named(labels.ravel(), names).reshape(labels.shape)
 
 

@@ -116,6 +116,11 @@ class Classes:
         """Return the name of class `label`, or its number as text."""
         return self.names[label] if self.names else str(label)
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether a class is its number: the classes have no names, or these numbers as names."""
+        return self.names is None or self.names == tuple(map(str, range(self.count)))
+
     @cached_property
     def numerals(self) -> dict[float, int]:
         """Class numbers of the names that are numbers, or true and false, by their values.

@@ -290,7 +290,7 @@ class _Lookup:
             self.values = {
                 value: i for value, i in codes.items() if value is not None
             } | self.values
-        self.named_from_0 = classes.names == tuple(map(str, range(classes.count)))
+        self.is_counted = classes.is_counted
 
     def array(self, labels: np.ndarray) -> np.ndarray:
         """Return class numbers int64 of the shape of an array of any type."""
@@ -323,7 +323,7 @@ class _Lookup:
         if known is not None:
             return known
         value = number_of(number)
-        by_number = not self.names or (self.named_from_0 and number_of(name.strip()) is None)
+        by_number = self.is_counted and (not self.names or number_of(name.strip()) is None)
         if by_number and value is not None:
             return self.number(value)
         return self._other_text(name.strip()) if self.names and name else FOREIGN

@@ -1,13 +1,13 @@
 """Classes that are known before a record is read: named by the user, or by the private files."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from rknn_jax._internal.option_names import option
-from rknn_jax.formats import Columns, feather, npz, parquet, suffix_of
+from rknn_jax.formats import Columns, Layout, feather, npz, parquet, suffix_of
 from rknn_jax.formats._data_files import find as find_files
 from rknn_jax.records import classes as sets
 from rknn_jax.records.classes import Classes
@@ -16,9 +16,6 @@ from rknn_jax.records.labels import agree
 from rknn_jax.release import tables
 from rknn_jax.release.shards import ArrowShard, FileShard, Shard
 from rknn_jax.settings import GivenClasses, NamedColumns
-
-MOST_CHECKED = 256
-"""Files whose declared names are compared with the classes."""
 
 DECLARING = (*parquet.SUFFIXES, *feather.SUFFIXES, *npz.SUFFIXES)
 """Suffixes of files that may declare the names of class numbers, without a row."""
@@ -58,18 +55,20 @@ def find(settings: Named, private: Sequence[str] | Sequence[Shard]) -> Classes |
     if given is not None:
         _check_given(given, private, label, apart)
         return given
-    held = _held(private)
+    held = next(_held(private), None) if len(private) == 1 else None
     if held is not None:
-        return replace(held, source="declared")
+        return replace(held[0], source="declared")
     names = declared(private, label, apart)
     return Classes(len(names), names, source="declared") if len(names) > 1 else None
 
 
-def _held(private: Sequence[str] | Sequence[Shard]) -> Classes | None:
-    """Return the classes of the array `classes` of a single .npz file, or None."""
-    files = [one for one in private if isinstance(one, str)]
-    single = len(files) == 1 and os.path.isfile(files[0])
-    return tables.read_classes(Path(files[0])) if single else None
+def _held(private: Sequence[str] | Sequence[Shard]) -> Iterator[tuple[Classes, str]]:
+    """Yield the classes of the array `classes` of each .npz file that has one, and its path."""
+    for file in private:
+        if isinstance(file, str) and os.path.isfile(file):
+            held = tables.read_classes(Path(file))
+            if held is not None:
+                yield held, file
 
 
 def _check_given(
@@ -78,34 +77,60 @@ def _check_given(
     label: str,
     private_labels: str | Sequence[str] | None,
 ) -> None:
-    """Refuse names of classes where the names that a file declares say that none is meant.
+    """Refuse names of classes where the names that files declare say that others are meant.
 
     No row is read, and a file that cannot be used is refused by whoever reads it.
 
     Raises:
-      ValueError: If the names have nothing in common, or numbers apart from their names would count
-        in another order.
+      ValueError: If the names have nothing in common, or a number would be of one class in one file
+        and of another in another, or numbers apart from their names would count in another order.
     """
-    shards = _of_labels(private, label, private_labels)[:MOST_CHECKED]
+    shards = _of_labels(private, label, private_labels)
     try:
-        layouts = [shard.layout() for shard in shards]
+        layouts = {shard.where: shard.layout() for shard in shards}
     except (ValueError, OSError):
         return
-    for shard, layout in zip(shards, layouts, strict=True):
-        if not agree(given, layout.classes):
+    numbered = {where: layout.classes for where, layout in layouts.items() if _has_numbers(layout)}
+    for names, where in {names: where for where, names in numbered.items()}.items():
+        if not agree(given, names):
             raise ValueError(
-                f"Expected some of the names of class numbers in {shard.where}, "
-                f"{', '.join(layout.classes[:MOST_NAMED])}, got {option('classes')} "
+                f"Expected some of the names of class numbers in {where}, "
+                f"{', '.join(names[:MOST_NAMED])}, got {option('classes')} "
                 f"{','.join((given.names or ())[:MOST_NAMED])}; write them alike, or leave the "
                 "names out there."
             )
-    held = None if private_labels is None else _held(private)
-    if held is not None and held.names and given.names and held.names != given.names:
-        raise ValueError(
-            f"Expected the classes in the order of 'classes' in {private[0]}, whose numbers may be "
-            f"in {option('private_labels')}, got {option('classes')} {','.join(given.names)}; "
-            "name them in its order, or leave it out there."
-        )
+    if given.is_counted:  # numbers are classes, whatever their names are
+        _check_same({where: names for where, names in numbered.items() if names})
+    elif given.counts_from_0 and not given.numerals and () in numbered.values():
+        # Numbers with names are classes by these, and others by the order of the classes.
+        _check_same({where: names or given.names or () for where, names in numbered.items()})
+    if private_labels is not None:
+        _check_order(given, private)
+
+
+def _has_numbers(layout: Layout) -> bool:
+    """Return whether labels may be class numbers, by their type."""
+    labels = layout.empty.labels
+    return labels is not None and (labels.dtype.kind != "U" or not layout.typed)
+
+
+def _check_order(given: Classes, private: Sequence[str] | Sequence[Shard]) -> None:
+    """Refuse classes in another order than archives of records have whose labels are apart.
+
+    Raises:
+      ValueError: If the order is another one, or two archives have different ones.
+    """
+    named = [(held.names, file) for held, file in _held(private) if held.names]
+    if given.names:
+        named.insert(0, (given.names, option("classes")))
+    for names, file in named[1:]:
+        order, whose = named[0]
+        if names != order:
+            raise ValueError(
+                f"Expected the classes in the order of 'classes' in {file}, whose numbers may be "
+                f"in {option('private_labels')}, got {whose} {','.join(order[:MOST_NAMED])}; name "
+                "them in its order, or leave it out there."
+            )
 
 
 def declared(
@@ -131,15 +156,28 @@ def declared(
         if isinstance(shard, ArrowShard) or suffix_of(shard.name) in DECLARING
     ]
     found = {shard.where: shard.layout().classes for shard in shards}
-    different = list(dict.fromkeys(found.values()))
-    if len(different) > 1:
-        places = [next(where for where in found if found[where] == names) for names in different]
+    _check_same(found)
+    return next(iter(found.values()), ())
+
+
+def _check_same(found: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuse files of which a class number has two meanings.
+
+    Args:
+      found: Names of the class numbers in each file, by its name.
+
+    Raises:
+      ValueError: If they are not the same.
+    """
+    places: dict[tuple[str, ...], str] = {}
+    for where, names in found.items():
+        places.setdefault(names, where)
+    if len(places) > 1:
+        first, second, *_ = places.values()
         raise ValueError(
-            f"Expected the same names of classes in all files, got others in {places[1]} than in "
-            f"{places[0]}; write all files with one ClassLabel feature, or name them by "
-            f"{option('classes')}."
+            f"Expected the same names of classes in all files, got others in {second} than in "
+            f"{first}; write all files with the same names in the same order."
         )
-    return different[0] if different else ()
 
 
 def _of_labels(
