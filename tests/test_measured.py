@@ -491,6 +491,9 @@ def test_a_statement_tells_who_checks_at_which_epsilon_and_what_the_ledger_promi
     shares = {"choose": 0.0, "measure": 0.225, "recall": 0.075}
     assert card["check"] == pytest.approx(shares | {"epsilon": plan.check_epsilon})
     assert card["tuning"]["private_data"] == "none"
+    (checked,) = [one for one in card["released"] if "agree with the labels" in one]
+    assert "in all and of each class" in checked
+    assert "choice among" not in checked
     assert plan.check_epsilon < card["guarantee"]["epsilon"]
     # Divergences add up, so that the budget is promised and not the epsilon that was spent.
     assert card["ledger"]["accounting"] == "renyi"

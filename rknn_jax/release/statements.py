@@ -101,9 +101,11 @@ def _checked(plan: Plan, measured: Measured | None) -> tuple[tuple[str, ...], di
     if checkers is None:
         return (), {}
     unit = plan.settings.unit
+    choice = "the choice among ways to read it, and " if checkers.roles.choose else ""
+    whole = ", in all and of each class" if checkers.roles.recall else ""
     released = (
-        f"the choice among ways to read it, and how many private {unit}s agree with the labels, by "
-        f"private {unit}s that did not vote",
+        f"{choice}the noisy numbers of private {unit}s that agree with the labels and that do not"
+        f"{whole}, by private {unit}s that did not vote",
     )
     details = {
         f"{unit}s that check instead of voting": f"{1 - checkers.roles.vote:.1%}, by a coin that "
