@@ -223,6 +223,22 @@ class Drawn(NamedTuple):
         return cls(choice, size, right, wrong=wrong, recalled=recalled, missed=missed)
 
 
+def released(unit: str, *, by_class: bool, chooses: bool = False) -> str:
+    """Return what a check releases, in words for a statement.
+
+    Args:
+      unit: Privacy unit.
+      by_class: Whether records measure each class.
+      chooses: Whether records choose among labelings. Defaults to False.
+    """
+    choice = "the choice among ways to read it, and " if chooses else ""
+    whole = ", in all and of each class" if by_class else ""
+    return (
+        f"{choice}the noisy numbers of private {unit}s that agree with the labels and that do not"
+        f"{whole}, by private {unit}s that did not vote"
+    )
+
+
 @dataclass(frozen=True)
 class Checkers:
     """Check of a release, before anything private is read. It is public but for the roles' key.

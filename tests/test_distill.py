@@ -419,6 +419,7 @@ def test_what_has_no_gaussian_noise_needs_no_delta():
         (["--dataset", "mnist"], "data_dir"),
         (["--dataset", "mnist", "--data-dir", "/nowhere"], "/nowhere"),
         (["--queries", "121"], "num_queries=121"),
+        (["--queries", "25", "--rounds", "2"], "later rounds ask about the --uncertain share"),
         (["--preset", "nothing"], "preset='nothing'"),
     ],
 )
@@ -440,6 +441,9 @@ def test_bad_settings_exit_with_2_before_anything_is_learned(
 
 def test_as_many_queries_as_public_records_and_teachers_as_private_ones_will_do():
     stages.check(digits(TINY.seed), dataclasses.replace(TINY, queries=NUM_PUBLIC))
+    later = dataclasses.replace(TINY, rounds=2, uncertain=0.1, epsilon=30.0)
+    stages.check(digits(TINY.seed), dataclasses.replace(later, queries=24))
+    assert stages.default_num_queries(digits(TINY.seed), later.labeler_of_round(), later) == 24
     teachers = dataclasses.replace(TINY, labeler=PATE(num_teachers=1000), delta=1e-5)
     stages.check(digits(TINY.seed), teachers)
     more = dataclasses.replace(teachers, labeler=PATE(num_teachers=1001), relation="add-remove")

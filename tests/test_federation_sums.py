@@ -464,7 +464,7 @@ def test_three_clients_label_the_rows_of_a_server(kind, tmp_path):
     assert told["clients_whose_noise_suffices"] == 2
     assert told["not_covered"][0] == "that a client took part, and so has a private record"
     page = (tmp_path / "out/privacy.html").read_text()
-    assert f"made by {round.config.name} from one noisy sum" in page
+    assert f"made by {round.config.name} from one sum, with noise" in page
     assert "discrete_gaussian" in page
     assert (tmp_path / "out/report.html").exists()
 

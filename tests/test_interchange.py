@@ -396,7 +396,12 @@ def test_a_threshold_leaves_labels_out_of_tables_and_is_refused_elsewhere(tmp_pa
         export.write(folder, "cleanlab")
     export.write(folder, "argilla")
     records = json.loads((folder / "argilla.json").read_text())
-    assert records[0]["suggestions"]["label"]["value"] == ["0", "1", "2"]
+    suggested = records[0]["suggestions"]["label"]
+    assert suggested["value"] == ["0", "1", "2"]
+    assert suggested["score"] == pytest.approx([0.1, 0.2, 0.7])
+    export.write(folder, "label-studio")
+    tasks = json.loads((folder / "label_studio.json").read_text())
+    assert tasks[0]["predictions"][0]["score"] == pytest.approx(0.1)
 
 
 # Networks

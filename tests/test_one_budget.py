@@ -565,6 +565,14 @@ def test_a_file_that_has_changed_is_known_as_a_shard_from_python():
         label.draw(plan, label.count(plan))
 
 
+def test_a_client_that_asks_for_another_unit_than_its_ledger_keeps_is_told():
+    joined("d/a.npz", Path("own.jsonl"))
+    joined("d/a.npz", Path("own.jsonl"))
+    other = with_options(JOIN, private=Path("d/a.npz"), ledger=Path("own.jsonl"), unit="client")
+    with pytest.raises(LedgerError, match="Expected unit record, for which own.jsonl was made"):
+        joining.open_client(other)
+
+
 def test_a_client_of_several_files_keeps_the_ledger_of_earlier_versions():
     """They took the fingerprint of all records one after another."""
     rows = joining.read_records(replace(JOIN, private=Path("d"))).inputs

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rknn_jax import mechanisms
+from rknn_jax import check, mechanisms
 from rknn_jax._internal.disk import write_arrays, write_whole
 from rknn_jax.algorithm import Round
 from rknn_jax.answers.measured import Measured
@@ -236,8 +236,11 @@ def _statement(
     counted: bool,
 ) -> Statement:
     about = environment()
-    units = f"private {guarantee.unit}s"
-    checks = measured is not None
+    checked = (
+        ()
+        if measured is None
+        else (check.released(guarantee.unit, by_class=bool(measured.recall)),)
+    )
     told = "a benchmark's result.json tells"
     if guarantee.relation == "replace-one":
         count = experiment.labeler_of_round().num_units(task.private)
@@ -257,7 +260,7 @@ def _statement(
             "the noisy counts" if counted else "the labels of the queries",
             "the labels of the public records",
             *networks,
-            *([f"how many {units} agree with the labels, by {units} that did not vote"] * checks),
+            *checked,
         ),
         not_covered=(
             f"the number of private {guarantee.unit}s, which {told_by}",
@@ -273,7 +276,7 @@ def _statement(
             "data set": experiment.dataset,
             "labeler": labeler.name,
             "rounds": experiment.rounds,
-            **({"measured": str(measured)} if checks else {}),
+            **({} if measured is None else {"measured": str(measured)}),
         },
         versions={"rknn-jax": own_version()} | about["versions"],
         release=new_release(),

@@ -94,6 +94,13 @@ def check(task: Task, experiment: Experiment) -> None:
             f"with {num_public} public records; "
             "ask fewer queries or bring more public records."
         )
+    if experiment.queries is not None and experiment.queries > _most_queries(task, experiment):
+        raise ValueError(
+            f"Expected --queries up to {_most_queries(task, experiment)}, got "
+            f"{experiment.queries}: later rounds ask about the --uncertain share of "
+            f"{num_public} public records, {experiment.uncertain}, and as many others; ask fewer "
+            "queries or about a larger share."
+        )
     if experiment.unit == "person" and task.private.clients is None:
         raise ValueError(
             f"Expected a data set that names the person of each record with unit=person, got "
@@ -101,6 +108,14 @@ def check(task: Task, experiment: Experiment) -> None:
         )
     labeler = experiment.labeler_of_round()
     labeler.check(labeler.num_units(task.private))
+
+
+def _most_queries(task: Task, experiment: Experiment) -> int:
+    """Return the largest number of queries that every round finds among the public records."""
+    number = len(task.public.images)
+    if experiment.rounds == 1 or not experiment.labeler.clusters:
+        return number
+    return uncertainty.most_queries(number, uncertainty.Config(experiment.uncertain))
 
 
 def default_num_queries(task: Task, config: Labeler[Any], experiment: Experiment) -> int:
@@ -134,7 +149,7 @@ def default_num_queries(task: Task, config: Labeler[Any], experiment: Experiment
     suggested = bsvs.suggested_num_queries(
         num_records, num_classes, scale, config.num_neighbors, shared=shared
     )
-    return min(suggested, len(task.public.images))
+    return min(suggested, _most_queries(task, experiment))
 
 
 def sharing(

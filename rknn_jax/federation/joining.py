@@ -208,6 +208,12 @@ def _ledger(settings: Join, path: Path, data: DataSet, joined: str, *, is_images
             advice = adoption.advice(path, str(settings.private), columns, representation=encoder)
             raise LedgerMismatchError(advice) from error
         accounts.check_recorded(spending, ledger)
+        if settings.unit not in ("record", ledger.unit):
+            raise LedgerMismatchError(
+                f"Expected {option('unit')} {ledger.unit}, for which {path} was made, got "
+                f"{settings.unit}; use one unit throughout. If nothing was charged to it, remove "
+                "the file."
+            )
         return replace(ledger, patience=spending.patience)
     assert spending.budget is not None
     ledger = Ledger.create(

@@ -281,9 +281,10 @@ class OneSumLabeler(PrivacyParameters, SumLabeler[Sums]):
     def words(self, num_queries: int, num_classes: int, num_public: int) -> Words:
         """Return the sum's part of a statement; see `SumLabeler.words`."""
         del num_queries, num_classes
+        # Not of the noisy sum: prototypes that are chosen show none of theirs.
         released = (
             f"a label, and the probability of each class, for each of {num_public:,} public "
-            f"records, made by {self.name} from one noisy sum",
+            f"records, made by {self.name} from one sum, with noise",
         )
         return Words(released, {}, {})
 

@@ -770,7 +770,9 @@ def _check_kind(chain: Chain, guarantee: Guarantee, path: Path) -> None:
         mine, theirs = getattr(chain, name), getattr(guarantee, name)
         if mine != theirs:
             raise LedgerMismatchError(
-                f"{path} keeps {name}={mine!r}, got {name}={theirs!r}; use one {name} throughout."
+                f"{path} keeps {name}={mine!r}, got {name}={theirs!r}; use one {name} throughout, "
+                f"which {option(name)} sets where a ledger is made. If nothing was charged to it, "
+                "remove the file."
             )
 
 

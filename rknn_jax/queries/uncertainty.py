@@ -66,7 +66,7 @@ def select(
       key: Random key, consumed by the call.
       features: The student's features of public records, float32 `[m, f]`.
       probabilities: The student's predictions, float32 `[m, num_classes]`.
-      num_queries: Number of queries s, at most the number of uncertain records.
+      num_queries: Number of queries s, at most `most_queries`.
       config: Settings of the selection.
 
     Returns:
@@ -76,7 +76,7 @@ def select(
       ValueError: For fewer uncertain records than queries.
     """
     entropy = score(probabilities)
-    asked = np.sort(most(entropy, max(1, round(config.fraction * len(entropy)))))
+    asked = np.sort(most(entropy, _num_asked(len(entropy), config)))
     others = np.setdiff1d(np.arange(len(entropy)), asked)
     num_bystanders = min(num_queries // 2, len(others))
     asked_key, other_key = jax.random.split(key)
@@ -93,6 +93,22 @@ def select(
     index = np.concatenate([asked[chosen.index], others[standing_by.index]]).astype(np.int32)
     size = np.concatenate([chosen.size, standing_by.size])
     return Queries(jnp.concatenate([chosen.features, standing_by.features]), index, cluster, size)
+
+
+def most_queries(num_rows: int, config: Config = Config()) -> int:
+    """Return the largest number of queries that `select` finds among public records.
+
+    Args:
+      num_rows: Number of public records m.
+      config: Settings of the selection.
+    """
+    asked = _num_asked(num_rows, config)
+    return asked + min(asked, num_rows - asked)
+
+
+def _num_asked(num_rows: int, config: Config) -> int:
+    """Return the number of uncertain records."""
+    return max(1, round(config.fraction * num_rows))
 
 
 def score(probabilities: Array, measure: Measure = "entropy") -> np.ndarray:

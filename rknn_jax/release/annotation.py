@@ -7,8 +7,9 @@
 | cleanlab     | `cleanlab.npz`: `labels`, `pred_probs`  | `find_label_issues`                     |
 
 A label is a prediction or a suggestion there, which a person may correct, and its score is the
-probability of the label. A record without a label is a task without a prediction. Cleanlab takes
-records with a label alone; `row` says which.
+probability of the label. Of a set of classes, Argilla takes one for each, and Label Studio one for
+all, the least. A record without a label is a task without a prediction. Cleanlab takes records with
+a label alone; `row` says which.
 
 The labels and their probabilities come from the same noisy votes, so that Cleanlab finds little in
 them alone. It finds more with `pred_probs` of a classifier that was cross-validated on the labels.
@@ -40,7 +41,7 @@ def label_studio(labels: Labels) -> dict[str, bytes]:
             "type": "choices",
             "value": {"choices": [str(one) for one in row.classes]},
         }
-        made = {"model_version": AGENT, "score": row.score, "result": [result]}
+        made = {"model_version": AGENT, "score": min(row.scores, default=None), "result": [result]}
         tasks.append({"data": row.data, "predictions": [made] if row.classes else []})
     texts = [name for name in labels.carried if labels.columns[name].dtype.kind in "OU"]
     shown = "file" if "file" in texts else texts[0] if texts else "row"
@@ -63,7 +64,8 @@ def argilla(labels: Labels) -> dict[str, bytes]:
         numbers = {name: value for name, value in row.data.items() if name not in texts}
         names = [str(one) for one in row.classes]
         value: Any = names if labels.sets is not None else "".join(names)
-        suggested = {QUESTION: {"value": value, "score": row.score, "agent": AGENT}}
+        score: Any = row.scores if labels.sets is not None else sum(row.scores)
+        suggested = {QUESTION: {"value": value, "score": score, "agent": AGENT}}
         records.append(
             {
                 "id": str(row.number),
@@ -104,25 +106,26 @@ class _Row(NamedTuple):
     Attributes:
       number: Number of the row in its source.
       classes: Classes of the record. Empty without a label.
-      score: Probability of the label. None without one.
+      scores: Probability of each of them.
       data: Values of the columns that the record came with, and `row`.
     """
 
     number: int
     classes: list[Any]
-    score: float | None
+    scores: list[float]
     data: dict[str, Any]
 
 
 def _rows(labels: Labels) -> Iterator[_Row]:
     """Yield all records."""
     columns = {name: column.tolist() for name, column in labels.columns.items()}
+    each = dict(zip(labels.classes, labels.probabilities.T.tolist(), strict=True))
     for place, number in enumerate(columns["row"]):
         label = columns["label"][place]
         sets = labels.sets
         classes = ([] if label is None else [label]) if sets is None else sets[place]
         data = {name: _in_json(columns[name][place]) for name in ("row", *labels.carried)}
-        yield _Row(number, classes, columns["score"][place], data)
+        yield _Row(number, classes, [each[one][place] for one in classes], data)
 
 
 def _in_json(value: Any) -> Any:

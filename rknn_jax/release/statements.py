@@ -9,6 +9,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from rknn_jax import check
 from rknn_jax.answers.measured import Measured
 from rknn_jax.privacy.ledger import Ledger
 from rknn_jax.privacy.statement import (
@@ -100,13 +101,8 @@ def _checked(plan: Plan, measured: Measured | None) -> tuple[tuple[str, ...], di
     checkers = plan.checkers
     if checkers is None:
         return (), {}
-    unit = plan.settings.unit
-    choice = "the choice among ways to read it, and " if checkers.roles.choose else ""
-    whole = ", in all and of each class" if checkers.roles.recall else ""
-    released = (
-        f"{choice}the noisy numbers of private {unit}s that agree with the labels and that do not"
-        f"{whole}, by private {unit}s that did not vote",
-    )
+    unit, roles = plan.settings.unit, checkers.roles
+    released = check.released(unit, by_class=roles.recall > 0, chooses=roles.choose > 0)
     details = {
         f"{unit}s that check instead of voting": f"{1 - checkers.roles.vote:.1%}, by a coin that "
         "does not depend on their data",
@@ -114,7 +110,7 @@ def _checked(plan: Plan, measured: Measured | None) -> tuple[tuple[str, ...], di
     if measured is not None:
         details["measured"] = str(measured)
         details["labels are read by"] = measured.labeling
-    return released, details
+    return (released,), details
 
 
 def _bound(plan: Plan) -> dict[str, Any]:
