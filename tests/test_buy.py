@@ -104,6 +104,7 @@ def test_nobody_sells_without_an_oracle(task, model):
         chosen(task, model, buy.Config())
 
 
+@pytest.mark.long
 def test_a_benchmark_sells_the_truth_and_a_file_what_is_in_it(task, model, tmp_path):
     queries, _ = chosen(task, model, replace(CONFIG, select="random"))
     np.testing.assert_array_equal(

@@ -121,6 +121,7 @@ def test_the_rows_of_a_source_are_told_from_every_format(tmp_path, form):
         assert not whole or found["row"].dtype == np.int64
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["long " * 20_000, "half \ud800", "zero \0", "id.npy"])
 def test_a_column_whose_name_no_file_can_have_stays_behind(rknn, tmp_path, name):
     """The labels could not be written with it, and were paid for."""

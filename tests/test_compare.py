@@ -382,6 +382,7 @@ def test_labels_by_hand_are_those_of_true_classes_of_few_records():
     np.testing.assert_array_equal(wrong, (truth + 1) % 3)
 
 
+@pytest.mark.long
 def test_means_and_deviations_are_those_of_the_runs(whole):
     out, found = whole
     assert len(found["rows"]) == 9

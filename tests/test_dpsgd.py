@@ -667,6 +667,7 @@ def test_no_pair_of_clipped_records_tells_more_than_opposite_ones(q, sigma, angl
             assert np.maximum(one - math.exp(epsilon) * other, 0).sum() * cell <= most + 1e-6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("q", "sigma"), [(0.004, 1.1), (0.3, 2.0), (0.9, 0.8), (0.5, 20.0)])
 def test_the_opposite_pair_is_its_quadrature(q, sigma):
     x = np.linspace(-14 - 1 / sigma, 14 + 1 / sigma, 2_000_001)

@@ -110,6 +110,7 @@ def test_label_reads_class_numbers_by_their_names(tmp_path, monkeypatch, form, c
         assert ("class_names" in rows) == (classes != "3")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["parquet", "npz"])
 def test_a_statement_says_that_the_private_files_named_the_classes(
     tmp_path, monkeypatch, form, capsys
@@ -582,6 +583,7 @@ def copied(folder: Path, name: str) -> None:
         one.write_table(table)
 
 
+@pytest.mark.long
 @crossed(named=["PRIVATE", "PRIVATE/*.arrow", "*/"], state=[True, False])
 def test_copies_of_records_in_a_folder_count_once(tmp_path, monkeypatch, named, state):
     """Caches of `datasets` would give each record two votes, at twice the epsilon that is told."""

@@ -32,6 +32,7 @@ def shard(path, **changes):
     return FileShard(str(path), "--private", Columns(width=2)._replace(**changes))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["lists", "columns"])
 @pytest.mark.parametrize("labels", ["numbers", "names"])
 def test_both_sides_may_be_json_lines(rknn, tmp_path, kind, labels):
@@ -325,7 +326,8 @@ def test_reading_is_linear_in_rows_and_columns(tmp_path):
     assert seconds(20, 10_000) < 2
 
 
-@pytest.mark.parametrize("label", ["labels", pytest.param("label", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("label", ["labels", "label"])
 def test_further_keys_of_a_file_of_labels_are_told_to_the_curator_alone(rknn, tmp_path, label):
     """They may say another order, and a release cannot look: which keys there are is private."""
     np.savez(tmp_path / "P.npz", embeddings=PUBLIC)

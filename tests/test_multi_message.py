@@ -123,6 +123,7 @@ def test_no_other_shape_of_the_flooding_is_two_percent_smaller(extra, count, del
     assert flooding.tight(extra, count, delta).mean < 1.02 * best.fun
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 10.0, 1e4])
 @pytest.mark.parametrize("delta", [0.3, 1e-6, 1e-15])
 def test_tight_flooding_is_verified_over_all_budgets(epsilon, delta):
@@ -243,6 +244,7 @@ def test_shares_of_the_clients_relied_on_sum_to_discrete_laplace_noise(half, pre
     ), "and so are the cells"
 
 
+@pytest.mark.long
 def test_one_clients_share_is_a_negative_binomial_of_its_own(half):
     """Of the (-) messages of one client of 6: NB(1/6, a) and NB(r/6, p)."""
     mechanism, counts = half

@@ -179,7 +179,8 @@ def test_rounds_in_what_is_no_folder_are_refused_and_end(rknn, tmp_path, out, wo
     assert not Path("private.npz.ledger.jsonl").exists()
 
 
-@pytest.mark.parametrize("moved", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("moved", [False, True])
 def test_what_a_paid_round_is_told_to_be_finished_by_finishes_it(
     rknn, tmp_path, monkeypatch, moved
 ):

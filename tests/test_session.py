@@ -72,6 +72,7 @@ def test_a_session_caps_what_a_richer_ledger_allows_and_counts_every_charge(data
     assert ledger.spent.epsilon == Fraction(7, 5)
 
 
+@pytest.mark.long
 def test_threads_do_not_pass_the_cap_together(data):
     public, private, labels = data
     rk.Session("l.jsonl", epsilon=5).label(public, private, labels, **settings(0.1))

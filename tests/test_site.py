@@ -23,6 +23,7 @@ FETCHED = re.compile(
 """Ways in which a page has a browser ask another host. A link that a reader follows is none."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT / "docs")))
 def test_every_formula_becomes_mathml(page):
     made = markdown.markdown(

@@ -121,6 +121,7 @@ def random_images():
     return np.random.default_rng(0).integers(0, 256, (80, 16, 16, 1)).astype(np.uint8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("base", ["pixels", pytest.param("hog", marks=pytest.mark.slow)])
 def test_principal_components_are_scikit_learns(base):
     images = random_images()
@@ -142,6 +143,7 @@ class UpsideDown:
         return pixels.Encoder().describe(image[::-1])
 
 
+@pytest.mark.long
 def test_images_are_described_by_hog_where_that_is_the_base(monkeypatch):
     """Whose encoder would compile for a second: here it is that of pixels, upside down."""
     images = random_images()

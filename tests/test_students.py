@@ -358,6 +358,7 @@ def test_progress_is_reported_after_every_epoch_and_earlier_students_stay_as_the
     assert not training.student.interrupted
 
 
+@pytest.mark.long
 def test_an_interrupt_leaves_the_last_finished_epoch(data, monkeypatch):
     first = after_an_epoch(1, *data, SMALL)[0]
     step = students._step
@@ -411,6 +412,7 @@ def test_predictions_depend_on_their_own_record_alone(trained):
         assert apply(images[:0]).shape == (0, whole.shape[1])
 
 
+@pytest.mark.long
 def test_checkpoints_give_back_the_student(trained, data, tmp_path):
     students.save(replace(trained, interrupted=True), tmp_path / "student")
     files = [path for path in (tmp_path / "student").rglob("*") if path.is_file()]

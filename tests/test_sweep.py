@@ -86,6 +86,7 @@ def test_every_combination_is_run_once_and_stopped_it_goes_on(swept):
     assert [row["epsilon"] for row in rows] == ["0.1", "4"]
 
 
+@pytest.mark.long
 def test_runs_of_one_seed_share_their_representation(swept, fits):
     assert len(fits) == 4  # seed 0, the stopped run's own, then seed 0 and seed 1, two runs each
 
