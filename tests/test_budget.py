@@ -493,6 +493,7 @@ def test_a_copy_of_a_ledger_adopts_no_changed_file_of_the_one_that_is_there(ledg
 def moved(folder):
     """The ledger of R.npz and of R2.npz, which was moved and is used by R2.npz alone since."""
     release(budget=3)
+    shutil.copy("R.npz.ledger.jsonl", "early.jsonl")
     np.savez("R2.npz", embeddings=people(5)[0] + 1, labels=people(5)[1])
     adopt("R.npz.ledger.jsonl", unrelated=True)
     os.rename("R.npz.ledger.jsonl", "moved.jsonl")
@@ -500,19 +501,22 @@ def moved(folder):
 
 
 @pytest.mark.parametrize("changed", [False, True])
-@pytest.mark.parametrize("name", ["R.npz", "R2.npz"])
-def test_a_copy_of_a_moved_ledger_is_no_ledger_of_what_is_on_it(moved, name, changed):
+@pytest.mark.parametrize(
+    ("name", "copy"),
+    [("R.npz", "copy.jsonl"), ("R2.npz", "copy.jsonl"), ("R.npz", "early.jsonl")],
+)
+def test_a_copy_of_a_moved_ledger_is_no_ledger_of_what_is_on_it(moved, name, copy, changed):
     """Copy and ledger each had the whole budget for the data set that had not been asked for."""
     shutil.copy("moved.jsonl", "copy.jsonl")
     if changed:
         without_first(name)
         with pytest.raises(LedgerMismatchError, match=r"ledger .*moved\.jsonl"):
-            adopt("copy.jsonl", name)
+            adopt(copy, name)
         return
     with pytest.raises(LedgerMismatchError, match=r"ledger of these records, .*moved\.jsonl"):
-        release(name, ledger=Path("copy.jsonl"))
+        release(name, ledger=Path(copy))
     os.remove("moved.jsonl")
-    release(name, ledger=Path("copy.jsonl"))
+    release(name, ledger=Path(copy))
 
 
 def test_a_copy_of_a_ledger_is_none_of_other_records_either(moved):
@@ -521,6 +525,12 @@ def test_a_copy_of_a_ledger_is_none_of_other_records_either(moved):
     with pytest.raises(LedgerMismatchError, match=r"ledger of these records, .*moved\.jsonl"):
         adopt("copy.jsonl", "new.npz")
     adopt("moved.jsonl", "new.npz", unrelated=True)
+
+
+def test_a_changed_file_is_told_where_its_ledger_is_though_it_was_moved(moved):
+    without_first("R.npz")
+    with pytest.raises(LedgerMismatchError, match=r"are charged to, .*moved\.jsonl"):
+        release(ledger=Path("new.jsonl"))
 
 
 def test_forgetting_a_ledger_that_is_gone_forgets_none_of_others_in_its_place(ledger_of_others):
