@@ -24,7 +24,7 @@ FEWER = {
     "--release": 40,
     "--labeler": 60,
     "train.audit": 40,
-    "--sampler": 5_000,
+    "--sampler": 1_000,
 }
 """Most runs of each input, by a word of the command, where those of the page take minutes: 40 are
 the least that give a verdict.
