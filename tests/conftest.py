@@ -119,7 +119,7 @@ def index_of_module(states):
     """Give the fixtures of a module an index of ledgers, never that of whoever runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RKNN_STATE_DIR", tempfile.mkdtemp(dir=states))
-        patch.setattr(ledger_index, "_read", lambda place, dataset: [])
+        patch.setattr(ledger_index, "_entry", lambda place, dataset: {"ledgers": []})
         yield
 
 

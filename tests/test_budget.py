@@ -12,6 +12,7 @@ import subprocess
 import sys
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -525,6 +526,71 @@ def test_a_copy_of_a_ledger_is_none_of_other_records_either(moved):
     with pytest.raises(LedgerMismatchError, match=r"ledger of these records, .*moved\.jsonl"):
         adopt("copy.jsonl", "new.npz")
     adopt("moved.jsonl", "new.npz", unrelated=True)
+
+
+def test_a_second_copy_that_is_in_use_is_told_of_also_once_the_file_has_changed(folder):
+    release(budget=3)
+    home = Path("R.npz.ledger.jsonl")
+    os.rename(home, "moved.jsonl")
+    release(ledger=Path("moved.jsonl"))
+    shutil.copy("moved.jsonl", home)
+    without_first()
+    data = adoption.data_set(["R.npz"], Columns(reads_label=False))
+    told = r"charged to .*moved\.jsonl as well as"
+    with (
+        pytest.warns(UserWarning, match=told),
+        ledger_index.held(home, data.prints, ["R.npz"], adopts=True),
+    ):
+        Ledger.open(home).adopt(data, "one has left", unrelated=True)
+    with pytest.warns(UserWarning, match=told):
+        ledger_index.check(home, data.prints)
+
+
+def test_a_process_that_is_killed_while_it_notes_leaves_no_half_of_a_data_set(folder, monkeypatch):
+    whole, part = "sha256:whole", "sha256:part"
+    ledger = Ledger.create("L", DATA, 3.0)
+    note, noted = ledger_index._note, []
+
+    def killed(place, path, dataset, of):
+        if len(noted) == 1:
+            raise KeyboardInterrupt
+        noted.append(dataset)
+        note(place, path, dataset, of)
+
+    monkeypatch.setattr(ledger_index, "_note", killed)
+    data = DataSet(whole, 9, (part,))
+    with pytest.raises(KeyboardInterrupt), ledger_index.held(Path("L"), data.prints):
+        ledger.adopt(data, "a part of it is noted", unrelated=True)
+    monkeypatch.setattr(ledger_index, "_note", note)
+    with ledger_index.held(Path("L"), [DATA]):
+        pass
+    for one in (whole, part):
+        with pytest.raises(LedgerMismatchError, match="ledger of these records, .*L"):
+            ledger_index.check(Path("new"), [one])
+
+
+def test_a_damaged_entry_hides_no_other(folder):
+    data = DataSet("sha256:whole", 9, ("sha256:part",))
+    with ledger_index.held(Path("L"), data.prints):
+        Ledger.create("L", data.fingerprint, 1.0, rows=9, shards=data.shards)
+    index = ledger_index.folder()
+    known = ledger_index._name((index / "salt").read_bytes(), data.fingerprint)
+    (index / known).write_text("{")
+    refused = partial(pytest.raises, LedgerMismatchError, match="ledger of these records")
+    with refused():
+        ledger_index.check(Path("new"), data.prints)
+    with refused(), ledger_index.held(Path("new"), data.prints):
+        pass
+    with pytest.warns(UserWarning, match="index of ledgers cannot be used"):
+        ledger_index.check(Path("L"), data.prints)
+
+
+def test_files_without_a_record_are_not_those_of_one_another(folder):
+    for name in ("a", "b"):
+        np.savez(f"{name}.npz", embeddings=np.zeros((0, 4)), labels=np.zeros(0, int))
+        data = adoption.data_set([f"{name}.npz"], Columns(reads_label=False), relation="add-remove")
+        with ledger_index.held(Path(f"{name}.jsonl"), data.prints, [f"{name}.npz"]):
+            Ledger.create(f"{name}.jsonl", data.fingerprint, 1.0, relation="add-remove", rows=0)
 
 
 def test_a_changed_file_is_told_where_its_ledger_is_though_it_was_moved(moved):

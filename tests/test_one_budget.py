@@ -581,6 +581,11 @@ def test_a_client_of_several_files_keeps_the_ledger_of_earlier_versions():
     shutil.copytree("d", "copy")
     with pytest.raises(LedgerError, match=r"ledger of these records, .*old\.jsonl"):
         joined("copy", Path("new.jsonl"))
+    for name in "ab":  # as other programs write them
+        np.savez_compressed(f"copy/{name}.npz", **np.load(f"copy/{name}.npz"))
+    for files in ("copy", "copy/a.npz"):
+        with pytest.raises(LedgerError, match=r"ledger of these records, .*old\.jsonl"):
+            labelled(files, Path("new.jsonl"))
     with pytest.raises(LedgerError, match="another data set"):
         labelled("d", Path("old.jsonl"))
     budget.adopt(budget.Adopt(Path("old.jsonl"), "d", "read by rknn label", unrelated=True))

@@ -18,15 +18,14 @@ class Rows(NamedTuple):
       records: Records `[b]` as their model takes them.
       names: Names of the records `[b]`, text of files or numbers of rows, unique in the source.
       columns: Arrow arrays `[b]` that are copied beside the embeddings, by their names.
-      classes: Names of the class numbers in the column of labels, as `datasets` declares them.
-        Defaults to none.
+      classes: Names of the class numbers in these, as `datasets` declares them. Defaults to none.
       broken: Why records cannot be read, by their places among the rows. Defaults to none.
     """
 
     records: Any
     names: np.ndarray
     columns: dict[str, Any]
-    classes: tuple[str, ...] = ()
+    classes: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     broken: Mapping[int, str] = MappingProxyType({})
 
 

@@ -1,7 +1,7 @@
 """Rows of a table about image files: labels, persons and further columns, by the files' names."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -37,7 +37,7 @@ class FileRows:
       roles: Column of the files' names, that of the labels or None, and further ones.
       columns: Arrow columns by their names in the embeddings; that of the labels is `labels`.
       places: Row of each name of a file; None if several rows tell of it.
-      classes: Names of the class numbers, as `datasets` declares them, or none.
+      classes: Names of the class numbers in the columns, as `datasets` declares them.
       by: `name` if files are named without their folders, or `path` within the folder. The choice
         is public: decided by the files themselves, one record could take another one's label.
       read_from: Files of the table before they were read.
@@ -47,7 +47,7 @@ class FileRows:
     roles: tuple[str, str | None, tuple[str, ...]]
     columns: dict[str, Any]
     places: dict[str, int | None]
-    classes: tuple[str, ...]
+    classes: Mapping[str, tuple[str, ...]]
     by: By
     read_from: list[Any]
 
@@ -101,7 +101,7 @@ class FileRows:
         columns = {name: table.column(name).combine_chunks() for name in keep}
         if label:
             columns[LABELS] = table.column(label).combine_chunks()
-        classes = table_files.class_names(path, argument, label)
+        classes = table_files.class_names(path, argument, label, keep)
         roles = (file, label, (*keep,))
         return cls(path, roles, columns, places, classes=classes, by=by, read_from=read_from)
 

@@ -250,7 +250,8 @@ class ImageTable:
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes that the files declare, or none."""
-        return table_files.class_names(self.table.path, option("images"), self.table.label)
+        named = table_files.class_names(self.table.path, option("images"), self.table.label, ())
+        return named.get(LABELS, ())
 
     def blocks(self, size: int) -> Iterator[Rows]:
         """Yield the bytes of at most `size` images."""

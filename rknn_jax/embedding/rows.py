@@ -84,7 +84,7 @@ class TableFile:
         """
         first = 0
         refuse = not self.private
-        classes = table_files.class_names(self.path, self.argument, self.label)
+        classes = table_files.class_names(self.path, self.argument, self.label, self.keep)
         found = table_files.tables(
             self.path,
             self.argument,

@@ -219,7 +219,7 @@ def _table(rows: Rows, model: Model, name_column: str, private: bool) -> Any:
     named = {f"{name_column} {rows.names[row]}": reasons[row] for row in sorted(reasons)}
     table = pa.table(columns).filter(pa.array(kept))
     told = {REASONS: json.dumps(named).encode(), TRUNCATED: str(made.truncated).encode()}
-    return table.replace_schema_metadata(told | _hub.metadata_of({LABELS: rows.classes}))
+    return table.replace_schema_metadata(told | _hub.metadata_of(rows.classes))
 
 
 def _join(files: list[Path], joined: Path, private: bool) -> tuple[dict[str, str], int, int]:

@@ -9,7 +9,7 @@ formats have no types of columns, so that all their values are text.
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +21,7 @@ from rknn_jax import formats
 from rknn_jax._internal import disk, urls
 from rknn_jax._internal.option_names import option
 from rknn_jax.formats import (
+    LABELS,
     Columns,
     FormatError,
     _arrow,
@@ -163,12 +164,23 @@ def _hidden(path: Path) -> bool:
     return any(part.startswith((".", "_")) for part in path.parts)
 
 
-def class_names(path: Path, argument: str, label: str | None) -> tuple[str, ...]:
-    """Return the names that `datasets` declares for the class numbers in a column, or none."""
+def class_names(
+    path: Path, argument: str, label: str | None, keep: Iterable[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the names that `datasets` declares for class numbers, by the columns that have them.
+
+    Args:
+      path: As for `files`.
+      argument: As for `files`.
+      label: Column of the labels, which become `LABELS`; None without one.
+      keep: Further columns that are kept.
+    """
     found = files(path, argument)
-    if label is None or _suffix(found[0]) not in TYPED:
-        return ()
-    return _hub.class_names(_schema(found, argument), label)
+    columns = {name: name for name in keep} | ({} if label is None else {LABELS: label})
+    if not columns or _suffix(found[0]) not in TYPED:
+        return {}
+    schema = _schema(found, argument)
+    return {name: _hub.class_names(schema, column) for name, column in columns.items()}
 
 
 def _schema(found: Sequence[Path], argument: str) -> Any:

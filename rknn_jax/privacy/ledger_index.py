@@ -31,12 +31,12 @@ import secrets
 import shlex
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rknn_jax._internal import disk, urls
 from rknn_jax._internal.option_names import option
@@ -55,8 +55,25 @@ MOST_NAMED = 3
 """Most ledgers that `notice` names."""
 
 
-Held = Callable[[], tuple[DataSet, ...] | None]
-"""Function that returns the data sets of a ledger as `_data_sets` does, and reads it once."""
+class _Charged(NamedTuple):
+    """What a ledger was charged for: nothing of one that is not there.
+
+    Attributes:
+      datasets: Data sets.
+      prints: Fingerprints of these and of their shards.
+      names: Names of their entries.
+    """
+
+    datasets: tuple[DataSet, ...]
+    prints: frozenset[str]
+    names: frozenset[str]
+
+
+Ledgers = Callable[[str], _Charged | None]
+"""Function that reads a ledger once.
+
+It returns None if it cannot be read, of which whoever opens it tells more.
+"""
 
 
 class _DamagedError(ValueError):
@@ -119,16 +136,13 @@ def check(path: Path, prints: Sequence[str], formerly: str = "") -> None:
     """
     try:
         place = folder()
-        others = _refuse_others(place, path, prints, formerly, _once(path))
-    except (OSError, _DamagedError) as error:
+    except OSError as error:
         _warn(error)
         return
-    if others:
-        warn_owner(
-            f"These records are charged to {others[0]} as well as to {path}; what both have spent "
-            "adds up. Use one of them.",
-            stacklevel=2,
-        )
+    others, errors = _refuse_others(place, path, prints, formerly, _ledgers(place))
+    if errors:
+        _warn(errors[0])
+    _warn_of_two(path, others)
 
 
 @contextmanager
@@ -168,7 +182,7 @@ def held(
     names = [*files, *inside]
     # All files are looked up, though few are noted: another ledger may have had one of them.
     every = source_names.of(names)
-    contents, known = source_names.of_bytes(files, inside, MOST_SHARDS)
+    contents, known = source_names.of_bytes(files, inside, MOST_SHARDS) if prints else ((), ())
     sought = [*every, *known, *source_names.folders_above(every)]
     try:
         place = folder()
@@ -177,18 +191,19 @@ def held(
         _warn(error)
         yield
         return
-    held = _once(path)
+    ledgers = _ledgers(place)
     with file:
-        with suppress(OSError, _DamagedError):  # `check` warns of it
-            _refuse_others(place, path, prints, formerly, held)
+        _refuse_others(place, path, prints, formerly, ledgers)  # `check` has warned
+        others: list[str] = []
         errors: list[Exception] = []
         for one in _with_entry(place, sought):
             try:
-                _refuse_changed(place, path, one, held, adopts=adopts)
+                others += _refuse_changed(place, path, one, ledgers, adopts=adopts)
             except (OSError, _DamagedError) as error:
                 errors.append(error)
         if errors:
             _warn(errors[0])
+        _warn_of_two(path, others)
         yield
         inner = source_names.of(inside[:MOST_SHARDS])
         sources = (*contents, *source_names.of(files, MOST_SHARDS), *inner)
@@ -196,9 +211,9 @@ def held(
 
 
 def _refuse_others(
-    place: Path, path: Path, prints: Sequence[str], formerly: str, held: Held
-) -> list[str]:
-    """Return other ledgers that are used beside this one, of its records and of those asked about.
+    place: Path, path: Path, prints: Sequence[str], formerly: str, ledgers: Ledgers
+) -> tuple[list[str], list[Exception]]:
+    """Return other ledgers of the records that are asked about, and of others on this ledger.
 
     A ledger that is new to the index may be a copy, which the other records on it tell.
 
@@ -207,22 +222,34 @@ def _refuse_others(
       path: Path of the ledger to use.
       prints: As for `check`.
       formerly: As for `check`.
-      held: Function that returns the result of `_data_sets`.
+      ledgers: Result of `_ledgers`.
+
+    Returns:
+      Ledgers that are used beside this one, and errors of entries that cannot be read.
 
     Raises:
       LedgerMismatchError: As in `_refuse_second`.
     """
     whole = {*prints[:1], *filter(None, [formerly])}
-    asked = dict.fromkeys([*_noted(prints), *whole])
-    found = [_refuse_second(place, path, one, whole, held) for one in asked]
-    for data in held() or ():
-        if data.fingerprint not in whole and not _knows(place, path, data):
-            beside = {data.fingerprint}
-            found += [_refuse_second(place, path, one, beside, held) for one in _noted(data.prints)]
-    return [other for each in found for other in each]
+    asked = [(one, whole) for one in dict.fromkeys([*_noted(prints), *whole])]
+    this = ledgers(str(path))
+    for data in () if this is None else this.datasets:
+        if data.fingerprint not in whole:
+            parts = data.prints[:1] if _knows(place, path, data) else _noted(data.prints)
+            asked += [(one, {data.fingerprint}) for one in parts]
+    others: list[str] = []
+    errors: list[Exception] = []
+    for one, beside in asked:
+        try:
+            others += _refuse_second(place, path, one, beside, ledgers)
+        except (OSError, _DamagedError) as error:
+            errors.append(error)
+    return others, errors
 
 
-def _refuse_second(place: Path, path: Path, dataset: str, whole: set[str], held: Held) -> list[str]:
+def _refuse_second(
+    place: Path, path: Path, dataset: str, whole: set[str], ledgers: Ledgers
+) -> list[str]:
     """Return other ledgers of the records that are used beside this one.
 
     Args:
@@ -230,24 +257,30 @@ def _refuse_second(place: Path, path: Path, dataset: str, whole: set[str], held:
       path: Path of the ledger to use.
       dataset: Fingerprint of all records, or of a shard.
       whole: Fingerprints of all records, one of which on the ledger stands for every shard.
-      held: Function that returns the result of `_data_sets`.
+      ledgers: Result of `_ledgers`.
 
     Raises:
       LedgerMismatchError: If there are others, and this one is new to the index or has not these
         records. Also if all are gone, and this one has not these records.
     """
-    known = _read(place, dataset)
-    own = os.path.realpath(path)
-    others = [other for other in known if _has(other, own, dataset)]
+    entry = _entry(place, dataset)
+    known, own = entry["ledgers"], os.path.realpath(path)
+    if not known:
+        return []
+    others = [
+        other
+        for other in known
+        if _is_other(other, own) and _holds(ledgers(other), {dataset}, entry)
+    ]
     got = path if os.path.lexists(path) else f"no ledger yet at {path}"
-    has = not known or _is_on(held(), {dataset, *whole})
+    has = _holds(ledgers(str(path)), {dataset, *whole}, entry)
     if others and not (own in known and has):
         raise LedgerMismatchError(
             f"Expected the ledger of these records, {others[0]}, got {got}; pass "
             f"{option('ledger')} {shlex.quote(others[0])}, so that all releases on these people "
             "share one budget. If the ledger is to be kept elsewhere, move that file."
         )
-    if known and not others and not has:
+    if not others and not has:
         raise LedgerMismatchError(
             f"Expected the ledger of these records, which was at {known[-1]} and is gone or has "
             f"other records now, got {got}; {_gone(place, dataset)}"
@@ -255,75 +288,81 @@ def _refuse_second(place: Path, path: Path, dataset: str, whole: set[str], held:
     return others
 
 
-def _data_sets(path: Path) -> tuple[DataSet, ...] | None:
-    """Return what a ledger was charged for: nothing of a file that is not there.
+def _ledgers(place: Path) -> Ledgers:
+    """Return the function that reads ledgers.
 
-    It is None of a file that cannot be read, of which whoever opens it tells more.
+    Args:
+      place: Folder of the index.
     """
-    if not os.path.lexists(path):
-        return ()
-    try:
-        return Ledger.open(path).datasets
-    except (LedgerError, OSError):
-        return None
+    salt = b""
+    with suppress(OSError):  # without one there is no entry
+        salt = (place / _SALT).read_bytes()
+
+    @functools.cache
+    def read(path: str) -> _Charged | None:
+        if not os.path.lexists(path):
+            return _Charged((), frozenset(), frozenset())
+        try:
+            datasets = Ledger.open(path).datasets
+        except (LedgerError, OSError):
+            return None
+        prints = frozenset(one for data in datasets for one in (data.fingerprint, *data.shards))
+        return _Charged(datasets, prints, frozenset(_name(salt, one) for one in prints))
+
+    return read
 
 
-def _once(path: Path) -> Held:
-    """Return the function that reads a ledger's data sets when they are asked for, once."""
-    return functools.cache(lambda: _data_sets(path))
+def _holds(ledger: _Charged | None, prints: set[str], entry: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether a ledger has one of the fingerprints, or a data set of an entry.
 
-
-def _prints(datasets: Sequence[DataSet] | None) -> set[str]:
-    """Return the fingerprints of data sets and of their shards."""
-    return {one for data in datasets or () for one in (data.fingerprint, *data.shards)}
-
-
-def _is_on(datasets: Sequence[DataSet] | None, prints: set[str]) -> bool:
-    """Return whether a ledger has one of the fingerprints, or cannot be read."""
-    return datasets is None or not _prints(datasets).isdisjoint(prints)
+    So does one that cannot be read.
+    """
+    if ledger is None or not ledger.prints.isdisjoint(prints):
+        return True
+    return not ledger.names.isdisjoint(entry.get("of", ()))
 
 
 def _knows(place: Path, path: Path, data: DataSet) -> bool:
-    """Return whether the index has the ledger for a data set that is on it, or there are none."""
-    return not data.prints or os.path.realpath(path) in _read(place, data.fingerprint)
+    """Return whether the index has the ledger for a data set that is on it."""
+    with suppress(OSError, _DamagedError):
+        return os.path.realpath(path) in _entry(place, data.fingerprint)["ledgers"]
+    return False
 
 
-def _refuse_changed(place: Path, path: Path, source: str, held: Held, *, adopts: bool) -> None:
+def _refuse_changed(
+    place: Path, path: Path, source: str, ledgers: Ledgers, *, adopts: bool
+) -> list[str]:
     """Refuse a new ledger, or one that adopts, for a file that another was charged for.
+
+    Returns:
+      Other ledgers of the file that are used beside this one.
 
     Raises:
       LedgerMismatchError: If that ledger still exists, or if it is gone and this one is not that
         one in a new place.
     """
-    known, exists = _read(place, source), os.path.lexists(path)
+    entry, exists = _entry(place, source), os.path.lexists(path)
+    known = [*entry["ledgers"]]
     if not known or (exists and not adopts):
-        return
+        return []
     own = os.path.realpath(path)
-    charged = _entry(place, source).get("of", [])
     # Its records may have been charged since to their ledger at another place, by another file.
-    for name in charged:
+    for name in entry.get("of", ()):
         with suppress(OSError, _DamagedError):
             known += _entry_at(place / name)["ledgers"]
-    salt = (place / _SALT).read_bytes()
 
-    def is_that(ledger: str, datasets: Sequence[DataSet] | None) -> bool:
-        if datasets is None:
+    def is_that(ledger: str) -> bool:
+        charged = ledgers(ledger)
+        if charged is None:
             return ledger in known
-        if charged:
-            return any(_name(salt, one) in charged for one in _prints(datasets))
+        if entry.get("of"):
+            return _holds(charged, set(), entry)
         # Earlier versions noted places alone: of the file, and of the records on the ledger.
-        places = {at for one in _prints(datasets) for at in _read(place, one)} or {ledger}
-        return not places.isdisjoint(known)
+        return not (_places(place, charged) or {ledger}).isdisjoint(known)
 
-    others = [
-        other
-        for other in known
-        if os.path.lexists(other)
-        and not (exists and os.path.exists(other) and os.path.samefile(other, path))
-        and is_that(other, _data_sets(Path(other)))
-    ]
-    if exists and (own in known or not others) and is_that(own, held()):
-        return
+    others = [other for other in dict.fromkeys(known) if _is_other(other, own) and is_that(other)]
+    if exists and (own in known or not others) and is_that(str(path)):
+        return others
     told = (
         f"Expected the ledger that releases from {source.removeprefix(source_names.KIND)} are "
         f"charged to, {[*others, *known[-1:]][0]}, got "
@@ -332,11 +371,11 @@ def _refuse_changed(place: Path, path: Path, source: str, held: Held, *, adopts:
     )
     if not others:
         raise LedgerMismatchError(f"{told}{_gone(place, source)}")
-    entry = place / _name((place / _SALT).read_bytes(), source)
+    noted = place / _name((place / _SALT).read_bytes(), source)
     raise LedgerMismatchError(
         f"{told}pass {option('ledger')} {shlex.quote(others[0])}, and let it adopt the records: "
         "`rknn budget adopt`. If they are other people's, save them under another name, or remove "
-        f"{entry}."
+        f"{noted}."
     )
 
 
@@ -413,26 +452,17 @@ def known_ledgers() -> list[str]:
     return sorted(found, key=lambda path: -found[path])
 
 
-def _has(other: str, own: str, dataset: str) -> bool:
-    """Return True if another file is a ledger of the records, or a ledger that cannot be read."""
+def _is_other(other: str, own: str) -> bool:
+    """Return whether a ledger exists and is another one than this."""
     if not os.path.lexists(other) or other == own:
         return False
-    if os.path.exists(own) and os.path.exists(other) and os.path.samefile(other, own):
-        return False
-    try:
-        return dataset in _prints(Ledger.open(other).datasets)
-    except (LedgerError, OSError):
-        return True
+    exist = os.path.exists(own) and os.path.exists(other)
+    return not (exist and os.path.samefile(other, own))
 
 
-def _read(place: Path, dataset: str) -> list[str]:
-    """Return the paths that the index has for the records.
-
-    Raises:
-      OSError: If the index cannot be read.
-      _DamagedError: If it is damaged.
-    """
-    return _entry(place, dataset)["ledgers"]
+def _places(place: Path, charged: _Charged) -> set[str]:
+    """Return the places that the index has of the records on a ledger."""
+    return {at for one in charged.prints for at in _entry(place, one)["ledgers"]}
 
 
 def _entry(place: Path, dataset: str) -> dict[str, list[str]]:
@@ -485,33 +515,36 @@ def _note_all(
       formerly: As for `check`.
       sources: Files of the records, as `source_names` names them.
     """
-    datasets = _data_sets(path) or ()
-    asked = [data.fingerprint for data in datasets if data.fingerprint in {*prints[:1], formerly}]
-    for data in datasets:
-        known = False
-        with suppress(OSError, _DamagedError):
-            known = data.fingerprint not in asked and _knows(place, path, data)
-        for one in () if known else _noted(data.prints):
-            _note(place, path, one, [data.fingerprint])
-    if not asked:
-        for one in _noted(prints):
-            _note(place, path, one, prints[:1])
+    ledgers = _ledgers(place)
+    this = ledgers(str(path)) or _Charged((), frozenset(), frozenset())
+    whole = {*prints[:1], formerly}
+    asked = [one.fingerprint for one in this.datasets if one.fingerprint in whole] or prints[:1]
     for one in sources:
         before: list[str] = []
         with suppress(OSError, _DamagedError):
-            before = _charged_before(place, datasets, one)
-        _note(place, path, one, [*(asked or prints[:1]), *before])
+            before = _charged_before(place, this, one, ledgers)
+        _note(place, path, one, [*asked, *before])
+    # What stands for all comes last: a killed process has noted the rest, or all is noted again.
+    for one in reversed(dict.fromkeys([*asked, *_noted(prints)])):
+        _note(place, path, one, asked)
+    for data in this.datasets:
+        if data.fingerprint in whole or _knows(place, path, data):
+            continue
+        with suppress(OSError, _DamagedError):
+            moved = bool(_entry(place, data.fingerprint)["ledgers"])
+            for one in data.prints[:1] if moved else reversed(_noted(data.prints)):
+                _note(place, path, one, [data.fingerprint])
 
 
-def _charged_before(place: Path, datasets: Sequence[DataSet], source: str) -> list[str]:
+def _charged_before(place: Path, this: _Charged, source: str, ledgers: Ledgers) -> list[str]:
     """Return what other ledgers were charged for, of a file of which an entry has places alone."""
     entry = _entry(place, source)
-    if entry.get("of"):
+    if entry.get("of") or not entry["ledgers"]:
         return []
-    places = {at for one in _prints(datasets) for at in _read(place, one)}
-    if not places.isdisjoint(entry["ledgers"]):  # this ledger is that one
+    if not _places(place, this).isdisjoint(entry["ledgers"]):  # this ledger is that one
         return []
-    return [one for at in entry["ledgers"] for one in sorted(_prints(_data_sets(Path(at))))]
+    found = [ledgers(at) for at in entry["ledgers"]]
+    return sorted({one for ledger in found if ledger for one in ledger.prints})
 
 
 def _note(place: Path, path: Path, dataset: str, of: Sequence[str]) -> None:
@@ -580,3 +613,12 @@ def _warn(error: Exception) -> None:
         "would go unnoticed; give the folder back, or name another by RKNN_STATE_DIR.",
         stacklevel=3,
     )
+
+
+def _warn_of_two(path: Path, others: Sequence[str]) -> None:
+    if others:
+        warn_owner(
+            f"These records are charged to {others[0]} as well as to {path}; what both have spent "
+            "adds up. Use one of them.",
+            stacklevel=3,
+        )
