@@ -262,7 +262,7 @@ def test_numbers_in_an_archive_are_matched_by_the_names_beside_them(tmp_path, na
     [
         (["1", "2", "3"], [1, 2, 3], "1,2,3", [0, 1, 2]),
         (["1", "2", "3"], [1, 2, 3], "3,2,1", [2, 1, 0]),
-        (["10", "x"], [10, 0], "10,x", [0, -1]),
+        (["10", ""], [10, 0], "10,x", [0, -1]),
         (["-1", "1"], [-1, 1], "-1,1", [0, 1]),
         (["cat", " dog", " owl"], [0, 1, 2], "owl,dog,cat", [2, 1, 0]),
         (["cat", " dog", " owl"], [0, 1, 2], None, [0, 1, 2]),
@@ -350,6 +350,45 @@ def test_an_array_that_names_no_classes_is_refused_beside_numbers(tmp_path, clas
             read()
     np.savez(path, embeddings=np.zeros((3, 2)), labels=np.array(NAMES), classes=classes)
     assert encode(tables.read_labels(path), GIVEN).ids.tolist() == [2, 1, 0]
+
+
+def test_names_of_which_some_are_numbers_are_refused_beside_numbers(tmp_path):
+    """A label 1 is the name 1, or the name at place 1: records of one were counted for another."""
+    path = tmp_path / "R.npz"
+    for names in (["low", "1", "high"], ["unknown", "0", "1"]):
+        np.savez(path, embeddings=np.zeros((3, 2)), labels=np.arange(3), classes=names)
+        with pytest.raises(ValueError, match="may be a name or its place; save the labels as text"):
+            tables.read_labels(path)
+        np.savez(path, embeddings=np.zeros((3, 2)), labels=np.eye(3, dtype=bool), classes=names)
+        ids = encode(tables.read_labels(path), parse_classes(",".join(names[::-1])), 1).ids[:, 0]
+        assert ids.tolist() == [2, 1, 0]
+
+
+def test_numbers_that_are_names_are_refused_where_none_is_a_class(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = partial(named_settings, Settings, "P.npz", "R.npz", 1.0)
+    np.savez("R.npz", embeddings=np.zeros((3, 2)), labels=[7, 5, 6], classes=["7", "5", "6"])
+    for given in ("3", "0,1,2", "8,9"):
+        with pytest.raises(ValueError, match="write them alike"):
+            known_classes.find(settings(classes=given), ["R.npz"])
+    assert known_classes.find(settings(classes="5,6"), ["R.npz"]).count == 2
+
+
+def test_text_labels_have_no_order_to_agree_on(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    numbers = {"embeddings": np.zeros((3, 2)), "labels": np.arange(3), "classes": NAMES}
+    np.savez("R1.npz", **numbers)
+    np.savez("R2.npz", embeddings=np.ones((3, 2)), labels=NAMES)
+    files = ["R1.npz", "R2.npz"]
+    assert known_classes.declared(files, "labels") == NAMES
+    for given in ("owl,dog,cat", "owl,cat"):
+        settings = named_settings(Settings, "P.npz", "R*.npz", 1.0, classes=given)
+        assert known_classes.find(settings, files) == parse_classes(given)
+    np.save("L.npy", np.array(NAMES))
+    apart = named_settings(
+        Settings, "P.npz", "R1.npz", 1.0, classes="owl,dog", private_labels="L.npy"
+    )
+    assert known_classes.find(apart, ["R1.npz"]).count == 2
 
 
 @pytest.mark.parametrize("columns", [2, 4])
@@ -534,6 +573,9 @@ def test_embed_reads_text_and_tables_in_folders_and_patterns(tmp_path, monkeypat
         told = run("embed", "--table", name, "--label", "label", "--out", out)
         assert (told["rows"], told["dimensions"]) == (20, 3)
         assert known_classes.declared([out], "labels") == NAMES
+        kept = ("--columns", "size", "kind", "--keep", "label", "--out", f"kept{out}")
+        run("embed", "--table", name, *kept)
+        assert known_classes.declared([f"kept{out}"], "label") == NAMES, "a kept column has names"
         assert tables.read_labels(Path(out))[:2].tolist() == ["cat\x1f0", "dog\x1f1"]
     assert pq.read_table("0.parquet").equals(pq.read_table("1.parquet"))
 

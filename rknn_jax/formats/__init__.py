@@ -121,6 +121,7 @@ class Layout(NamedTuple):
       classes: Names of the class numbers among the labels, as `datasets` declares them. Defaults to
         none.
       arrays: Names of the arrays of an archive. Defaults to none.
+      values: Numbers that the file declares as names of the classes. Defaults to none.
     """
 
     features: tuple[str, ...]
@@ -130,6 +131,7 @@ class Layout(NamedTuple):
     declares: bool = True
     classes: tuple[str, ...] = ()
     arrays: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
 
 
 class FormatError(ValueError):

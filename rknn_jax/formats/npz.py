@@ -2,7 +2,7 @@
 
 An array `classes` of text names the class numbers among the labels, in their order, as a ClassLabel
 of `datasets` does. Such numbers are then matched by name, in whatever order a user lists the names.
-Where names are numbers, the labels may be these, and are matched by their values.
+Where all names are numbers, the labels are these, and are matched by their values.
 """
 
 import zipfile
@@ -16,6 +16,7 @@ import numpy as np
 from rknn_jax._internal.option_names import option
 from rknn_jax.formats import EMBEDDINGS, Block, Columns, FormatError, Layout, _hub, absent, npy
 from rknn_jax.records.classes import number_of
+from rknn_jax.records.features import MOST_NAMED
 
 SUFFIXES = (".npz",)
 
@@ -42,13 +43,13 @@ def layout(file: IO[bytes], columns: Columns) -> Layout:
         classes = () if empty.labels is None else _class_names(archive, columns, empty.labels)
         if empty.labels is not None:
             _with_names(empty.labels, classes)  # refuses what blocks would refuse
-        if empty.labels is None or empty.labels.dtype.kind not in NUMBERS or _are_values(classes):
-            classes = ()
+        values = _are_values(classes)
         return Layout(
             (),
             empty,
             arrays=tuple(name.removesuffix(".npy") for name in archive.namelist()),
-            classes=classes,
+            classes=() if values else classes,
+            values=classes if values else (),
         )
 
 
@@ -128,8 +129,8 @@ def _class_names(archive: zipfile.ZipFile, columns: Columns, labels: np.ndarray)
 
 
 def _are_values(names: tuple[str, ...]) -> bool:
-    """Return whether a name is a number, so that numbers among the labels are such names."""
-    return any(number_of(name) is not None for name in names)
+    """Return whether names are numbers, so that numbers among the labels are such names."""
+    return any(names) and all(number_of(name) is not None for name in names if name)
 
 
 def _with_names(labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
@@ -139,6 +140,13 @@ def _with_names(labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
       FormatError: If nobody knows which of the two they are, or a mask is of other classes.
     """
     mask = labels.dtype.kind == "b" and labels.ndim == 2
+    numbers = [name for name in names if number_of(name) is not None]
+    if numbers and not mask and not _are_values(names):
+        raise FormatError(
+            f"Expected names in {CLASSES!r} of which all are numbers, or none, beside class "
+            f"numbers, got {', '.join(names[:MOST_NAMED])} with {numbers[0]}, so that a number may "
+            "be a name or its place; save the labels as text."
+        )
     if not names or labels.dtype.kind not in NUMBERS or (_are_values(names) and not mask):
         return labels
     if labels.shape[1:] == (len(names),):

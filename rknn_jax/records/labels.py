@@ -108,14 +108,15 @@ def encode(
     return Encoded(ballots, 1 + np.logical_not(counted.all(axis=1)))
 
 
-def agree(classes: Classes, declared: Sequence[str]) -> bool:
-    """Return False if class numbers have names, of which none is read as one of the classes.
+def agree(classes: Classes, declared: Sequence[str], values: Sequence[str] = ()) -> bool:
+    """Return False if labels have names that a file declares, of which none is one of the classes.
 
     Args:
       classes: Set of classes.
       declared: Names of the class numbers, in their order, or none.
+      values: Numbers that are names of the classes. Defaults to none.
     """
-    texts = [f"{name}{NUMBERED}{number}" for number, name in enumerate(declared)]
+    texts = [*(f"{name}{NUMBERED}{number}" for number, name in enumerate(declared)), *values]
     return not texts or bool(np.any(encode(np.array(texts), classes).ids != MISSING))
 
 

@@ -90,12 +90,17 @@ def _check_given(
         layouts = {shard.where: shard.layout() for shard in shards}
     except (ValueError, OSError):
         return
-    numbered = {where: layout.classes for where, layout in layouts.items() if _has_numbers(layout)}
-    for names, where in {names: where for where, names in numbered.items()}.items():
-        if not agree(given, names):
+    numbered = {
+        where: layout.classes
+        for where, layout in layouts.items()
+        if _has_numbers(layout) and not layout.values
+    }
+    several = {(layout.classes, layout.values): where for where, layout in layouts.items()}
+    for (names, values), where in several.items():
+        if not agree(given, names, values):
             raise ValueError(
                 f"Expected some of the names of class numbers in {where}, "
-                f"{', '.join(names[:MOST_NAMED])}, got {option('classes')} "
+                f"{', '.join([*names, *values][:MOST_NAMED])}, got {option('classes')} "
                 f"{','.join((given.names or ())[:MOST_NAMED])}; write them alike, or leave the "
                 "names out there."
             )
@@ -104,14 +109,15 @@ def _check_given(
     elif given.counts_from_0 and not given.numerals and () in numbered.values():
         # Numbers with names are classes by these, and others by the order of the classes.
         _check_same({where: names or given.names or () for where, names in numbered.items()})
-    if private_labels is not None:
+    if private_labels is not None and () in numbered.values():
         _check_order(given, private)
 
 
 def _has_numbers(layout: Layout) -> bool:
     """Return whether labels may be class numbers, by their type."""
     labels = layout.empty.labels
-    return labels is not None and (labels.dtype.kind != "U" or not layout.typed)
+    is_text = labels is None or (labels.dtype.kind == "U" and layout.typed)
+    return bool(layout.classes) or not is_text
 
 
 def _check_order(given: Classes, private: Sequence[str] | Sequence[Shard]) -> None:
@@ -155,7 +161,8 @@ def declared(
         for shard in _of_labels(private, label, private_labels)
         if isinstance(shard, ArrowShard) or suffix_of(shard.name) in DECLARING
     ]
-    found = {shard.where: shard.layout().classes for shard in shards}
+    layouts = {shard.where: shard.layout() for shard in shards}
+    found = {where: layout.classes for where, layout in layouts.items() if _has_numbers(layout)}
     _check_same(found)
     return next(iter(found.values()), ())
 
@@ -176,7 +183,8 @@ def _check_same(found: Mapping[str, tuple[str, ...]]) -> None:
         first, second, *_ = places.values()
         raise ValueError(
             f"Expected the same names of classes in all files, got others in {second} than in "
-            f"{first}; write all files with the same names in the same order."
+            f"{first}; write all files with the same names in the same order, or labels as text in "
+            "a format with types, such as Parquet."
         )
 
 
