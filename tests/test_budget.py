@@ -528,6 +528,28 @@ def test_a_copy_of_a_ledger_is_none_of_other_records_either(moved):
     adopt("moved.jsonl", "new.npz", unrelated=True)
 
 
+def test_a_part_of_records_is_told_where_their_ledger_is_though_it_was_moved(folder):
+    data = DataSet("sha256:whole", 9, ("sha256:part", "sha256:rest"))
+    other = DataSet("sha256:other", 5)
+    with ledger_index.held(Path("L"), data.prints):
+        ledger = Ledger.create("L", data.fingerprint, 1.0, rows=9, shards=data.shards)
+    with ledger_index.held(Path("L"), other.prints, adopts=True):
+        ledger.adopt(other, "the same people", unrelated=True)
+    os.rename("L", "M")
+    with ledger_index.held(Path("M"), other.prints):
+        pass
+    with pytest.raises(LedgerMismatchError, match=r"ledger of these records, .*/M, got no ledger"):
+        ledger_index.check(Path("new"), ["sha256:part"])
+
+
+def test_a_ledger_that_is_named_by_a_relative_path_is_that_at_its_place(folder):
+    np.savez("e.npz", embeddings=np.zeros((0, 4)), labels=np.zeros(0, int))
+    with ledger_index.held(Path("e.jsonl"), [], ["e.npz"]):
+        Ledger.create("e.jsonl", "sha256:of-none", 1.0, relation="add-remove", rows=0)
+    with ledger_index.held(Path("e.jsonl"), ["sha256:some"], ["e.npz"], adopts=True):
+        Ledger.open("e.jsonl").adopt(DataSet("sha256:some", 3), "some came", unrelated=True)
+
+
 def test_a_second_copy_that_is_in_use_is_told_of_also_once_the_file_has_changed(folder):
     release(budget=3)
     home = Path("R.npz.ledger.jsonl")

@@ -116,6 +116,15 @@ def test_the_options_that_a_run_keeps_make_its_settings_again(line, tmp_path):
     assert again == dataclasses.replace(experiment, out=Path("a"))
 
 
+@pytest.mark.parametrize("text", ["false", "true"])
+def test_a_flag_of_a_file_is_what_the_file_says(text, tmp_path):
+    """A false was left out, also where the default is true."""
+    path = tmp_path / "c.toml"
+    path.write_text(f"[representation]\ndeskew = {text}\n[student]\nfine_tune = false\n")
+    found = commandline.parsed(["--epsilon", "1", "--config", str(path)])
+    assert (found.representation.deskew, found.student.fine_tune) == (text == "true", False)
+
+
 def test_settings_that_only_a_program_writes_are_kept_too():
     """A command line has no word for a preset's number of queries taken back, but a file does."""
     preset = presets.named("mnist-fast")

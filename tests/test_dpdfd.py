@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_softmax
+from sklearn.datasets import load_digits
 
 from rknn_jax.labelers import _distillation, pate
 from rknn_jax.labelers.dpdfd import DPDFD, SMALL, teachers, training
@@ -262,6 +263,23 @@ def test_a_record_reaches_its_own_teacher_alone():
     after = voted(QUICK, images, labels).weights
     moved = np.abs(np.asarray(before) - np.asarray(after)).max((1, 2)) > 0
     assert moved.tolist() == [teacher == part[7] for teacher in range(20)]
+
+
+@pytest.mark.parametrize(("each", "more"), [(2, 17), (8, 38)])
+def test_a_person_with_more_records_changes_no_bit_of_other_teachers(each, more):
+    """All had the length of the largest part, so that sums were of another order."""
+    digits = (15 * load_digits().images[:2]).astype(np.uint8)[..., None]
+    count = 30 * each
+    images = np.repeat(digits, [count, more], axis=0)
+    labels = np.append(np.arange(count) % 2, np.full(more, 2))
+    part = np.append(np.arange(count) // each, np.zeros(more, int))
+    config = DPDFD(epsilon=1.0, delta=1e-5, unit="person", num_teachers=30)
+    before, after = (
+        np.asarray(teachers._regressions(images[:n], labels[:n], part[:n], 10, config))
+        for n in (count, count + more)
+    )
+    np.testing.assert_array_equal(before[1:], after[1:])
+    assert np.any(before[0] != after[0])
 
 
 def test_no_teacher_learns_from_a_record_of_no_class():

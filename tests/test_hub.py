@@ -355,13 +355,49 @@ def test_an_array_that_names_no_classes_is_refused_beside_numbers(tmp_path, clas
 def test_names_of_which_some_are_numbers_are_refused_beside_numbers(tmp_path):
     """A label 1 is the name 1, or the name at place 1: records of one were counted for another."""
     path = tmp_path / "R.npz"
-    for names in (["low", "1", "high"], ["unknown", "0", "1"]):
+    for names in (["low", "2", "high"], ["unknown", "0", "1"]):
         np.savez(path, embeddings=np.zeros((3, 2)), labels=np.arange(3), classes=names)
         with pytest.raises(ValueError, match="may be a name or its place; save the labels as text"):
             tables.read_labels(path)
         np.savez(path, embeddings=np.zeros((3, 2)), labels=np.eye(3, dtype=bool), classes=names)
         ids = encode(tables.read_labels(path), parse_classes(",".join(names[::-1])), 1).ids[:, 0]
         assert ids.tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize("form", ["npz", "parquet"])
+def test_a_name_that_is_a_number_is_no_place_of_another_class(tmp_path, form):
+    """Letters and digits, as in EMNIST: a digit that is not asked for counted as a letter."""
+    names = ("0", "1", "A", "B")
+    path = str(tmp_path / f"t.{form}")
+    if form == "npz":
+        np.savez(path, embeddings=np.zeros((4, 2)), labels=np.arange(4), classes=names)
+    else:
+        table = pa.table({"labels": np.arange(4), "x": np.zeros(4)})
+        pq.write_table(table.replace_schema_metadata(features(names, "labels")), path)
+    stored = tables.read_labels(Path(path))
+    for given, wanted in {"A,B": [-1, -1, 0, 1], "B,1,A": [-1, 1, 2, 0]}.items():
+        assert encode(stored, parse_classes(given)).ids.tolist() == wanted
+    assert encode(stored, Classes(4)).ids.tolist() == [0, 1, 2, 3]
+
+
+def test_numbers_as_names_of_numbers_are_no_names(tmp_path):
+    """`datasets` gives them to classes without names, which `--classes` may name."""
+    table = pa.table({"labels": np.arange(3), "x": np.zeros(3)})
+    named = table.replace_schema_metadata(features(("0", "1", "2"), "labels"))
+    pq.write_table(named, tmp_path / "t.parquet")
+    stored = tables.read_labels(tmp_path / "t.parquet")
+    assert encode(stored, parse_classes("cat,dog,owl")).ids.tolist() == [0, 1, 2]
+    assert encode(stored, parse_classes("2,1,0")).ids.tolist() == [2, 1, 0]
+
+
+def test_masks_of_numbers_in_another_order_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number, names in enumerate((["0", "1", "2"], ["2", "0", "1"])):
+        rows = np.full((3, 2), number)
+        np.savez(f"R{number}.npz", embeddings=rows, labels=np.eye(3, dtype=bool), classes=names)
+    settings = named_settings(Settings, "P.npz", "R*.npz", 1.0, classes="3")
+    with pytest.raises(ValueError, match="same names of classes in all files"):
+        known_classes.find(settings, ["R0.npz", "R1.npz"])
 
 
 def test_numbers_that_are_names_are_refused_where_none_is_a_class(tmp_path, monkeypatch):
@@ -407,7 +443,7 @@ def test_labels_apart_from_the_names_of_their_numbers_have_their_order(tmp_path,
     shutil.copy("L.npy", "L2.npy")
     given = partial(named_settings, Settings, "P.npz", "R*.npz", 1.0, private_labels=("L*.npy"))
     for files in (["R.npz"], ["R.npz", "R2.npz"]):
-        with pytest.raises(ValueError, match="name them in its order"):
+        with pytest.raises(ValueError, match="name all of them in its order"):
             known_classes.find(given(classes="owl,dog,cat"), files)
         assert known_classes.find(given(classes=",".join(NAMES)), files).names == NAMES
         assert known_classes.find(given(classes="3"), files).count == 3

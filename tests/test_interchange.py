@@ -357,6 +357,13 @@ def test_every_public_column_is_exported_whatever_its_name(tmp_path):
     assert shown.get("value") == '$no"te&<'
 
 
+def test_class_names_that_xml_cannot_hold_are_refused(tmp_path):
+    folder = folder_of(tmp_path / "run", class_names=np.array(["a", "c\x01", "b"]))
+    with pytest.raises(ValueError, match=r"label-studio, got 'c\\x01'; take .* argilla"):
+        export.write(folder, "label-studio")
+    export.write(folder, "argilla")
+
+
 def test_argilla_gets_a_suggestion_for_each_label_above_the_threshold(tmp_path):
     [path] = annotated(tmp_path, "argilla", 0.5)
     records = json.loads(path.read_text())

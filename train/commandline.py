@@ -55,7 +55,7 @@ def parsed(arguments: list[str], description: str | None = None) -> Experiment:
       ValueError: If a name is unknown, or settings do not go together.
       SystemExit: If an option is unknown, or help was asked for.
     """
-    names, rest = _names(option_files.expanded(arguments))
+    names, rest = _names(option_files.expanded(arguments, pairs=True))
     given = _begun(names)
     chosen = {field: given[field] for field in ROOMS if given[field] is not None}
     kinds = {field: _narrowed(type(part)) for field, part in chosen.items()}

@@ -55,8 +55,8 @@ FAULTS = (
         "training",
         "a record whose features are not finite trains its teacher",
         "rknn_jax/labelers/_pate_teachers.py",
-        "((known >= 0) & np.append(finite, False)[index])",
-        "(known >= 0)",
+        "(known >= 0) & finite",
+        "known >= 0",
         ("tests/test_pate.py",),
     ),
     Known(
@@ -85,10 +85,18 @@ FAULTS = (
     ),
     Known(
         "training",
+        "all teachers have the length of the largest part",
+        "rknn_jax/labelers/_pate_teachers.py",
+        "length = np.array([_padded(int(one)) for one in size])",
+        "length = np.full(num_teachers, _padded(int(size.max())))",
+        ("tests/test_dpdfd.py",),
+    ),
+    Known(
+        "training",
         "a record of no class trains its teacher as one of the first class",
         "rknn_jax/labelers/dpdfd/teachers.py",
-        "learned = present * (labels >= 0).astype(np.float32)",
-        "learned = present",
+        "np.maximum(known, 0), known >= 0",
+        "np.maximum(known, 0), known >= -1",
         ("tests/test_dpdfd.py",),
     ),
     Known(

@@ -29,16 +29,19 @@ BLOCK = 256
 """Records of one loop. Blocks run side by side on the cores of a CPU."""
 
 
-def map_records(describe: Callable[[Any, Any], jax.Array], encoder: Any, records: Any) -> jax.Array:
+def map_records(
+    describe: Callable[[Any, Any], jax.Array], encoder: Any, records: Any, block: int = BLOCK
+) -> jax.Array:
     """Apply a function of one record to every record, one at a time.
 
     Row i of the result depends on record i and on `encoder` alone, bit for bit.
 
     Args:
-      describe: Function of `(encoder, record)`, named at the top of its module, so that it is
-        compiled once. It returns an array `[...]`.
+      describe: Function of `(encoder, record)` that has a hash, such as one that is named at the
+        top of its module, so that it is compiled once. It returns an array `[...]`.
       encoder: Pytree of public values.
       records: Array `[n, ...]`, or a pytree of such arrays.
+      block: Number of records of one loop. Defaults to `BLOCK`.
 
     Returns:
       `[n, ...]`.
@@ -51,11 +54,11 @@ def map_records(describe: Callable[[Any, Any], jax.Array], encoder: Any, records
     num_records = len(leaves[0])
 
     def run(start: int) -> Array:
-        block = jax.tree.map(lambda rows: rows[start : start + BLOCK], records)
-        count = min(BLOCK, num_records - start)
-        return np.asarray(_loop(describe, encoder, jax.tree.map(_filled, block), count))[:count]
+        rows = jax.tree.map(lambda rows: _filled(rows[start : start + block], block), records)
+        count = min(block, num_records - start)
+        return np.asarray(_loop(describe, encoder, rows, count))[:count]
 
-    starts = range(0, max(num_records, 1), BLOCK)
+    starts = range(0, max(num_records, 1), block)
     first = run(0)  # compiles, once for all threads
     with ThreadPoolExecutor(num_cores()) as pool:
         found = np.concatenate([first, *pool.map(run, starts[1:])])
@@ -102,9 +105,9 @@ def side_by_side(
     ]
 
 
-def _filled(rows: np.ndarray) -> np.ndarray:
+def _filled(rows: np.ndarray, block: int) -> np.ndarray:
     """Return a block filled up with zeros, which the loop never reads."""
-    return np.pad(rows, [(0, BLOCK - len(rows)), *[(0, 0)] * (rows.ndim - 1)])
+    return np.pad(rows, [(0, block - len(rows)), *[(0, 0)] * (rows.ndim - 1)])
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -121,7 +124,8 @@ def _loop(
         return found.at[i].set(of_record(i))
 
     made = jax.eval_shape(of_record, 0)
+    block = len(jax.tree.leaves(records)[0])
     found: jax.Array = jax.lax.fori_loop(
-        0, count, step, jnp.zeros((BLOCK, *made.shape), made.dtype)
+        0, count, step, jnp.zeros((block, *made.shape), made.dtype)
     )
     return found

@@ -33,8 +33,13 @@ _LONG_KEY = re.compile(rf"(?:[^\s.=]{{1,100}}+[ \t]*+\.[ \t]*+){{{MOST_PARTS}}}"
 """A key of too many parts, with which tomllib's memory grows by the square of their number."""
 
 
-def expanded(arguments: Sequence[str]) -> list[str]:
+def expanded(arguments: Sequence[str], *, pairs: bool = False) -> list[str]:
     """Return the arguments with the options of the file that `--config` names, if it is there.
+
+    Args:
+      arguments: Words of the command line.
+      pairs: Whether each flag has one that turns it off, such as `--no-deskew`. Without, all flags
+        are off by default. Defaults to False.
 
     Raises:
       ValueError: If the file cannot be read, is neither TOML nor JSON, or names no options.
@@ -53,7 +58,7 @@ def expanded(arguments: Sequence[str]) -> list[str]:
             raise ValueError(f"Expected {FLAG} FILE, got no file; name a .toml or .json file.")
         name = words[place + 1]
     rest = words[:place] + words[place + (1 if equals else 2) :]
-    options = list(_options(_read(Path(name)), ""))
+    options = list(_options(_read(Path(name)), "", pairs=pairs))
     first = next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
     return [*rest[:first], *options, *rest[first:]]
 
@@ -106,8 +111,8 @@ def _too_many_parts() -> ValueError:
     )
 
 
-def _options(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    """Yield the words of the options. What is null or false is left at its default."""
+def _options(values: Mapping[str, Any], prefix: str, *, pairs: bool) -> Iterator[str]:
+    """Yield the words of the options. What is null is left at its default."""
     if prefix.count(".") >= MOST_PARTS:
         raise _too_many_parts()
     seen: dict[str, str] = {}
@@ -120,9 +125,11 @@ def _options(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
             )
         seen[name] = key
         if isinstance(value, Mapping):
-            yield from _options(value, f"{name}.")
-        elif value is None or value is False:
+            yield from _options(value, f"{name}.", pairs=pairs)
+        elif value is None or (value is False and not pairs):
             continue
+        elif value is False:
+            yield f"--{prefix}no-{name.removeprefix(prefix)}"
         elif value is True:
             yield f"--{name}"
         elif isinstance(value, list):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rknn_jax.formats import FormatError
-from rknn_jax.records.labels import NUMBERED
+from rknn_jax.records.labels import NUMBERED, named_numbers
 
 KEY = b"huggingface"
 """Key of the features among the metadata of a schema."""
@@ -98,7 +98,7 @@ def named(numbers: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
         numbers = np.array([np.nan if number is None else number for number in numbers], float)
     with np.errstate(invalid="ignore"):
         place = np.floor(np.where(np.isfinite(numbers), numbers, -1)).astype(np.int64)
-    texts = np.array(["", *(f"{name}{NUMBERED}{i}" for i, name in enumerate(names))])
+    texts = np.array(["", *named_numbers(names)])
     found: np.ndarray = texts[np.clip(place + 1, 0, len(names))]
     beyond = np.flatnonzero((place >= len(names)) | ((place != numbers) & (numbers > 0)))
     if len(beyond):

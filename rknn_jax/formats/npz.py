@@ -43,7 +43,7 @@ def layout(file: IO[bytes], columns: Columns) -> Layout:
         classes = () if empty.labels is None else _class_names(archive, columns, empty.labels)
         if empty.labels is not None:
             _with_names(empty.labels, classes)  # refuses what blocks would refuse
-        values = _are_values(classes)
+        values = _are_values(classes) and not _is_mask(empty.labels)
         return Layout(
             (),
             empty,
@@ -133,14 +133,19 @@ def _are_values(names: tuple[str, ...]) -> bool:
     return any(names) and all(number_of(name) is not None for name in names if name)
 
 
+def _is_mask(labels: np.ndarray | None) -> bool:
+    """Return whether labels are a mask of the classes, by their shape and type."""
+    return labels is not None and labels.dtype.kind == "b" and labels.ndim == 2
+
+
 def _with_names(labels: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
     """Return class numbers, or a mask of the classes, with the names; other labels as they are.
 
     Raises:
       FormatError: If nobody knows which of the two they are, or a mask is of other classes.
     """
-    mask = labels.dtype.kind == "b" and labels.ndim == 2
-    numbers = [name for name in names if number_of(name) is not None]
+    mask = _is_mask(labels)
+    numbers = [name for i, name in enumerate(names) if number_of(name) not in (None, i)]
     if numbers and not mask and not _are_values(names):
         raise FormatError(
             f"Expected names in {CLASSES!r} of which all are numbers, or none, beside class "

@@ -2,31 +2,30 @@
 
 They are networks with one hidden layer on the features of an encoder, by full-batch AdamW: 250 of
 them take seconds on two cores, while the paper's convolutional teachers would take hours. Their
-accuracy is limited by the features. A record moves the weights of its own teacher and no other, bit
-for bit, which is what the sensitivity of the votes stands on.
+accuracy is limited by the features.
+
+A record moves the weights of its own teacher and no other, bit for bit, which is what the
+sensitivity of the votes stands on. So each teacher is trained by a program of its own, whose shape
+is that of its own records, padded: a program of several teachers has one length for all, and the
+order in which a teacher's records are added up, and so its last bits, would depend on the largest
+of them. On a tie of two classes, they decide.
 """
 
-import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from rknn_jax import bsvs
-from rknn_jax._internal import compilation
+from rknn_jax._internal.one_record import map_records
 from rknn_jax.types import Array
 
-TEACHERS = "teachers"
-
-AT_ONCE = 10
-"""Teachers that one CPU trains together.
-
-The records of few teachers stay in its caches for all steps: 250 of them take 0.6 of the time.
-"""
+AT_A_TIME = 8
+"""Teachers that one core trains, one after the other, before it takes others."""
 
 
 class Training(NamedTuple):
@@ -45,21 +44,77 @@ class Training(NamedTuple):
     weight_decay: float
 
 
-def rows_of(part: np.ndarray, num_teachers: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the records of each teacher, padded to one length.
+class Lessons(NamedTuple):
+    """Records of one teacher, or of several: private.
+
+    Attributes:
+      features: float32 `[..., most, f]`, padded with zeros.
+      labels: int32 `[..., most]`, padded with 0.
+      present: float32 `[..., most]`, 1 for a record that is learned, and 0 for others and padding.
+    """
+
+    features: Array
+    labels: Array
+    present: Array
+
+
+def map_teachers(
+    teach: Callable[[Any, tuple[Any, Lessons]], jax.Array],
+    public: Any,
+    own: Any,
+    records: tuple[np.ndarray, np.ndarray, np.ndarray],
+    part: np.ndarray,
+) -> np.ndarray:
+    """Train every teacher alone, and return what each gives.
+
+    Row i of the result depends on `public`, on row i of `own` and on the records of teacher i
+    alone, bit for bit.
+
+    Args:
+      teach: Function of `(public, (own, lessons))`, as for `map_records`.
+      public: Pytree of public values.
+      own: Array `[num_teachers, ...]`, or a pytree of such arrays, what each teacher begins with.
+      records: Features float32 `[n, f]`, labels int `[n]` and bool `[n]`, False for a record that
+        trains nobody.
+      part: int64 `[n]`, teacher of each record.
 
     Returns:
-      `(index, present)`. `index` is int64 `[num_teachers, most]`, padded with index n. `present` is
-      float32 of the same shape, 0 for the padding and 1 for records.
+      `[num_teachers, ...]`, private.
     """
+    features, labels, learned = records
+    num_teachers = len(jax.tree.leaves(own)[0])
     size = np.bincount(part, minlength=num_teachers)
     order = np.argsort(part, kind="stable")
-    place = np.arange(len(order)) - np.repeat(np.cumsum(size) - size, size)
-    index = np.full((num_teachers, size.max()), len(order))
-    present = np.zeros(index.shape, np.float32)
-    index[part[order], place] = order
-    present[part[order], place] = 1
-    return index, present
+    first = np.cumsum(size) - size
+    length = np.array([_padded(int(one)) for one in size])
+
+    def of_length(most: int) -> tuple[np.ndarray, np.ndarray]:
+        teachers = np.flatnonzero(length == most)
+        lessons = Lessons(
+            np.zeros((len(teachers), most, features.shape[1]), np.float32),
+            np.zeros((len(teachers), most), np.int32),
+            np.zeros((len(teachers), most), np.float32),
+        )
+        for place, teacher in enumerate(teachers):
+            rows = order[first[teacher] : first[teacher] + size[teacher]]
+            lessons.features[place, : len(rows)] = features[rows]
+            lessons.labels[place, : len(rows)] = labels[rows]
+            lessons.present[place, : len(rows)] = learned[rows]
+        begun = jax.tree.map(lambda rows: np.asarray(rows)[teachers], own)
+        return teachers, np.asarray(map_records(teach, public, (begun, lessons), AT_A_TIME))
+
+    found = [of_length(most) for most in np.unique(length).tolist()]
+    teachers = np.concatenate([teachers for teachers, _ in found])
+    return np.concatenate([made for _, made in found])[np.argsort(teachers)]
+
+
+def _padded(size: int) -> int:
+    """Return the length of a teacher's program: a power of 2, so that there are few.
+
+    >>> [_padded(size) for size in (0, 8, 9, 100, 1025)]
+    [8, 8, 16, 128, 2048]
+    """
+    return int(2 ** max(size - 1, 7).bit_length())
 
 
 def predictions(
@@ -72,7 +127,7 @@ def predictions(
     num_classes: int,
     training: Training,
 ) -> np.ndarray:
-    """Train all teachers, on all devices, and return their predictions.
+    """Train all teachers, each alone, and return their predictions.
 
     Args:
       key: Random key of the first weights, which is consumed.
@@ -92,84 +147,48 @@ def predictions(
     asked = np.asarray(asked, np.float32)
     centre = asked.mean(axis=0)
     scale = np.sqrt(asked.var(axis=0).mean()) + 1e-12
-    index, present = rows_of(part, num_teachers)
-    known = np.append(bsvs.voting_labels(np.asarray(labels), num_classes), 0)[index]
-    devices = jax.devices()[
-        : max(count for count in range(1, jax.device_count() + 1) if len(index) % count == 0)
-    ]
-    over_teachers = NamedSharding(Mesh(np.array(devices), (TEACHERS,)), PartitionSpec(TEACHERS))
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = (np.asarray(features).astype(np.float32) - centre) / scale
     finite = np.isfinite(scaled).all(axis=1)
-    scaled = np.vstack([np.where(finite[:, None], scaled, 0), np.zeros_like(asked[:1])])
-    learned = present * ((known >= 0) & np.append(finite, False)[index]).astype(np.float32)
-    shards = jax.device_put((scaled[index], np.maximum(known, 0), learned), over_teachers)
-    keys = jax.device_put(jax.random.split(key, len(index)), over_teachers)
-    alone = len(devices) == 1 and jax.default_backend() == "cpu"
-    at_once = AT_ONCE if alone else None
+    known = bsvs.voting_labels(np.asarray(labels), num_classes)
+    records = np.where(finite[:, None], scaled, 0), np.maximum(known, 0), (known >= 0) & finite
+    keys = jax.random.key_data(jax.random.split(key, num_teachers))
     asked = (asked - centre) / scale
-    return np.asarray(_predictions(keys, *shards, asked, num_classes, training, at_once))
+    return map_teachers(_Teacher(num_classes, training), asked, keys, records, part)
 
 
-@functools.partial(
-    jax.jit,
-    static_argnames=("num_classes", "training", "at_once"),
-    compiler_options=compilation.moderate(),
-)
-def _predictions(
-    keys: jax.Array,
-    features: jax.Array,
-    labels: jax.Array,
-    present: jax.Array,
-    asked: jax.Array,
-    num_classes: int,
-    training: Training,
-    at_once: int | None,
-) -> jax.Array:
-    """Return the predictions of all teachers, `at_once` of them trained together, or all."""
+@dataclass(frozen=True)
+class _Teacher:
+    """Function that trains one teacher and returns its predictions, int32 `[s]`."""
 
-    def teacher(own: tuple[jax.Array, jax.Array, jax.Array, jax.Array]) -> jax.Array:
-        key, features, labels, present = own
-        params = _first_weights(key, features.shape[1], training.hidden, num_classes)
-        params = taught(
-            params,
-            _logits,
-            features,
-            labels=labels,
-            present=present,
-            steps=training.steps,
-            learning_rate=training.learning_rate,
-            weight_decay=training.weight_decay,
-        )
+    num_classes: int
+    training: Training
+
+    def __call__(self, asked: jax.Array, own: tuple[jax.Array, Lessons]) -> jax.Array:
+        data, lessons = own
+        hidden, steps, learning_rate, weight_decay = self.training
+        key = jax.random.wrap_key_data(data)
+        params = _first_weights(key, asked.shape[1], hidden, self.num_classes)
+        params = taught(params, _logits, lessons, steps, learning_rate, weight_decay)
         return jnp.argmax(_logits(params, asked), axis=1).astype(jnp.int32)
-
-    parts = (keys, features, labels, present)
-    if at_once is None:
-        return jax.vmap(teacher)(parts)
-    found: jax.Array = jax.lax.map(teacher, parts, batch_size=at_once)
-    return found
 
 
 def taught(
     params: Any,
     logits_of: Callable[[Any, jax.Array], jax.Array],
-    features: jax.Array,
-    labels: jax.Array,
-    present: jax.Array,
+    lessons: Lessons,
     steps: int,
     learning_rate: float,
     weight_decay: float,
 ) -> Any:
-    """Train one teacher by AdamW on all its records at once. It is vmapped over teachers.
+    """Train one teacher by AdamW on all its records at once.
 
     The learning rate falls to 0 along a cosine.
 
     Args:
       params: Parameters at the start.
       logits_of: Map of parameters and features to logits.
-      features: float32 `[most, f]`.
-      labels: int32 `[most]`.
-      present: float32 `[most]`, 0 for padding. A teacher without records follows the decay alone.
+      lessons: Records of the teacher. One without records follows the decay alone.
       steps: Number of training steps.
       learning_rate: Learning rate at the first step.
       weight_decay: Weight decay of AdamW.
@@ -177,6 +196,8 @@ def taught(
     optimizer = optax.adamw(
         optax.cosine_decay_schedule(learning_rate, steps), weight_decay=weight_decay
     )
+
+    features, labels, present = map(jnp.asarray, lessons)
 
     def loss_of(params: Any) -> jax.Array:
         lost = optax.softmax_cross_entropy_with_integer_labels(logits_of(params, features), labels)

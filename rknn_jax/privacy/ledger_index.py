@@ -264,7 +264,7 @@ def _refuse_second(
         records. Also if all are gone, and this one has not these records.
     """
     entry = _entry(place, dataset)
-    known, own = entry["ledgers"], os.path.realpath(path)
+    known, own = _known(place, entry), os.path.realpath(path)
     if not known:
         return []
     others = [
@@ -342,14 +342,9 @@ def _refuse_changed(
         one in a new place.
     """
     entry, exists = _entry(place, source), os.path.lexists(path)
-    known = [*entry["ledgers"]]
+    known, own = _known(place, entry), os.path.realpath(path)
     if not known or (exists and not adopts):
         return []
-    own = os.path.realpath(path)
-    # Its records may have been charged since to their ledger at another place, by another file.
-    for name in entry.get("of", ()):
-        with suppress(OSError, _DamagedError):
-            known += _entry_at(place / name)["ledgers"]
 
     def is_that(ledger: str) -> bool:
         charged = ledgers(ledger)
@@ -358,9 +353,9 @@ def _refuse_changed(
         if entry.get("of"):
             return _holds(charged, set(), entry)
         # Earlier versions noted places alone: of the file, and of the records on the ledger.
-        return not (_places(place, charged) or {ledger}).isdisjoint(known)
+        return not (_places(place, charged) or {os.path.realpath(ledger)}).isdisjoint(known)
 
-    others = [other for other in dict.fromkeys(known) if _is_other(other, own) and is_that(other)]
+    others = [other for other in known if _is_other(other, own) and is_that(other)]
     if exists and (own in known or not others) and is_that(str(path)):
         return others
     told = (
@@ -458,6 +453,18 @@ def _is_other(other: str, own: str) -> bool:
         return False
     exist = os.path.exists(own) and os.path.exists(other)
     return not (exist and os.path.samefile(other, own))
+
+
+def _known(place: Path, entry: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the ledgers of an entry, and those of its data sets.
+
+    The ledger may have been moved since, and used for others of its records.
+    """
+    known = dict.fromkeys(entry["ledgers"])
+    for name in entry.get("of", ()) if known else ():
+        with suppress(OSError, _DamagedError):
+            known |= dict.fromkeys(_entry_at(place / name)["ledgers"])
+    return [*known]
 
 
 def _places(place: Path, charged: _Charged) -> set[str]:

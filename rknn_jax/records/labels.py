@@ -116,8 +116,19 @@ def agree(classes: Classes, declared: Sequence[str], values: Sequence[str] = ())
       declared: Names of the class numbers, in their order, or none.
       values: Numbers that are names of the classes. Defaults to none.
     """
-    texts = [*(f"{name}{NUMBERED}{number}" for number, name in enumerate(declared)), *values]
+    texts = [*named_numbers(declared), *values]
     return not texts or bool(np.any(encode(np.array(texts), classes).ids != MISSING))
+
+
+def named_numbers(names: Sequence[str]) -> list[str]:
+    """Return the labels that stand for the class numbers from 0, if a file declares their names.
+
+    >>> named_numbers(["0", "1"])
+    ['0', '1']
+    """
+    if [*names] == [str(number) for number in range(len(names))]:
+        return [*names]  # numbers without names have these ones in `datasets`
+    return [f"{name}{NUMBERED}{number}" for number, name in enumerate(names)]
 
 
 def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -327,7 +338,12 @@ class _Lookup:
         by_number = self.is_counted and (not self.names or number_of(name.strip()) is None)
         if by_number and value is not None:
             return self.number(value)
-        return self._other_text(name.strip()) if self.names and name else FOREIGN
+        name = name.strip()
+        if name.lower() in MISSING_WORDS:
+            return self.names.get(name, MISSING)
+        # A name that is a number is never the place of another class.
+        found = number_of(name)
+        return self.names.get(name, FOREIGN if found is None else self.values.get(found, FOREIGN))
 
     def _other_text(self, text: str) -> int:
         number = self.names.get(text)

@@ -18,6 +18,7 @@ them alone. It finds more with `pred_probs` of a classifier that was cross-valid
 import io
 import json
 import math
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from xml.sax.saxutils import quoteattr
@@ -31,8 +32,21 @@ AGENT = "rknn_jax"
 QUESTION = "label"
 
 
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML cannot hold."""
+
+
 def label_studio(labels: Labels) -> dict[str, bytes]:
-    """Return tasks with predictions, and the interface that shows them."""
+    """Return tasks with predictions, and the interface that shows them.
+
+    Raises:
+      ValueError: If the interface, which is XML, cannot hold the name of a class.
+    """
+    if odd := [str(name) for name in labels.classes if _NO_XML.search(str(name))]:
+        raise ValueError(
+            f"Expected class names that XML can hold with {option('format')} label-studio, got "
+            f"{odd[0]!a}; take {option('format')} argilla or csv."
+        )
     tasks = []
     for row in _rows(labels):
         result = {

@@ -90,10 +90,12 @@ def _check_given(
         layouts = {shard.where: shard.layout() for shard in shards}
     except (ValueError, OSError):
         return
+    # A number that is a name has its own place.
+    in_place = tuple(map(str, range(given.count)))
     numbered = {
-        where: layout.classes
+        where: in_place if layout.values else layout.classes
         for where, layout in layouts.items()
-        if _has_numbers(layout) and not layout.values
+        if _has_numbers(layout) and (given.is_counted or not layout.values)
     }
     several = {(layout.classes, layout.values): where for where, layout in layouts.items()}
     for (names, values), where in several.items():
@@ -135,7 +137,7 @@ def _check_order(given: Classes, private: Sequence[str] | Sequence[Shard]) -> No
             raise ValueError(
                 f"Expected the classes in the order of 'classes' in {file}, whose numbers may be "
                 f"in {option('private_labels')}, got {whose} {','.join(order[:MOST_NAMED])}; name "
-                "them in its order, or leave it out there."
+                "all of them in its order, or leave it out there."
             )
 
 

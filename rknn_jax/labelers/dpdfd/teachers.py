@@ -6,7 +6,7 @@
   Its batch statistics are those of its own records, so it still depends on its part alone.
 """
 
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -76,20 +76,12 @@ def _regressions(
     images: np.ndarray, known: np.ndarray, part: np.ndarray, num_classes: int, config: Settings
 ) -> jax.Array:
     """Return the weights of logistic regressions, float32 `[n, f + 1, num_classes]`."""
-    index, present = _pate_teachers.rows_of(part, config.teachers)
     features = np.asarray(map_records(_described_one, None, images))
-    # The index of a place without a record points past the last one.
-    features = np.vstack([features, np.zeros_like(features[:1])])
-    labels = np.append(known, 0)[index]
-    learned = present * (labels >= 0).astype(np.float32)
-    weights: jax.Array = _trained(
-        features[index],
-        np.maximum(labels, 0),
-        learned,
-        num_classes=num_classes,
-        config=config.traced(),
-    )
-    return weights
+    settings = config.teacher_steps, config.teacher_learning_rate, config.teacher_weight_decay
+    records = features, np.maximum(known, 0), known >= 0
+    nothing = np.zeros(config.teachers, np.float32)  # all begin at 0
+    teach = _Regression(num_classes, *settings)
+    return jnp.asarray(_pate_teachers.map_teachers(teach, None, nothing, records, part))
 
 
 def _networks(
@@ -183,21 +175,30 @@ def _described_one(_: None, image: jax.Array) -> jax.Array:
     return features
 
 
-@partial(jax.jit, static_argnames=("num_classes", "config"))
-def _trained(
-    features: jax.Array, labels: jax.Array, present: jax.Array, num_classes: int, config: Settings
-) -> jax.Array:
-    """Train logistic regressions side by side, starting at 0. One without records stays at 0."""
+@dataclass(frozen=True)
+class _Regression:
+    """Function that trains one logistic regression, float32 `[f + 1, num_classes]`.
 
-    def teacher(features: jax.Array, labels: jax.Array, present: jax.Array) -> jax.Array:
-        weights = jnp.zeros((features.shape[1], num_classes), jnp.float32)
-        learning = config.teacher_steps, config.teacher_learning_rate, config.teacher_weight_decay
+    Without records, it stays at 0.
+    """
+
+    num_classes: int
+    steps: int
+    learning_rate: float
+    weight_decay: float
+
+    def __call__(self, _: None, own: tuple[Any, _pate_teachers.Lessons]) -> jax.Array:
+        lessons = own[1]
+        weights = jnp.zeros((lessons.features.shape[1], self.num_classes), jnp.float32)
         taught: jax.Array = _pate_teachers.taught(
-            weights, lambda weights, x: jnp.matmul(x, weights), features, labels, present, *learning
+            weights,
+            lambda weights, x: jnp.matmul(x, weights),
+            lessons,
+            self.steps,
+            self.learning_rate,
+            self.weight_decay,
         )
         return taught
-
-    return jax.vmap(teacher)(features, labels, present)
 
 
 def check_teachers(
