@@ -343,7 +343,8 @@ class _Lookup:
             return self.names.get(name, MISSING)
         # A name that is a number is never the place of another class.
         found = number_of(name)
-        return self.names.get(name, FOREIGN if found is None else self.values.get(found, FOREIGN))
+        by_value = FOREIGN if found is None else self.values.get(found, FOREIGN)
+        return self.names.get(name, by_value)
 
     def _other_text(self, text: str) -> int:
         number = self.names.get(text)
