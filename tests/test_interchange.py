@@ -357,11 +357,16 @@ def test_every_public_column_is_exported_whatever_its_name(tmp_path):
     assert shown.get("value") == '$no"te&<'
 
 
-def test_class_names_that_xml_cannot_hold_are_refused(tmp_path):
-    folder = folder_of(tmp_path / "run", class_names=np.array(["a", "c\x01", "b"]))
-    with pytest.raises(ValueError, match=r"label-studio, got 'c\\x01'; take .* argilla"):
+def test_class_names_that_xml_cannot_hold_are_shown_alike_in_tasks_and_interface(tmp_path):
+    folder = folder_of(tmp_path / "run", class_names=np.array(["a", "b", "c\x01"]))
+    export.write(folder, "label-studio")
+    tasks = json.loads((folder / "label_studio.json").read_text())
+    assert tasks[0]["predictions"][0]["result"][0]["value"] == {"choices": ["c\ufffd"]}
+    shown = ElementTree.parse(folder / "label_studio.xml").iter("Choice")
+    assert [choice.get("value") for choice in shown] == ["a", "b", "c\ufffd"]
+    folder_of(folder, class_names=np.array(["a", "c\x02", "c\x01"]))
+    with pytest.raises(ValueError, match="that differ in what XML can hold"):
         export.write(folder, "label-studio")
-    export.write(folder, "argilla")
 
 
 def test_argilla_gets_a_suggestion_for_each_label_above_the_threshold(tmp_path):

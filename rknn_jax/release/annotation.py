@@ -33,19 +33,20 @@ QUESTION = "label"
 
 
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML cannot hold."""
+"""Characters that XML cannot hold, of which the interface shows that there is one."""
 
 
 def label_studio(labels: Labels) -> dict[str, bytes]:
     """Return tasks with predictions, and the interface that shows them.
 
     Raises:
-      ValueError: If the interface, which is XML, cannot hold the name of a class.
+      ValueError: If two classes differ in characters alone that XML cannot hold.
     """
-    if odd := [str(name) for name in labels.classes if _NO_XML.search(str(name))]:
+    shown_as = {name: _NO_XML.sub("\ufffd", str(name)) for name in labels.classes}
+    if len({*shown_as.values()}) < len(shown_as):
         raise ValueError(
-            f"Expected class names that XML can hold with {option('format')} label-studio, got "
-            f"{odd[0]!a}; take {option('format')} argilla or csv."
+            f"Expected classes that differ in what XML can hold with {option('format')} "
+            f"label-studio, got {', '.join(map(ascii, shown_as))}; take {option('format')} argilla."
         )
     tasks = []
     for row in _rows(labels):
@@ -53,7 +54,7 @@ def label_studio(labels: Labels) -> dict[str, bytes]:
             "from_name": QUESTION,
             "to_name": "record",
             "type": "choices",
-            "value": {"choices": [str(one) for one in row.classes]},
+            "value": {"choices": [shown_as[one] for one in row.classes]},
         }
         made = {"model_version": AGENT, "score": min(row.scores, default=None), "result": [result]}
         tasks.append({"data": row.data, "predictions": [made] if row.classes else []})
@@ -61,7 +62,7 @@ def label_studio(labels: Labels) -> dict[str, bytes]:
     shown = "file" if "file" in texts else texts[0] if texts else "row"
     tag = "Image" if shown == "file" else "Text"
     several = ' choice="multiple"' if labels.sets is not None else ""
-    choices = "".join(f"\n    <Choice value={quoteattr(str(name))}/>" for name in labels.classes)
+    choices = "".join(f"\n    <Choice value={quoteattr(name)}/>" for name in shown_as.values())
     interface = (
         f'<View>\n  <{tag} name="record" value={quoteattr(f"${shown}")}/>\n'
         f'  <Choices name="{QUESTION}" toName="record"{several}>{choices}\n  </Choices>\n</View>\n'
