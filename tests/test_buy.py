@@ -154,6 +154,7 @@ def test_the_command_line_takes_a_word_or_a_path():
 # What is chosen.
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("select", SELECTORS)
 def test_each_selector_chooses_as_many_different_public_records(task, model, select):
     queries, guarantee = chosen(task, model, replace(CONFIG, select=select))

@@ -36,6 +36,7 @@ def doors(words):
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", UNCLEAR, ids=str)
 def test_a_space_beside_a_comma_is_refused_at_every_door(rknn, tmp_path, given):
     save(tmp_path, "npz", LABELS)

@@ -34,6 +34,7 @@ def test_nothing_asked_is_the_default():
     assert commandline.parsed([]) == Experiment()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "changes"),
     [

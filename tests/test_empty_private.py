@@ -135,6 +135,7 @@ def test_replace_one_takes_the_number_of_records_as_public(write):
 NOTHING = [np.zeros((0, WIDTH)), [], pd.DataFrame(np.zeros((0, WIDTH)))]
 
 
+@pytest.mark.long
 @crossed(rows=NOTHING, person=[None, [], pd.Series([], dtype=object, name="patient")])
 def test_the_estimator_releases_noise_alone(public, rows, person):
     known = pd.DataFrame(public) if hasattr(rows, "columns") else public

@@ -101,6 +101,7 @@ def search(labeler):
     return largest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unit", ["record", "person"])
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 def test_no_history_costs_more_than_the_guarantee(relation, unit):

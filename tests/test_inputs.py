@@ -314,6 +314,7 @@ def test_folders_of_arrow_streams_and_tensors_are_read(rknn, tmp_path, shape):
     np.testing.assert_array_equal(arrays(tmp_path / "new" / "labels.npz")["label"], TRUTH)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["list_view", "nested", "struct", "date", "duration", "text"])
 def test_no_sound_file_is_called_damaged(rknn, tmp_path, kind):
     values = {
@@ -393,6 +394,7 @@ def test_columns_without_a_role_are_carried_to_the_labels(rknn, tmp_path, form):
     np.testing.assert_array_equal(found["row"], np.arange(60))
 
 
+@pytest.mark.long
 @crossed(form=["csv", "jsonl", "parquet", "feather"], kind=["text", "numbers"])
 def test_the_persons_of_public_rows_are_no_features(rknn, tmp_path, form, kind):
     """Both sides may have the column that tells whose a record is."""

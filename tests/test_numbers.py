@@ -123,6 +123,7 @@ def run(files, rknn, words, name, value):
     return flag, rknn(*words.split(), *given, flag, value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("words", "name"), FIELDS)
 def test_a_number_that_is_none_is_refused_by_name(files, rknn, words, name):
     flag, done = run(files, rknn, words, name, "nan")

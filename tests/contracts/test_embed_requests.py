@@ -103,6 +103,7 @@ def test_another_request_takes_over_no_result(data, rknn, monkeypatch, case, sto
     assert same("o.parquet", "whole.parquet")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stopped", [False, True])
 @pytest.mark.parametrize("name", ["t.csv", "n.csv", "a.csv", "i/a/1.png"])
 def test_a_file_of_another_time_takes_over_no_result(data, rknn, monkeypatch, name, stopped):

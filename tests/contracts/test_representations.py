@@ -72,6 +72,7 @@ def features(name):
     return described(name)
 
 
+@pytest.mark.long
 @each
 def test_features_are_finite_float32_rows(module, config, features):
     assert features.ndim == 2
