@@ -542,6 +542,15 @@ def test_a_part_of_records_is_told_where_their_ledger_is_though_it_was_moved(fol
         ledger_index.check(Path("new"), ["sha256:part"])
 
 
+def test_records_are_looked_up_as_earlier_versions_knew_them_too(folder):
+    with ledger_index.held(Path("L"), ["sha256:joined"]):
+        Ledger.create("L", "sha256:joined", 1.0)
+    data = DataSet("sha256:whole", 9, ("sha256:part",))
+    with pytest.raises(LedgerMismatchError, match="ledger of these records, .*L, got no ledger"):
+        ledger_index.check(Path("new"), data.prints, formerly="sha256:joined")
+    ledger_index.check(Path("L"), data.prints, formerly="sha256:joined")
+
+
 def test_a_ledger_that_is_named_by_a_relative_path_is_that_at_its_place(folder):
     np.savez("e.npz", embeddings=np.zeros((0, 4)), labels=np.zeros(0, int))
     with ledger_index.held(Path("e.jsonl"), [], ["e.npz"]):

@@ -265,7 +265,7 @@ def test_a_record_reaches_its_own_teacher_alone():
     assert moved.tolist() == [teacher == part[7] for teacher in range(20)]
 
 
-@pytest.mark.parametrize(("each", "more"), [(2, 17), (8, 38)])
+@pytest.mark.parametrize(("each", "more"), [(2, 17), (8, 38), (2, 300)])
 def test_a_person_with_more_records_changes_no_bit_of_other_teachers(each, more):
     """All had the length of the largest part, so that sums were of another order."""
     digits = (15 * load_digits().images[:2]).astype(np.uint8)[..., None]

@@ -236,7 +236,7 @@ FAULTS = (
         "rknn_jax/privacy/ledger_index.py",
         "for one in dict.fromkeys([*_noted(prints), *whole])",
         "for one in _noted(prints)",
-        ("tests/test_one_budget.py",),
+        ("tests/test_budget.py",),
     ),
     Known(
         "remembered",
