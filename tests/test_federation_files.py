@@ -73,6 +73,7 @@ def test_the_ledger_of_a_folder_lies_beside_it_and_is_no_record(tmp_path):
     settings = named_settings(Join, tmp_path / "records", budget=1)
     for _ in range(2):
         client = joining.open_client(settings)
+        assert len(client.ledger.datasets[0].shards) > 1, "a file of them is known by its ledger"
         assert client.ledger.path == tmp_path / "records.ledger.jsonl"
         assert len(client.inputs) == 90
     own = named_settings(

@@ -170,7 +170,7 @@ FAULTS = (
         "rknn_jax/federation/joining.py",
         "        shards=data.shards,\n    )\n    return replace(ledger",
         "    )\n    return replace(ledger",
-        ("tests/test_one_budget.py",),
+        ("tests/test_federation_files.py",),
     ),
     Known(
         "corners",
