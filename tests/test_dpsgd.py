@@ -517,6 +517,17 @@ def test_a_sample_of_nobody_is_noise_alone(monkeypatch):
     assert np.all(moved != 0)
 
 
+def test_the_size_of_a_block_tells_no_private_number_of_records(monkeypatch):
+    """It is a shape in which others are rounded: one more record moved a step by twice the clip."""
+    sizes = []
+    monkeypatch.setattr(dpsgd, "sampled", lambda *given: sizes.append(given[-1]) or [])
+    config = replace(CONFIG, relation="add-remove", batch_size=1, epochs=1, sampling_prob=0.5)
+    for n in (1, 2, N):
+        trained(config, data=records(n=n))
+    assert len({*sizes}) == 1
+    assert sizes[0] > N
+
+
 def test_a_training_adds_the_noise_that_its_settings_ask_for(monkeypatch):
     """One step without a record, no setting at its default: 579 weights; 5 standard errors, so
     false alarms below 1e-6.

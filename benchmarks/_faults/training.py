@@ -85,6 +85,14 @@ FAULTS = (
     ),
     Known(
         "training",
+        "the size of a block of gradients tells how many records there are",
+        "rknn_jax/students/dpsgd.py",
+        'num_units if config.relation == "replace-one" else None',
+        "num_units",
+        ("tests/test_dpsgd.py",),
+    ),
+    Known(
+        "training",
         "all teachers have the length of the largest part",
         "rknn_jax/labelers/_pate_teachers.py",
         "length = np.array([_padded(int(one)) for one in size])",

@@ -437,7 +437,9 @@ def fit(
     settings = (config, part, density, network, shapes, *numbers, multiplier)
     place = folder and Path(folder) / checkpoints.named("noisy_sgd", settings)
     width = 1 if owned is None else config.records_per_person
-    block_size = _block_size(trained, num_units, width)
+    block_size = _block_size(
+        trained, width, num_units if config.relation == "replace-one" else None
+    )
     steps_per_epoch = max(1, round(1 / plan.sampling_prob))
     pace = Pace.of(config, multiplier)
     with checkpoints.Training(place) as training:
@@ -539,16 +541,19 @@ def _first_state(trained: Any, config: Settled) -> State:
     return State(jnp.zeros((), jnp.int32), trained, average, momentum)
 
 
-def _block_size(trained: Any, num_units: int, width: int) -> int:
+def _block_size(trained: Any, width: int, num_units: int | None) -> int:
     """Return the number of records, or of persons, whose gradients are in memory at once.
+
+    It is public: the gradients of a block are rounded together, those of one more record too.
 
     Args:
       trained: Trained weights.
-      num_units: Number of records, or of persons.
       width: Number of records that enter one gradient.
+      num_units: Number of records, or of persons; None if it is private.
     """
     num_weights: int = sum(leaf.size for leaf in trained.values())
-    return max(1, min(MOST_EXAMPLES // width, MOST_NUMBERS // num_weights, num_units))
+    most = max(1, min(MOST_EXAMPLES // width, MOST_NUMBERS // num_weights))
+    return most if num_units is None else min(most, num_units)
 
 
 def sampled(
