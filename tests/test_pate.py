@@ -125,8 +125,8 @@ def test_a_person_has_one_teacher(relation):
     ("unit", "relation"), [("person", "replace-one"), ("record", "add-remove")]
 )
 def test_one_who_comes_with_many_records_moves_one_vote_of_each_query(unit, relation):
-    """All teachers had the length of the largest, whose sums were of another order: of votes
-    between two classes, most changed.
+    """On one device, most votes between two classes changed when the largest part grew; the bits of
+    other teachers are compared in `test_dpdfd`.
     """
     rng = np.random.default_rng(0)
     count, more = 480, 24 if unit == "person" else 1

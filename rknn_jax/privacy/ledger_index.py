@@ -56,7 +56,7 @@ MOST_NAMED = 3
 
 
 class _Charged(NamedTuple):
-    """What a ledger was charged for: nothing of one that is not there.
+    """Data sets that a ledger was charged for: none of one that is not there.
 
     Attributes:
       datasets: Data sets.

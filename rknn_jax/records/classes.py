@@ -118,7 +118,7 @@ class Classes:
 
     @property
     def is_counted(self) -> bool:
-        """Whether a class is its number: the classes have no names, or these numbers as names."""
+        """True if a class is its number: the classes have no names, or these numbers as names."""
         return self.names is None or self.names == tuple(map(str, range(self.count)))
 
     @cached_property
